@@ -62,7 +62,7 @@ class Session:
         *,
         kind: str | Kind | None = None,
         name: str | None = None,
-        given: tuple[str, ...] | None = None,
+        explicit: tuple[str, ...] | None = None,
         on_progress: Callable[[float, str], None] = lambda fraction, text: None,
     ) -> RunReport:
         """Do what is missing of a spec's run; a finished spec does nothing. `name` names the run.
@@ -92,7 +92,7 @@ class Session:
             options or run_kind.options(),
             self.database,
             self.store,
-            given=tuple(sorted(spec.model_fields_set)) if given is None else given,
+            explicit=tuple(sorted(spec.model_fields_set)) if explicit is None else explicit,
             on_start=begin,
             on_begun=name_run,
             on_progress=on_progress,

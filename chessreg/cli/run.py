@@ -211,7 +211,7 @@ def recorded(home: Home, reference: str) -> tuple[Kind, Any, tuple[str, ...]]:
         if record is None:  # named when it was launched, and not begun yet
             raise NotFoundError(f"run {reference} has not begun", f"chessreg jobs {reference}")
         source = sql.get_one(tables.KindRecord, (record.kind, record.version)).source
-        spec_values, explicit = record.spec, tuple(record.given)
+        spec_values, explicit = record.spec, tuple(record.explicit)
     kind = find(source)
     return kind, kind.spec(**spec_values), explicit
 
@@ -224,7 +224,7 @@ def execute(
 
     session = home.session(create=True)
     with progress_line(kind.name, quiet=as_json) as on_progress:
-        report = session.run(spec, execution, kind=kind, name=name, given=explicit, on_progress=on_progress)
+        report = session.run(spec, execution, kind=kind, name=name, explicit=explicit, on_progress=on_progress)
     record = {
         "run_id": report.run_id.hex,
         "kind": report.kind,

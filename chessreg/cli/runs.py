@@ -69,8 +69,8 @@ def conflicts(home: Home, reference: str | None) -> None:
         for row in rows:
             row["key"] = " ".join(f"{name} {value}" for name, value in row["key"].items() if name not in keys)
             row["row"] = " ".join(f"{name}={value}" for name, value in row["row"].items() if name not in keys)[:100]
-    emit(home, rows, {"run": "run", "kind": "kind", "family": "what", "key": "which", "host": "from", "row": "there",
-                      "found_at": "found"})  # fmt: skip
+    emit(home, rows, {"run": "run", "kind": "kind", "table_name": "what", "key": "which", "host": "from",
+                      "row": "there", "found_at": "found"})  # fmt: skip
 
 
 WIDEST = 48  # characters of one value

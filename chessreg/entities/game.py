@@ -148,7 +148,7 @@ class StoredGame:
 def describe_intervention(row: tables.Intervention) -> str:
     """An intervention in one line, for headers and titles: `contrastive:skill x 0.8 at layers 3, 4`."""
     layers = ", ".join(map(str, row.layers))
-    where = "" if row.positions == "all" else f", {row.positions} token"
+    where = "" if row.token_mask == "all" else f", {row.token_mask} token"
     return f"{row.source} x {row.scale:g} at layers {layers}{where}"
 
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid5
 
@@ -18,7 +19,7 @@ from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 
 from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
-from chessreg.registry import lineage, names, tables
+from chessreg.registry import lineage, migrations, names, tables
 from chessreg.registry.database import Database
 from chessreg.registry.engines import place_of
 from chessreg.registry.identity import new_id
@@ -55,18 +56,33 @@ def merge(database: Database, store: Store, other: str) -> MergeReport:
     """Take in what `other` has: a registry (file or URL), a folder with a registry and a store, or one of fragments.
 
     Raises NotFoundError when nothing is there, BadInputError when it is none of these or this registry itself,
-    SchemaError when its schema is another.
+    SchemaError when its schema is newer, or older on a server.
     """
     report = MergeReport()
     url, fragments = places(other)
     if fragments is not None:
         adopt(database, store, fragments, report)
     if url is not None:
-        with Database.open(url, create=False) as there:
+        with opened(url, store) as there:
             if whereabouts(there) == whereabouts(database):
                 raise BadInputError(f"{other} is this registry", "give another one")
             merge_registry(database, there, report)
     return report
+
+
+@contextmanager
+def opened(url: str, store: Store) -> Iterator[Database]:
+    """Another registry. A file with an older schema stays as it is: an upgraded copy is read."""
+    place = place_of(url)
+    if place.path is None or not place.path.exists() or migrations.status(place).state != "behind":
+        with Database.open(url, create=False) as there:
+            yield there
+        return
+    with TemporaryDirectory(prefix="merge-", dir=store.tmp) as folder:
+        copy = migrations.backup(place, Path(folder) / "registry.db")
+        migrations.upgrade(copy)
+        with Database.open(copy, create=False) as there:
+            yield there
 
 
 def places(other: str) -> tuple[str | None, Path | None]:
@@ -298,14 +314,14 @@ def note_conflict(session: Session, table: Table, key: list[str], row: dict[str,
     """List a thing that was made differently elsewhere; once. Returns whether it is new."""
     run_id = row.get("run_id")
     key_text = {name: str(row[name]) for name in key}
-    where = tables.Conflict.family == table.name, tables.Conflict.run_id == (run_id or UUID(int=0))
+    where = tables.Conflict.table_name == table.name, tables.Conflict.run_id == (run_id or UUID(int=0))
     content = {name: str(row[name]) for name in compared(table)}
     if any(c.key == key_text and c.row == content for c in session.scalars(select(tables.Conflict).where(*where))):
         return False
     session.add(
         tables.Conflict(
             id=new_id(),
-            family=table.name,
+            table_name=table.name,
             run_id=run_id or UUID(int=0),
             attempt_id=UUID(int=0),  # a fact is no attempt's
             key=key_text,

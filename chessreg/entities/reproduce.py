@@ -187,12 +187,12 @@ class Apart:
     kind: Kind
     spec: Spec
     options: ExecutionOptions
-    given: tuple[str, ...]
+    explicit: tuple[str, ...]
 
     def run(self, spec: Spec, on_progress: Callable[[float, str], None]) -> UUID:
         """Do this spec; returns its run's id. Raises KeyboardInterrupt when it was asked to stop."""
         report = attempt.run(
-            self.kind, spec, self.options, self.database, self.store, given=self.given, on_progress=on_progress
+            self.kind, spec, self.options, self.database, self.store, explicit=self.explicit, on_progress=on_progress
         )
         if report.missing:
             raise KeyboardInterrupt
@@ -263,7 +263,7 @@ def apart(database: Database, store: Store, run_id: UUID, *, with_itself: bool =
         kind, version, explicit, recorded_options = (
             recorded(record.source),
             run.version,
-            tuple(run.given),
+            tuple(run.explicit),
             options_of(session, run_id),
         )
         if kind.version != version:
@@ -299,7 +299,7 @@ def options_of(session: Session, run_id: UUID) -> dict[str, Any]:
     many: batches and threads decide the last digits."""
     attempts = session.scalars(select(tables.Attempt).where(tables.Attempt.run_id == run_id))
     ordered = sorted(attempts, key=lambda attempt: (attempt.units_done or 0, attempt.started_at))
-    recorded_options = dict(ordered[-1].how) if ordered else {}
+    recorded_options = dict(ordered[-1].execution_options) if ordered else {}
     used = recorded_options.get("used_threads", [])
     if not recorded_options.get("threads") and len(used) == 1 and used[0] <= devices.cores():
         recorded_options["threads"] = used[0]

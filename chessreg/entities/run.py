@@ -62,7 +62,7 @@ class Runs(Entity):
             ["\nnote  " + visible(note, "\n").replace("\n", "\n      ") for note in row["notes"]],
             parts=[
                 Part("settings", fields_of("setting", "value", "source"), settings),
-                Part("read", fields_of("name", "recipe", "digest", "source_run_id"), row["inputs"]),
+                Part("read", fields_of("name", "reference", "digest", "source_run_id"), row["inputs"]),
                 Part("made", fields_of("name", "unit", "digest"), row["outputs"]),
                 Part("attempts", fields_of("id", "state", "cause", "host", "started_at", "ended_at", "units_done",
                                            "message"), row["tries"]),
@@ -70,7 +70,7 @@ class Runs(Entity):
         )  # fmt: skip
 
     def made_by(self, sql: SqlSession, row: Any) -> tuple[str, str]:
-        options = "".join(option(sql, key, row.spec) for key in row.given)
+        options = "".join(option(sql, key, row.spec) for key in row.explicit)
         source = sql.get_one(tables.KindRecord, (row.kind, row.version)).source
         return f"chessreg run {shlex.quote(source if '.py:' in source else row.kind)}{options}", ""
 
@@ -156,7 +156,7 @@ def unit_row(
 
     Raises NotFoundError when the unit has no row, or none of this item or condition.
     """
-    for name in record.families:
+    for name in record.result_tables:
         table = tables.Base.metadata.tables[name]
         query = select(table).where(table.c.run_id == run_id, table.c.unit == unit)
         if "item" in table.c:

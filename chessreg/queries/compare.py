@@ -227,7 +227,7 @@ def facts(session: Session, subject: Subject) -> dict[str, dict[str, Any]]:
     code = attempt.code if attempt else {}
     return {
         "settings": {"kind": run.kind, "version": run.version} | flat(run.spec, lambda v: readable(session, v)),
-        "execution options": flat(attempt.how) if attempt else {},
+        "execution options": flat(attempt.execution_options) if attempt else {},
         "code": {"chessreg": attempt.chessreg_version if attempt else None} | flat(code),
         "machine": {
             name: getattr(machine, name, None)

@@ -230,7 +230,7 @@ class Engine:
 
         from chessreg.registry.tables import KindRecord as Kind
 
-        recorded = select(Kind.name, Kind.version, Kind.families, Kind.detail_schema)
+        recorded = select(Kind.name, Kind.version, Kind.result_tables, Kind.extra_columns)
         with self.database.read() as session:
             try:
                 rows = session.execute(recorded).all()

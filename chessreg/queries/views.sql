@@ -86,9 +86,9 @@ QUALIFY row_number() OVER (PARTITION BY reference ORDER BY created_at, dataset) 
 -- empty square's direction, where it has one. `vector` is the run whose vectors are added, `stands_for` that whose
 -- vectors a control takes the place of; `side` says which class alone a probe's vectors are of. `protocol`: the settings
 -- that Davis's paper, published code and corrected differ in, of edits at sites.
-SELECT i.id AS intervention_id, i.checkpoint_id, i.source, i.scale, i.scale_rule, i.positions, i.layers, i.recipes,
-       json_extract_string(i.recipes, '$[0]') AS vector,
-       CASE WHEN i.source = 'random' THEN json_extract_string(i.recipes, '$[0]')
+SELECT i.id AS intervention_id, i.checkpoint_id, i.source, i.scale, i.scale_rule, i.token_mask, i.layers, i.input_references,
+       json_extract_string(i.input_references, '$[0]') AS vector,
+       CASE WHEN i.source = 'random' THEN json_extract_string(i.input_references, '$[0]')
             WHEN regexp_matches(i.source, '^(random|shuffled):') THEN json_extract_string(v.spec, '$.of') END AS stands_for,
        json_extract_string(i.detail, '$.layers_label') AS layers_label,
        json_extract_string(i.detail, '$.protocol') AS protocol,
@@ -96,10 +96,10 @@ SELECT i.id AS intervention_id, i.checkpoint_id, i.source, i.scale, i.scale_rule
        nullif(json_extract_string(v.spec, '$.side'), 'both') AS side,
        i.source || ' L' || layers_text(TRY_CAST(i.layers AS BIGINT[])) || ' x' || scale_text(i.scale)
        || CASE WHEN i.scale_rule IN ('constant', 'none', 'single_scale', 'times-mean') THEN '' ELSE ' ' || i.scale_rule END
-       || CASE i.positions WHEN 'all' THEN '' WHEN 'last' THEN ' (last token)' ELSE ' (' || i.positions || ')' END
+       || CASE i.token_mask WHEN 'all' THEN '' WHEN 'last' THEN ' (last token)' ELSE ' (' || i.token_mask || ')' END
        || coalesce(' blank x' || scale_text(blank), '') || coalesce(' ' || side || ' class alone', '') AS intervention
 FROM intervention AS i
-LEFT JOIN run AS v ON v.kind = 'vector' AND 'run:' || v.spec_hash = json_extract_string(i.recipes, '$[0]')
+LEFT JOIN run AS v ON v.kind = 'vector' AND 'run:' || v.spec_hash = json_extract_string(i.input_references, '$[0]')
 
 -- view: probes
 -- Every probe, with the number of the phase that it is of; NULL: of every phase.
@@ -196,7 +196,7 @@ FROM (
 -- One row per arm of a match, with everything that its games share.
 SELECT m.run_id, m.number AS match, m.checkpoint_id, coalesce(c.checkpoint, m.player) AS checkpoint,
        CASE WHEN m.checkpoint_id IS NULL THEN m.player ELSE c.own_name END AS own_name, c.place AS checkpoint_place,
-       m.player, m.intervention_id, coalesce(i.intervention, 'none') AS intervention, i.source, i.layers, i.scale, i.positions,
+       m.player, m.intervention_id, coalesce(i.intervention, 'none') AS intervention, i.source, i.layers, i.scale, i.token_mask,
        i.vector, i.stands_for, m.color, m.engine_id, e.name AS engine, e.version AS engine_version, m.opponent, m.level, m."limit", m.opening,
        m.opening_seed, m.policy, m.move_limit, r.rules, coalesce(r.assist, 'none') AS assist, m.planned
 FROM "match" AS m

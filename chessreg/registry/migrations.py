@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -139,7 +140,9 @@ def require(schema: Status, place: Place) -> None:
     if schema.state == "behind":
         raise SchemaError(
             f"the registry {place.masked} has schema {schema.current}; this chessreg needs {schema.head}",
-            "chessreg db upgrade",
+            "chessreg db upgrade"
+            if place.url == place_of(None).url
+            else f"chessreg --registry {shlex.quote(place.masked)} db upgrade",
         )
     if schema.state == "ahead":
         raise SchemaError(

@@ -195,14 +195,16 @@ def run(session: Session, reference: str) -> Row:
         raise NotFoundError(f"there is no run {reference!r}", "chessreg runs list")
     record = session.get_one(tables.Run, rows[0]["id"])
     read = tables.RunInput
-    inputs = session.scalars(select(read).where(read.run_id == record.id).order_by(read.name, read.recipe, read.digest))
+    inputs = session.scalars(
+        select(read).where(read.run_id == record.id).order_by(read.name, read.reference, read.digest)
+    )
     outputs = session.scalars(
         select(tables.Output).where(tables.Output.run_id == record.id).order_by(tables.Output.unit, tables.Output.name)
     )
     return {
         **rows[0],
         "rests_on_invalid": [f"{node.noun} {node.id[-6:]}" for node in stale.get(record.id, [])],
-        "defaulted": sorted(record.spec.keys() - {name.partition(".")[0] for name in record.given}),
+        "defaulted": sorted(record.spec.keys() - {name.partition(".")[0] for name in record.explicit}),
         "inputs": [columns(row) for row in inputs],
         "outputs": [columns(row) for row in outputs],
         "conflicts": session.scalar(

@@ -56,7 +56,7 @@ class Attempt:
         resolved: ResolvedSpec,
         options: ExecutionOptions,
         inputs: Inputs,
-        given: tuple[str, ...],
+        explicit: tuple[str, ...],
         missing: list[int],
         on_progress: Progress = lambda fraction, text: None,
         where: Where = Where(),
@@ -65,7 +65,7 @@ class Attempt:
 
         self.id = new_id()
         self.resolved, self.options, self.inputs = resolved, options, inputs
-        self.given, self.missing, self.where = given, missing, where
+        self.explicit, self.missing, self.where = explicit, missing, where
         self.state, self.cause, self.code = "running", "", 0  # how it ended
         self.message: str | None = None
         self.writer: FragmentWriter = FragmentWriter(
@@ -139,8 +139,8 @@ class Attempt:
             name=kind.name,
             version=kind.version,
             source=kind.source,
-            families=list(kind.tables),
-            detail_schema=kind.schemas,
+            result_tables=list(kind.tables),
+            extra_columns=kind.schemas,
             determinism=kind.determinism,
         )
         self.add(
@@ -150,7 +150,7 @@ class Attempt:
             version=kind.version,
             spec=self.resolved.settings,
             spec_hash=self.resolved.spec_hash,
-            given=list(self.given),
+            explicit=list(self.explicit),
             units=self.resolved.units,
             created_at=utc_now(),
         )
@@ -162,7 +162,7 @@ class Attempt:
             machine_id=machine["id"],
             job_id=self.where.job_id,
             executor=self.where.executor,
-            how=self.recorded_options,
+            execution_options=self.recorded_options,
             argv=provenance.masked_argv(sys.argv),
             pid=pid,
             pid_started=pid_start(pid),
@@ -191,7 +191,7 @@ class Attempt:
                 "run_input",
                 run_id=self.resolved.run_id,
                 name=name,
-                recipe=reference,
+                reference=reference,
                 digest=digest,
                 source_run_id=source,
             )
@@ -205,7 +205,7 @@ class Attempt:
             exit_code=code,
             units_done=self.task.units_done,
             checked_in_at=utc_now(),
-            how=self.recorded_options | self.threads(),
+            execution_options=self.recorded_options | self.threads(),
         )
         self.task.flush()
         self.writer.close()
@@ -350,7 +350,7 @@ def run(
     database: Database,
     store: Store,
     *,
-    given: tuple[str, ...] = (),
+    explicit: tuple[str, ...] = (),
     on_start: Callable[[ResolvedSpec, int], None] = lambda resolved, missing: None,
     on_begun: Callable[[UUID], None] = lambda run_id: None,
     on_progress: Progress = lambda fraction, text: None,
@@ -370,7 +370,7 @@ def run(
     check(resolved, options, inputs)
     on_start(resolved, len(missing))
     keep(resolved.spec, inputs)
-    attempt = Attempt(resolved, options, inputs, given, missing, on_progress)
+    attempt = Attempt(resolved, options, inputs, explicit, missing, on_progress)
     interrupted = attempt.go(lambda: on_begun(resolved.run_id))
     left = missing_units(inputs, resolved)
     return RunReport(

@@ -42,6 +42,13 @@ if TYPE_CHECKING:
 
 TABLES: Mapping[str, Table] = tables.Base.metadata.tables  # also those that a package brings with a noun of its own
 UPDATES = ("check_in", "attempt_end")
+EARLIER: Mapping[str, Mapping[str, str]] = {  # table → the name of a column in fragments from before schema 0005 → now
+    "kind": {"families": "result_tables", "detail_schema": "extra_columns"},
+    "run": {"given": "explicit"},
+    "run_input": {"recipe": "reference"},
+    "attempt": {"how": "execution_options"},
+    "intervention": {"recipes": "input_references", "positions": "token_mask"},
+}
 
 
 class NotYetError(ChessregError):
@@ -183,8 +190,9 @@ def take_rows(session: Session, by_table: dict[str, list[dict[str, Any]]], repor
 
 def typed(table: Table, row: dict[str, Any]) -> dict[str, Any]:
     """A fragment's row with the types of its table's columns."""
-    values = {}
+    values, earlier = {}, EARLIER.get(table.name, {})
     for key, value in row.items():
+        key = earlier.get(key, key)
         if key not in table.c:
             raise ChessregError(f"{table.name} has no column {key!r}", "this fragment is of another chessreg version")
         kind = table.c[key].type
@@ -262,7 +270,7 @@ def compare(session: Session, table: Table, rows: list[dict[str, Any]], report: 
         session.add(
             tables.Conflict(
                 id=new_id(),
-                family=table.name,
+                table_name=table.name,
                 run_id=row["run_id"],
                 attempt_id=row["attempt_id"],
                 key=json.loads(json.dumps({name: row.get(name) for name in key}, default=str)),

@@ -61,7 +61,7 @@ class Order:
     kind: Kind
     spec: Spec
     options: ExecutionOptions
-    given: tuple[str, ...] = ()
+    explicit: tuple[str, ...] = ()
     name: str | None = None
     on: str = "local"
     shards: int = 1
@@ -248,8 +248,8 @@ def jobs_of(planned: Planned, group: UUID, store: Store, folder: Path) -> list[J
             detail={
                 "source": order.kind.source,
                 "spec": planned.spec.model_dump(mode="json"),
-                "how": options,
-                "given": sorted(order.given),
+                "execution_options": options,
+                "explicit": sorted(order.explicit),
                 "name": order.name,
                 "after": list(planned.after),
                 "units": planned.units,

@@ -67,8 +67,8 @@ def work_of(database: Database, store: Store, job: Job) -> Work:
         "executor": job.executor,
         "source": detail["source"],
         "spec": detail["spec"],
-        "how": options_of(job),
-        "given": detail["given"],
+        "execution_options": options_of(job),
+        "explicit": detail["explicit"],
         "store": detail["store"],
         "shard": job.shard,
         "shards": job.shards,
@@ -78,7 +78,7 @@ def work_of(database: Database, store: Store, job: Job) -> Work:
 
 
 def options_of(job: Job) -> dict[str, Any]:
-    return {**job.detail["how"], **job.detail.get("halved", {})}
+    return {**job.detail["execution_options"], **job.detail.get("halved", {})}
 
 
 def planned_work(database: Database, store: Store, job: Job) -> Work:

@@ -143,12 +143,13 @@ def full_row(session: Session, job: Job) -> Row:
     return {
         **row,
         "spec": job.detail["spec"],
-        "execution_options": job.detail["how"] | job.detail.get("halved", {}),
-        "given": job.detail["given"],
+        "execution_options": queue.options_of(job),
+        "explicit": job.detail["explicit"],
         "folder": job.detail["folder"],
         "handle": job.handle,
         "attempts": [
-            {**{key: getattr(a, key) for key in kept}, "execution_options": a.how, "host": host} for a, host in tried
+            {**{key: getattr(a, key) for key in kept}, "execution_options": a.execution_options, "host": host}
+            for a, host in tried
         ],
     }
 

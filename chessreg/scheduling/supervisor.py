@@ -145,7 +145,7 @@ class Supervisor:
             groups.setdefault((-job.priority, job.group_id, job.run_id, job.executor), []).append(job)
         full: set[tuple[str, bool]] = set()
         for (_, _, _, on), jobs in groups.items():
-            room = on, jobs[0].detail["how"].get("device") == "cpu"
+            room = on, jobs[0].detail["execution_options"].get("device") == "cpu"
             if room in full:
                 continue
             try:

@@ -100,10 +100,11 @@ def do(order: dict[str, Any], folder: Path, begun: Callable[[Any], None]) -> boo
     from chessreg.runs.resolve import check, missing_units, resolve
     from store import Store
 
+    order = {"execution_options": order.get("how"), "explicit": order.get("given"), **order}  # as before schema 0005
     kind = find(order["source"])
     spec = kind.spec(**order["spec"])
     granted = granted_here()
-    options = kind.options(**order["how"])
+    options = kind.options(**order["execution_options"])
     options = options.model_copy(update=settings_of(options, granted))
     with Database.open(None, create=False, on_wait=write_log) as database:
         # Where this machine calls the store by another name (a Slurm profile's `store`), the environment says so.
@@ -129,7 +130,7 @@ def do(order: dict[str, Any], folder: Path, begun: Callable[[Any], None]) -> boo
         write_log(f"{len(missing)} of {len(wanted)} units to do; {given_to(granted)}")
         log = os.environ.get("CHESSREG_JOB_LOG") or str(folder / "log.txt")
         where = Where(order["executor"], UUID(order["job"]), log, granted=granted, ingests=False)
-        attempt = Attempt(resolved, options, inputs, tuple(order["given"]), missing, talk(), where)
+        attempt = Attempt(resolved, options, inputs, tuple(order["explicit"]), missing, talk(), where)
         begun(attempt)
         return attempt.go()
 

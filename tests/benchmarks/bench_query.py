@@ -86,11 +86,12 @@ def arm(session: Any, number: int, games: int, machine: UUID, checkpoint: UUID, 
     protocol, edit = divmod(number, ARMS // 4)
     spec_hash = digest_of(["bench", number])
     run = tables.Run(
-        id=uuid_of(spec_hash), kind="play", version=1, spec={}, spec_hash=spec_hash, given=[], units=games,
+        id=uuid_of(spec_hash), kind="play", version=1, spec={}, spec_hash=spec_hash, explicit=[], units=games,
         created_at=NOW,
     )  # fmt: skip
     attempt = tables.Attempt(
-        id=new_id(), run_id=run.id, machine_id=machine, executor="local", how={}, argv=[], pid=1, pid_started=0.5,
+        id=new_id(), run_id=run.id, machine_id=machine, executor="local", execution_options={}, argv=[], pid=1,
+        pid_started=0.5,
         boot_id="b", started_at=NOW, checked_in_at=NOW, next_check_in_seconds=60.0, ended_at=NOW, state="finished",
         cause="finished", chessreg_version="0", code={}, environment={},
     )  # fmt: skip
@@ -98,8 +99,8 @@ def arm(session: Any, number: int, games: int, machine: UUID, checkpoint: UUID, 
     if edit:
         intervention = tables.Intervention(
             id=uuid_of(digest_of(["bench edit", edit])), checkpoint_id=checkpoint, source="contrastive:skill",
-            recipes=["run:x/y"], layers=[3, 4, 5, 6], scale=edit / 10, scale_rule="times-mean", positions="all",
-            detail={},
+            input_references=["run:x/y"], layers=[3, 4, 5, 6], scale=edit / 10, scale_rule="times-mean",
+            token_mask="all", detail={},
         )  # fmt: skip
         intervention = session.merge(intervention)
     session.add(run)

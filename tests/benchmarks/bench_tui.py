@@ -85,14 +85,14 @@ def fill(folder: Path, runs: int, games: int = 0) -> None:
         (matches, json.dumps(KINDS), len(KINDS), f"{NOW:{TIME}}", runs),
     )
     sql.execute(
-        "INSERT INTO run (id, kind, version, spec, spec_hash, given, units, created_at, completed_at)"
+        "INSERT INTO run (id, kind, version, spec, spec_hash, explicit, units, created_at, completed_at)"
         f" SELECT id, kind, 1, json_set(?, '$.seed', n), hash, '[\"games\"]', iif(n < 0, {MATCH}, 100), at,"
         "  CASE WHEN n % 50 THEN at END FROM made ORDER BY n", (spec,)
     )  # fmt: skip
     sql.execute(
-        "INSERT INTO attempt (id, run_id, machine_id, executor, how, argv, pid, pid_started, boot_id, started_at,"
-        "  checked_in_at, next_check_in_seconds, ended_at, state, cause, exit_code, units_done, chessreg_version, code,"
-        "  environment)"
+        "INSERT INTO attempt (id, run_id, machine_id, executor, execution_options, argv, pid, pid_started, boot_id,"
+        "  started_at, checked_in_at, next_check_in_seconds, ended_at, state, cause, exit_code, units_done,"
+        "  chessreg_version, code, environment)"
         f" SELECT printf('%032x', n + {matches + 1}), id, '{NOBODY.hex}', 'foreground', '{{}}', '[]', 1, 0.0, 'x', at,"
         "  at, 60.0, at, 'finished', 'finished', 0, 100, '0', '{}', '{}' FROM made WHERE n >= 0 ORDER BY n"
     )

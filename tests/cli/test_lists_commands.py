@@ -28,7 +28,7 @@ def add_run(session: Any, kind: str, seed: int) -> UUID:
     spec_hash = digest_of({"kind": kind, "what": spec})
     session.add(
         tables.Run(
-            id=uuid_of(spec_hash), kind=kind, version=1, spec=spec, spec_hash=spec_hash, given=["seed"], units=2,
+            id=uuid_of(spec_hash), kind=kind, version=1, spec=spec, spec_hash=spec_hash, explicit=["seed"], units=2,
             created_at=utc_now(), completed_at=utc_now(),
         )
     )  # fmt: skip
@@ -56,7 +56,7 @@ def test_a_run_shows_its_settings_attempts_and_machine(here: Any) -> None:
     assert here("run", TOY, "--positions", "3", "--name", "toy-run") == 0, here.err
     row = here.json("runs", "show", "toy-run")
     assert row["spec"]["positions"] == 3
-    assert row["given"] == ["positions"]
+    assert row["explicit"] == ["positions"]
     assert set(row["defaulted"]) == row["spec"].keys() - {"positions"}
     (attempt,) = row["tries"]
     assert (attempt["state"], attempt["cause"], attempt["units_done"]) == ("finished", "finished", 3)

@@ -14,6 +14,7 @@ from sqlalchemy import func, select
 from chessreg.cli.root import run_command_line
 from chessreg.entities.merge import merge
 from chessreg.entities.reproduce import again
+from chessreg.experiments.settings.interventions import with_id
 from chessreg.queries import run_query
 from chessreg.queries.catalogue import entries
 from chessreg.registry import migrations, tables
@@ -86,6 +87,15 @@ def test_what_is_asked_has_answers():
     assert all(ANSWERS[title]["first"] for title in WITH_ROWS)
 
 
+def test_ids_of_interventions_are_those_of_then(demo):
+    with Database.open(demo / "registry.db", create=False) as database, database.read() as sql:
+        edits = [dict(row) for row in sql.execute(select(tables.Intervention.__table__)).mappings()]
+    assert len(edits) > 3
+    for row in edits:
+        columns = {name: value for name, value in row.items() if name != "id"}
+        assert with_id(columns)["id"] == row["id"]
+
+
 def test_a_finished_run_is_not_done_again(demo, capsys):
     options = ["--registry", str(demo / "registry.db"), "--store", str(demo / "store")]
     command = "run legality --checkpoint reference --dataset sample:test --games 6 --every 4"
@@ -98,6 +108,19 @@ def test_an_exact_run_comes_out_again(name, session: Session):
     found = again(session.database, session.store, session.id("run", name))
     assert found.agrees
     assert found.same > 0
+
+
+def test_merged_as_it_was_written_it_comes_in_whole_and_stays_so(demo, tmp_path):
+    with zipfile.ZipFile(DEMO / "demo.zip") as packed:
+        packed.extract("registry.db", tmp_path)
+    with open_session(str(tmp_path / "new" / "registry.db"), tmp_path / "new" / "store") as new:
+        merge(new.database, new.store, str(demo / "registry.db"))
+        once = counted(new.database)
+        again = merge(new.database, new.store, str(tmp_path / "registry.db"))
+        assert (sum(again.facts.values()), again.results, again.runs, again.conflicts) == (0, 0, 0, 0)
+        assert counted(new.database) == once
+        assert not list(new.store.tmp.iterdir())
+    assert migrations.status(tmp_path / "registry.db").current == "0002"
 
 
 def test_it_is_taken_into_an_empty_registry_whole_and_only_once(demo, tmp_path):

@@ -271,7 +271,7 @@ def test_results_that_differ_are_listed_once_and_the_first_counts(homes):
             merge(session.database, session.store, str(there.folder))
         with session.database.read() as sql:
             (conflict,) = sql.scalars(select(tables.Conflict))
-            assert (conflict.family, conflict.key["unit"], conflict.row["n"]) == ("score", 1, 2)
+            assert (conflict.table_name, conflict.key["unit"], conflict.row["n"]) == ("score", 1, 2)
             assert set(sql.scalars(select(tables.Score.n))) == {1}
 
 

@@ -89,7 +89,7 @@ def add_saes(session: Session, content: str, seed: int = 0) -> None:
     with session.database.write() as sql:
         sql.add(
             tables.Run(
-                id=uuid_of(spec_hash), kind="sae", version=1, spec={"seed": seed}, spec_hash=spec_hash, given=[],
+                id=uuid_of(spec_hash), kind="sae", version=1, spec={"seed": seed}, spec_hash=spec_hash, explicit=[],
                 units=2, created_at=utc_now(), completed_at=utc_now(),
             )
         )  # fmt: skip
@@ -154,7 +154,7 @@ def test_saes_made_otherwise_elsewhere_are_conflicts_and_archived_ones_can_go(tm
         merged = merge(here.database, here.store, str(tmp_path / "b" / "registry.db"))
         assert merged.facts["sae"] == 2
         with here.database.read() as sql:
-            assert {row.family for row in sql.query(tables.Conflict)} == {"output", "sae"}
+            assert {row.table_name for row in sql.query(tables.Conflict)} == {"output", "sae"}
         assert gc.find(here.database, here.store, now=later) == []
         with here.database.write() as sql:
             target = (

@@ -145,7 +145,7 @@ def test_a_run_is_done_again_with_as_many_threads_and_as_large_batches(session, 
     run_id = session.id("run", "reference-fit")
     with session.database.write() as sql:
         [attempt] = sql.scalars(select(tables.Attempt).where(tables.Attempt.run_id == run_id))
-        attempt.how = {**attempt.how, "threads": 0, "used_threads": [1], "batch_games": 3}
+        attempt.execution_options = {**attempt.execution_options, "threads": 0, "used_threads": [1], "batch_games": 3}
     with pytest.raises(KeyboardInterrupt):
         again(session.database, session.store, run_id)
     assert [(options.threads, options.batch_games) for options in asked] == [(1, 3)]

@@ -114,4 +114,7 @@ def test_an_attempt_records_with_how_many_threads_it_computed(world_session):
         report = world_session.run(spec, CacheHow(threads=threads))
         with world_session.database.read() as sql:
             attempt = sql.scalars(select(tables.Attempt).where(tables.Attempt.run_id == report.run_id)).one()
-        assert (attempt.how["threads"], attempt.how["used_threads"]) == (threads, [threads or cores()])
+        assert (attempt.execution_options["threads"], attempt.execution_options["used_threads"]) == (
+            threads,
+            [threads or cores()],
+        )

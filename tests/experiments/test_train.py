@@ -76,7 +76,7 @@ def test_a_gpt2_learns_games_in_uci(world_session: Any, settings: dict[str, Any]
     with world_session.database.read() as sql:
         read = sql.query(tables.RunInput).filter_by(run_id=row.run_id).all()
     parts = {"datasets": "sample:fit", "heldout": "sample:test"}
-    assert {row.name: row.recipe for row in read} == {
+    assert {row.name: row.reference for row in read} == {
         field: world_session.inputs.reference("dataset", part) for field, part in parts.items()
     }
 

@@ -61,7 +61,9 @@ class Still(Launching):
 def test_every_job_is_told_how(work, session):
     told = Work(session, work.paper, work.request, {"device": "cpu", "threads": 1})
     assert Still(told, "local").do()
-    assert {(job.detail["how"]["device"], job.detail["how"]["threads"]) for job in jobs(session)} == {("cpu", 1)}
+    assert {
+        (job.detail["execution_options"]["device"], job.detail["execution_options"]["threads"]) for job in jobs(session)
+    } == {("cpu", 1)}
 
 
 def test_an_interrupted_launching_leaves_its_jobs_and_the_next_one_finds_them(work, session):

@@ -49,7 +49,9 @@ def test_references_are_found_and_replaced_at_any_depth():
 def test_every_run_is_told_how(work, session):
     assert not Work(session, work.paper, work.request, {"device": "cpu", "threads": 1}).do()
     with session.database.read() as sql:
-        used = {(a.how["device"], a.how["threads"]) for a in sql.scalars(select(tables.Attempt))}
+        used = {
+            (a.execution_options["device"], a.execution_options["threads"]) for a in sql.scalars(select(tables.Attempt))
+        }
     assert used == {("cpu", 1)}
 
 

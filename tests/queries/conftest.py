@@ -72,7 +72,7 @@ class Maker:
         spec_hash = digest_of([kind, next(self.count)])
         done = units if done is None else done
         run = tables.Run(
-            id=uuid_of(spec_hash), kind=kind, version=1, spec=spec or {}, spec_hash=spec_hash, given=[], units=units,
+            id=uuid_of(spec_hash), kind=kind, version=1, spec=spec or {}, spec_hash=spec_hash, explicit=[], units=units,
             created_at=START + timedelta(days=days), completed_at=START if done == units else None,
         )  # fmt: skip
         attempt = self.attempt(run.id, host)
@@ -82,7 +82,10 @@ class Maker:
         if checkpoint is not None:
             self.add(
                 tables.RunInput(
-                    run_id=run.id, name="checkpoint", recipe=f"sha256:{checkpoint.artefact}", digest=checkpoint.artefact
+                    run_id=run.id,
+                    name="checkpoint",
+                    reference=f"sha256:{checkpoint.artefact}",
+                    digest=checkpoint.artefact,
                 )
             )
         if name:
@@ -92,7 +95,8 @@ class Maker:
 
     def attempt(self, run_id, host="box1", state="finished"):
         return tables.Attempt(
-            id=new_id(), run_id=run_id, machine_id=self.machine(host), executor="local", how={}, argv=[], pid=1,
+            id=new_id(), run_id=run_id, machine_id=self.machine(host), executor="local", execution_options={}, argv=[],
+            pid=1,
             pid_started=0.5, boot_id="b", started_at=START, checked_in_at=START, next_check_in_seconds=60.0,
             ended_at=START, state=state, cause="finished", chessreg_version="0", code={}, environment={},
         )  # fmt: skip
@@ -139,13 +143,13 @@ class Maker:
         return run
 
     def intervention(
-        self, checkpoint, source="contrastive:skill", layers=(3, 4, 5), scale=0.1, positions="all", vector=None
+        self, checkpoint, source="contrastive:skill", layers=(3, 4, 5), scale=0.1, token_mask="all", vector=None
     ):
-        columns = [str(checkpoint.id), source, list(layers), scale, positions, next(self.count)]
+        columns = [str(checkpoint.id), source, list(layers), scale, token_mask, next(self.count)]
         recipe = f"run:{vector.spec_hash}" if vector else "run:x/y"
         row = tables.Intervention(
-            id=uuid_of(digest_of(columns)), checkpoint_id=checkpoint.id, source=source, recipes=[recipe],
-            layers=list(layers), scale=scale, scale_rule="constant", positions=positions, detail={},
+            id=uuid_of(digest_of(columns)), checkpoint_id=checkpoint.id, source=source, input_references=[recipe],
+            layers=list(layers), scale=scale, scale_rule="constant", token_mask=token_mask, detail={},
         )  # fmt: skip
         return self.add(row)
 

@@ -137,7 +137,7 @@ def dataset_of(make, run, tag):
         id=uuid_of(digest), identity=digest, artefact=digest, source="x", games=1, plies=1, duplicates=0, rejected=0,
         skipped=0, report={}, created_at=run.created_at,
     )  # fmt: skip
-    link = tables.RunInput(run_id=run.id, name="dataset", recipe=f"dataset:{digest}[1,0.0,0.5]", digest=digest)
+    link = tables.RunInput(run_id=run.id, name="dataset", reference=f"dataset:{digest}[1,0.0,0.5]", digest=digest)
     make.add(artefact, row, link)
     make.say("dataset", row.id, "tag", tag)
 
@@ -189,7 +189,7 @@ def match_of(make, checkpoint, settings, reference, source):
     given = settings["intervention"]
     edit = make.intervention(checkpoint, source, given["layers"], given["scale"])
     with make.database.write() as sql:
-        sql.get(tables.Intervention, edit.id).recipes = [reference]
+        sql.get(tables.Intervention, edit.id).input_references = [reference]
     limit = settings["opponent"].partition("@")[2]
     make.play(
         checkpoint, [{"result": "1-0"}, {"result": "0-1"}], intervention=edit, opening=settings["opening"],
@@ -250,7 +250,7 @@ def test_the_papers_own_board_edits_lack_nothing_but_states(database, make, laye
             sql.get(tables.Intervention, edit.id).detail = {"piece": 1.0, "blank": settings.get("blank", 0.0)}
         counts = {"clean": (5, 2, 1.0, 0.5), "edit": (4, 5, 0.8, 1.0)}
         run = make.edit(checkpoint, [(1, counts)], intervention=edit, name=name)
-        make.add(tables.RunInput(run_id=run.id, name="dataset", recipe=f"{games}[1,0.0,0.5]", digest=games[8:]))
+        make.add(tables.RunInput(run_id=run.id, name="dataset", reference=f"{games}[1,0.0,0.5]", digest=games[8:]))
     rows = beside(database, run_query(database, "karvonen table 2"), ("Table 2",)).rows
     edited = [r for r in rows if r["row"] == f"{layers} layer with intervention" and r["column"] == "modified board"]
     said = Counter(row["comparison"] for row in edited)

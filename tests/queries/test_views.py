@@ -29,7 +29,7 @@ DETAIL = {
 
 def kind(make, name="my-toy", version=1, families=("score", "game"), detail=DETAIL):
     make.add(
-        tables.KindRecord(name=name, version=version, source="x:X", families=list(families), detail_schema=detail,
+        tables.KindRecord(name=name, version=version, source="x:X", result_tables=list(families), extra_columns=detail,
                           determinism="exact")
     )  # fmt: skip
 

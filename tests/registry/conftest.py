@@ -102,7 +102,7 @@ class Rows:
             version=1,
             spec={"seed": seed},
             spec_hash=digest,
-            given=[],
+            explicit=[],
             units=4,
             created_at=self.when,
         )

@@ -121,6 +121,6 @@ def test_two_parts_of_one_dataset_are_two_inputs_and_come_along_with_a_merge(dat
     merge_registry(database, world_session.database, MergeReport())
     for registry in (world_session.database, database):
         with registry.read() as session:
-            assert {(row["name"], row["recipe"]) for row in read.run(session, run_id.hex)["inputs"]} == expected
+            assert {(row["name"], row["reference"]) for row in read.run(session, run_id.hex)["inputs"]} == expected
             (branch,) = lineage.tree(session, lineage.find(session, run_id.hex), up=True).branches
             assert (branch.field, branch.facts["name"]) == ("datasets", "sample")

@@ -144,7 +144,9 @@ def test_an_older_schema_is_refused_and_an_upgrade_keeps_rows_and_their_children
     with Database.open(url) as database, database.write() as session:
         session.add(rows.game(rows.run(session).id))
     next_revision(CHILDREN)
-    with pytest.raises(SchemaError, match=rf"has schema {HEAD}; this chessreg needs {NEXT} \(chessreg db upgrade\)"):
+    with pytest.raises(
+        SchemaError, match=rf"has schema {HEAD}; this chessreg needs {NEXT} \(chessreg --registry .* db upgrade\)"
+    ):
         Database.open(url)
     assert migrations.status(url).state == "behind"
     assert migrations.upgrade(url).state == "equal"
@@ -286,10 +288,55 @@ def test_parts_of_one_dataset_that_shared_a_row_have_their_own_after_an_upgrade(
     assert migrations.upgrade(empty_url).state == "equal"
     with Database.open(empty_url) as database, database.read() as session:
         found = session.scalars(select(tables.RunInput)).all()
-        of = {number: {(r.name, r.recipe) for r in found if r.run_id.hex[0] == number} for number in "12"}
+        of = {number: {(r.name, r.reference) for r in found if r.run_id.hex[0] == number} for number in "12"}
     assert of["1"] == {*(("datasets", recipe) for recipe in recipes), ("heldout", recipes[0])}
     assert of["2"] == {("datasets", recipes[0]), ("datasets", recipes[3]), ("heldout", recipes[0])}
-    assert all(row.digest == row.recipe[8:72] for row in found)
+    assert all(row.digest == row.reference[8:72] for row in found)
+
+
+def test_renamed_columns_keep_what_they_held(empty_url: str) -> None:
+    from alembic import command
+
+    place = place_of(empty_url)
+    command.upgrade(migrations.config(place), "0004")
+    id, digest = "a" * 32, "ab" * 32
+    earlier: dict[str, dict[str, Any]] = {
+        "kind": {"name": "toy", "version": 1, "source": "toy.py:TOY", "families": '["score"]',
+                 "detail_schema": '{"score": {}}', "determinism": "exact"},
+        "machine": {"id": id, "host": "box", "platform": "", "cpu": "", "cores": 1, "memory_bytes": 1, "gpus": "[]",
+                    "python": "3", "last_seen": WHEN},
+        "run": {"id": id, "kind": "toy", "version": 1, "spec": "{}", "spec_hash": digest, "given": '["seed"]',
+                "units": 1, "created_at": WHEN},
+        "run_input": {"run_id": id, "name": "cache", "recipe": "run:x", "digest": digest},
+        "attempt": {"id": id, "run_id": id, "machine_id": id, "executor": "local", "how": '{"threads": 2}',
+                    "argv": "[]", "pid": 1, "pid_started": 0.5, "boot_id": "", "started_at": WHEN,
+                    "checked_in_at": WHEN, "next_check_in_seconds": 60.0, "state": "running", "units_done": 0,
+                    "chessreg_version": "0", "code": "{}", "environment": "{}"},
+        "conflict": {"id": id, "family": "score", "run_id": id, "attempt_id": id, "key": "{}", "row": "{}",
+                     "found_at": WHEN},
+        "intervention": {"id": id, "checkpoint_id": id, "source": "random", "recipes": '["seed:0"]', "layers": "[1]",
+                         "scale": 1.5, "scale_rule": "constant", "positions": "last", "detail": "{}"},
+        "job": {"id": id, "group_id": id, "run_id": id, "kind": "toy", "spec_hash": digest, "executor": "local",
+                "host": "box", "shard": 0, "shards": 1, "priority": 0, "state": "queued", "cancel": False, "tries": 0,
+                "detail": '{"how": {"threads": 2}, "given": ["seed"], "store": "/s"}', "created_at": WHEN},
+    }  # fmt: skip
+    engine = create_engine(place.url)
+    with engine.begin() as connection:
+        for table, values in earlier.items():
+            places = ", ".join(f":{name}" for name in values)
+            connection.execute(text(f"INSERT INTO {table} ({', '.join(values)}) VALUES ({places})"), values)
+    engine.dispose()
+    migrations.upgrade(empty_url)
+    with Database.open(empty_url) as database, database.read() as session:
+        kind, run, read, attempt, conflict, edit, job = (
+            session.scalars(select(table)).one()
+            for table in (tables.KindRecord, tables.Run, tables.RunInput, tables.Attempt, tables.Conflict,
+                          tables.Intervention, tables.Job)
+        )  # fmt: skip
+        assert (kind.result_tables, kind.extra_columns) == (["score"], {"score": {}})
+        assert (run.explicit, read.reference, attempt.execution_options) == (["seed"], "run:x", {"threads": 2})
+        assert (conflict.table_name, edit.input_references, edit.token_mask) == ("score", ["seed:0"], "last")
+        assert job.detail == {"execution_options": {"threads": 2}, "explicit": ["seed"], "store": "/s"}
 
 
 def test_every_revision_has_a_fixture() -> None:

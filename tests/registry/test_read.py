@@ -29,7 +29,7 @@ def registry(tmp_path: Path) -> Any:
         now = utc_now()
         hashes = [digest_of({"n": n}) for n in range(5)]
         rows = [
-            {"id": uuid_of(h), "kind": ("probe", "edit")[n % 2], "version": 1, "spec_hash": h, "given": [],
+            {"id": uuid_of(h), "kind": ("probe", "edit")[n % 2], "version": 1, "spec_hash": h, "explicit": [],
              "units": 9 - n,
              "spec": {"epochs": (10, 9, 100, 9, 1)[n], "skill": {"bins": n}, "label": "board-state", "quick": n == 2},
              "created_at": now - timedelta(days=5 - n), "completed_at": now}
@@ -45,7 +45,7 @@ def registry(tmp_path: Path) -> Any:
             names.annotate(session, "run", rows[1]["id"], "star", withdrawn=True)
             names.annotate(session, "run", rows[4]["id"], "archive")
             names.annotate(session, "run", rows[0]["id"], "invalid", "wrong games")
-            made_from = {"run_id": rows[2]["id"], "name": "cache", "recipe": "run:x", "digest": "d" * 64,
+            made_from = {"run_id": rows[2]["id"], "name": "cache", "reference": "run:x", "digest": "d" * 64,
                          "source_run_id": rows[0]["id"]}  # fmt: skip
             session.execute(insert(tables.RunInput), [made_from])
             points = [(1, 5, 0.5), (1, 9, 0.25), (3, 5, 0.75)]

@@ -66,7 +66,7 @@ def fill(database: Database) -> None:
             complete = START if state == "complete" else None
             digest = digest_of(name)
             run = tables.Run(
-                id=uuid_of(digest), kind="toy", version=1, spec={}, spec_hash=digest, given=[], units=UNITS,
+                id=uuid_of(digest), kind="toy", version=1, spec={}, spec_hash=digest, explicit=[], units=UNITS,
                 created_at=START, completed_at=complete,
             )  # fmt: skip
             sql.add(run)
@@ -74,7 +74,8 @@ def fill(database: Database) -> None:
             for number, (how, cause) in enumerate(attempts):
                 sql.add(
                     tables.Attempt(
-                        id=new_id(), run_id=run.id, machine_id=machine, executor="local", how={}, argv=[], pid=1,
+                        id=new_id(), run_id=run.id, machine_id=machine, executor="local",
+                        execution_options={}, argv=[], pid=1,
                         pid_started=0.5, boot_id="b", started_at=START + timedelta(hours=number), checked_in_at=START,
                         next_check_in_seconds=60.0, ended_at=None if how == "running" else START, state=how,
                         cause=cause, chessreg_version="0", code={}, environment={},

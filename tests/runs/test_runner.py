@@ -36,13 +36,13 @@ def test_a_run_leaves_its_rows_units_attempt_machine_and_kind(session, run_toy):
     assert rows(session, tables.Attempt, "state", "cause", "units_done", "exit_code") == [
         (tables.AttemptState.FINISHED, tables.Cause.FINISHED, 7, 0)
     ]
-    ((spec, given, completed),) = rows(session, tables.Run, "spec", "given", "completed_at")
+    ((spec, given, completed),) = rows(session, tables.Run, "spec", "explicit", "completed_at")
     assert spec["positions"] == 7
     assert spec["plies"] == 12
     assert given == ["positions"]
     assert completed is not None
     assert count(session, tables.Machine) == 1
-    ((source, schema),) = rows(session, tables.KindRecord, "source", "detail_schema")
+    ((source, schema),) = rows(session, tables.KindRecord, "source", "extra_columns")
     assert source == f"{TOY}:Toy"
     assert set(schema["score"]["properties"]) == {"fen", "move", "checks"}
 

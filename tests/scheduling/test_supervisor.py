@@ -39,7 +39,7 @@ def test_shards_side_by_side_make_one_run_with_every_row_once(desk):
     attempts = desk.rows(tables.Attempt)
     assert sorted(attempt.units_done for attempt in attempts) == [3, 3, 4]
     assert {attempt.job_id for attempt in attempts} == {job.id for job in desk.jobs()}
-    assert {(attempt.executor, attempt.how["granted_threads"]) for attempt in attempts} == {("local", 1)}
+    assert {(attempt.executor, attempt.execution_options["granted_threads"]) for attempt in attempts} == {("local", 1)}
     assert all("finished" in Path(attempt.log).read_text() for attempt in attempts)
     (again,) = desk.launch(desk.order(count=10))
     assert (again.status, again.missing, len(desk.jobs())) == ("complete", 0, 3)
@@ -122,7 +122,7 @@ def test_out_of_memory_halves_the_batch_once_and_says_so(desk):
     assert (enough.cause, enough.tries) == (Cause.FINISHED, 2)
     assert (too_little.cause, too_little.tries) == (Cause.OOM, 2)
     tries = sorted((a for a in desk.rows(tables.Attempt) if a.job_id == enough.id), key=lambda attempt: attempt.id)
-    assert [(a.cause, a.how["batch_numbers"]) for a in tries] == [(Cause.OOM, 4), (Cause.FINISHED, 2)]
+    assert [(a.cause, a.execution_options["batch_numbers"]) for a in tries] == [(Cause.OOM, 4), (Cause.FINISHED, 2)]
     assert len({a.run_id for a in tries}) == 1, "the hash stays"
 
 
@@ -134,7 +134,7 @@ def test_priority_and_room_decide_the_order_and_what_can_never_have_room_fails(d
     desk.launch(desk.order(count=4, name="never"))
     with desk.session.database.write() as sql:  # as from a machine that had one; a launch here would be refused
         job = sql.scalars(select(tables.Job)).all()[-1]
-        job.detail = {**job.detail, "how": {**job.detail["how"], "device": "cuda:7"}}
+        job.detail = {**job.detail, "execution_options": {**job.detail["execution_options"], "device": "cuda:7"}}
     desk.finish()
     late, urgent, never = desk.jobs()
     assert urgent.started_at < late.started_at

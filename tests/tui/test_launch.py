@@ -95,7 +95,7 @@ def test_the_command_of_a_form_makes_the_same_order() -> None:
     from tui.data.launch_form import orders_of
 
     (order,) = orders_of(form, form.check())
-    assert (order.spec, order.options, order.given) == (by_command.spec, by_command.options, by_command.given)
+    assert (order.spec, order.options, order.explicit) == (by_command.spec, by_command.options, by_command.explicit)
     assert (order.name, order.on, order.shards, order.share_gpu) == ("probe-x", "local", 3, True)
     assert (by_command.name, by_command.on, by_command.shards, by_command.share_gpu) == ("probe-x", "local", 3, True)
 
@@ -171,7 +171,7 @@ async def test_a_form_is_filled_planned_and_launched_and_its_job_finishes(drive,
                 with session.database.read() as sql:
                     (run,) = sql.scalars(select(tables.Run))
                     scores = len(sql.scalars(select(tables.Score)).all())
-    assert (run.kind, run.spec["positions"], scores, run.given) == ("toy", 15, 15, ["positions"])
+    assert (run.kind, run.spec["positions"], scores, run.explicit) == ("toy", 15, 15, ["positions"])
 
 
 async def test_a_reference_is_picked_and_the_plan_follows(drive) -> None:

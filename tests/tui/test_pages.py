@@ -33,7 +33,7 @@ def fill(session: Session, number: int = RUNS) -> list[Any]:
         rows.append(
             {
                 "id": uuid_of(spec_hash), "kind": ("play", "probe", "edit")[n % 3], "version": 1, "spec": {"n": n},
-                "spec_hash": spec_hash, "given": [], "units": 4, "created_at": now + timedelta(seconds=n // 3),
+                "spec_hash": spec_hash, "explicit": [], "units": 4, "created_at": now + timedelta(seconds=n // 3),
                 "completed_at": now if n % 3 == 0 else None,
             }
         )  # fmt: skip

@@ -64,7 +64,7 @@ def boards(session: Session, row: Mapping[str, Any]) -> Boards:
     if record is None:
         raise NotFoundError(f"kind {run.kind} of run {called} is not recorded here")
     result_tables = (
-        [row["result_table"]] if row.get("result_table") else [f for f in record.families if f in RESULT_TABLES]
+        [row["result_table"]] if row.get("result_table") else [f for f in record.result_tables if f in RESULT_TABLES]
     )
     whole = find_row(session, row, result_tables)
     if whole is None:

@@ -184,7 +184,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
         elif PANES[strip.place] == "attempts":
             table.show(Listed(job["attempts"]), job["attempts"][:200], columns=ATTEMPTS, keep=keep)
         elif PANES[strip.place] == "settings":
-            explicit = set(job["given"])
+            explicit = set(job["explicit"])
             rows = [
                 {"setting": key, "value": show.full(value), "source": "given" if key in explicit else "default"}
                 for key, value in {**job["spec"], **job["execution_options"]}.items()

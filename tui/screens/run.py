@@ -41,7 +41,7 @@ class RunView(NamedTuple):
 
 INPUTS = (
     Column("name", "setting"),
-    Column("recipe", "input reference", widest=40),
+    Column("reference", "input reference", widest=40),
     Column("source_run_id", "made by run"),
     Column("digest", "digest", text=lambda row: row["digest"][:12]),
 )
@@ -133,7 +133,7 @@ def read(session: Session, run_id: UUID) -> RunView:
     with session.database.read() as sql:
         run = read.run(sql, run_id.hex)
         result_tables = sql.scalar(
-            select(tables.KindRecord.families).where(
+            select(tables.KindRecord.result_tables).where(
                 tables.KindRecord.name == run["kind"], tables.KindRecord.version == run["version"]
             )
         )

@@ -80,7 +80,7 @@
 -- statement: conditions
 -- One row per run, condition and intervention. Random directions random-0, random-1, … are one condition.
 SELECT DISTINCT t.run_id, t.condition, regexp_replace(t.condition, '-[0-9]+$', '') AS kind, t.intervention_id,
-       i.checkpoint_id, coalesce(i.intervention, 'none') AS intervention, i.layers, i.scale, i.scale_rule, i.positions
+       i.checkpoint_id, coalesce(i.intervention, 'none') AS intervention, i.layers, i.scale, i.scale_rule, i.token_mask
 FROM (SELECT DISTINCT run_id, condition, intervention_id FROM trial WHERE condition <> 'skipped'
       AND run_id IN (SELECT run_id FROM trial WHERE intervention_id IS NOT NULL)
       AND run_id NOT IN (SELECT run_id FROM edit_run WHERE measure = 'next-token')) AS t
@@ -174,7 +174,7 @@ beside AS (
     SELECT DISTINCT e.cell, c.cell AS control_cell, c.kind
     FROM cells AS e
     JOIN cells AS c ON c.run_id = e.run_id AND c.kind IN ('random', 'shuffled') AND c.layers::VARCHAR = e.layers::VARCHAR
-        AND c.scale = e.scale AND c.scale_rule = e.scale_rule AND c.positions = e.positions
+        AND c.scale = e.scale AND c.scale_rule = e.scale_rule AND c.token_mask = e.token_mask
     WHERE e.kind = 'edit'
 )
 SELECT p.cell, p.original, p.modified, p.samples, p.unique_modified, p.unique_samples,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 import numpy as np
 import torch
@@ -16,11 +15,11 @@ from chessreg.experiments.edit import directions
 from chessreg.experiments.edit.directions import Reading, measured, scale_rule
 from chessreg.experiments.edit.spec import BLACK, BY_SIDE, WHITE, EditSpec, Setting, probed_layers, settings_of
 from chessreg.experiments.edit.states import Removal
+from chessreg.experiments.settings.interventions import with_id
 from chessreg.games.labels import piece
 from chessreg.models.edits import ResidualEdit, mask_named
 from chessreg.models.hook_points import hook_point
 from chessreg.models.language_model import LanguageModel
-from chessreg.registry.identity import digest_of, uuid_of
 from chessreg.runs.fitted import FittedProbe, load_probe
 
 if TYPE_CHECKING:
@@ -269,15 +268,14 @@ def intervention_row(edited: EditedModel, condition: Condition) -> dict[str, Any
         detail |= {name: getattr(spec, name) for name in PROTOCOL}
     if spec.layers_label:
         detail["layers_label"] = spec.layers_label
-    row = {
+    columns = {
         "checkpoint_id": edited.checkpoint.id.hex,
         "source": source,
-        "recipes": references,
+        "input_references": references,
         "layers": layers,
         "scale": scale,
         "scale_rule": spec.scale_rule,
-        "positions": spec.token_mask if spec.black_probe is None else BY_SIDE,
+        "token_mask": spec.token_mask if spec.black_probe is None else BY_SIDE,
         "detail": detail,
     }
-    key: UUID = uuid_of(digest_of(row))
-    return {"id": key, **row}
+    return with_id(columns)

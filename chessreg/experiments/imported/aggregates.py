@@ -11,9 +11,9 @@ from pydantic import Field, field_validator
 from chessreg.errors import BadInputError
 from chessreg.experiments.imported import players
 from chessreg.experiments.imported.file import FileSpec, ImportedFile, ImportHow, path_of, record_file
+from chessreg.experiments.settings.interventions import with_id
 from chessreg.games.foreign import FORMATS, grid
 from chessreg.games.foreign.game import read_text
-from chessreg.registry.identity import digest_of, uuid_of
 from chessreg.runs.kind import Estimate
 
 if TYPE_CHECKING:
@@ -120,14 +120,14 @@ def intervention_row(row: Aggregate, checkpoint_id: UUID) -> dict[str, Any]:
     columns = {
         "checkpoint_id": checkpoint_id,
         "source": row.source,
-        "recipes": [],
+        "input_references": [],
         "layers": list(row.layers),
         "scale": row.coefficient,
         "scale_rule": "constant",
-        "positions": "all",
+        "token_mask": "all",
         "detail": {key: row.detail[key] for key in ("name", "truncated_name", "levels", "pos_start")},
     }
-    return {"id": uuid_of(digest_of(columns)), **columns}
+    return with_id(columns)
 
 
 def summary(rows: list[Aggregate]) -> dict[str, Any]:

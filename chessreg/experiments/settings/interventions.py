@@ -149,14 +149,20 @@ def load(settings: InterventionSettings, checkpoint: tables.Checkpoint, inputs: 
     columns = {
         "checkpoint_id": checkpoint.id,
         "source": next(iter(rows.values())).source if settings.control == "none" else settings.control,
-        "recipes": [settings.vector],
+        "input_references": [settings.vector],
         "layers": list(rows),
         "scale": settings.scale,
         "scale_rule": SCALE_RULE,
-        "positions": settings.token_mask,
+        "token_mask": settings.token_mask,
         "detail": extra,
     }
-    return Intervention(settings, directions, {"id": uuid_of(digest_of(columns)), **columns})
+    return Intervention(settings, directions, with_id(columns))
+
+
+def with_id(columns: dict[str, Any]) -> dict[str, Any]:
+    """A row of `intervention`. Its id is a hash of all other columns, under the names that they had first."""
+    earlier = {"input_references": "recipes", "token_mask": "positions"}
+    return {"id": uuid_of(digest_of({earlier.get(name, name): value for name, value in columns.items()})), **columns}
 
 
 def settings_of(row: tables.Intervention) -> InterventionSettings:
@@ -164,14 +170,14 @@ def settings_of(row: tables.Intervention) -> InterventionSettings:
 
     Raises BadInputError for one that is no vector's: an edit of pieces, whose directions are each position's own.
     """
-    if row.scale_rule != SCALE_RULE or len(row.recipes) != 1:
+    if row.scale_rule != SCALE_RULE or len(row.input_references) != 1:
         raise BadInputError(
             f"intervention {row.id.hex[-6:]} ({row.source}) edits pieces of single positions",
             "name one that a match played, or a vector run",
         )
     later = {name: row.detail.get(name, NOTHING[name]) for name in ("control", "control_seed", "form")}
     return InterventionSettings(
-        vector=row.recipes[0], layers=tuple(row.layers), scale=row.scale, token_mask=row.positions, **later
+        vector=row.input_references[0], layers=tuple(row.layers), scale=row.scale, token_mask=row.token_mask, **later
     )
 
 

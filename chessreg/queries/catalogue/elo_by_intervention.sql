@@ -93,7 +93,7 @@ FROM (
            regexp_extract(c.source, '^(random|shuffled)') AS kind
     FROM cells AS e
     JOIN cells AS c ON c.protocol = e.protocol AND c.stands_for = e.vector AND c.layers = e.layers AND c.scale = e.scale
-        AND c.positions = e.positions
+        AND c.token_mask = e.token_mask
     WHERE e.stands_for IS NULL
 )
 

@@ -305,14 +305,14 @@ def described(engine: Engine, result: QueryResult) -> pa.Table:
                 i.scale * CASE WHEN i.source LIKE 'probe:%' THEN 1 ELSE coalesce(v.summed, {AUTHORS_POSITIONS})
                     / {AUTHORS_POSITIONS} END AS scale
                 FROM interventions AS i
-                LEFT JOIN (SELECT 'run:' || r.spec_hash AS recipe,
+                LEFT JOIN (SELECT 'run:' || r.spec_hash AS reference,
                                   max(TRY_CAST(json_extract_string(v.detail, '$.positions_summed') AS DOUBLE)) AS summed
                            FROM vector AS v JOIN run AS r ON r.id = v.run_id GROUP BY ALL) AS v
-                    ON v.recipe = json_extract_string(i.recipes, '$[0]')""",
+                    ON v.reference = json_extract_string(i.input_references, '$[0]')""",
             "fits": "SELECT run_id, learning_rate, weight_decay, beta1, beta2, epochs FROM probe_run",
             "data": """SELECT i.run_id, string_agg(DISTINCT w.value, ', ' ORDER BY w.value) AS tags
                 FROM run_input AS i
-                JOIN dataset AS d ON starts_with(i.recipe, 'dataset:' || d.identity)
+                JOIN dataset AS d ON starts_with(i.reference, 'dataset:' || d.identity)
                 JOIN words AS w ON w.noun = 'dataset' AND w.target = d.id AND w.word = 'tag'
                 GROUP BY i.run_id""",
         }

@@ -189,9 +189,9 @@ class Intervention(Base):
     id: Mapped[UUID] = mapped_column(primary_key=True)  # derives from all other columns
     checkpoint_id: Mapped[UUID] = mapped_column(index=True)
     source: Mapped[str] = mapped_column(String(64))  # probe:piece, contrastive:skill, random, …
-    recipes: Mapped[list[str]] = mapped_column(Json)  # of the directions
+    input_references: Mapped[list[str]] = mapped_column(Json)  # of the directions
     layers: Mapped[list[int]] = mapped_column(Json)  # 0-based
     scale: Mapped[float] = mapped_column(FiniteFloat)
     scale_rule: Mapped[str] = mapped_column(String(32))
-    positions: Mapped[str] = mapped_column(String(32))
+    token_mask: Mapped[str] = mapped_column(String(32))
     detail: Mapped[dict[str, Any]] = mapped_column(Json)

@@ -73,8 +73,8 @@ class KindRecord(Base):
     name: Mapped[str] = mapped_column(NameText(64), primary_key=True)
     version: Mapped[int] = mapped_column(primary_key=True)
     source: Mapped[str] = mapped_column(Text)  # "package.module:NAME" or "/path/file.py:NAME"
-    families: Mapped[list[str]] = mapped_column(Json)
-    detail_schema: Mapped[dict[str, Any]] = mapped_column(Json)  # result table → JSON schema of its extra columns
+    result_tables: Mapped[list[str]] = mapped_column(Json)
+    extra_columns: Mapped[dict[str, Any]] = mapped_column(Json)  # result table → their JSON schema
     determinism: Mapped[str] = mapped_column(String(16))
 
 
@@ -89,7 +89,7 @@ class Run(Base):
     version: Mapped[int]
     spec: Mapped[dict[str, Any]] = mapped_column(Json)
     spec_hash: Mapped[str] = mapped_column(Digest, unique=True)
-    given: Mapped[list[str]] = mapped_column(Json)  # the options that were given, not defaulted
+    explicit: Mapped[list[str]] = mapped_column(Json)  # the settings that were given, not defaulted
     units: Mapped[int] = mapped_column(Units)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
     completed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
@@ -104,7 +104,7 @@ class RunInput(Base):
     __tablename__ = "run_input"
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     name: Mapped[str] = mapped_column(String(64), primary_key=True)  # the spec's field
-    recipe: Mapped[str] = mapped_column(Text, primary_key=True)
+    reference: Mapped[str] = mapped_column(Text, primary_key=True)
     digest: Mapped[str] = mapped_column(Digest, primary_key=True)
     source_run_id: Mapped[UUID | None] = mapped_column(index=True)  # the run that made it, if one did
 
@@ -119,7 +119,7 @@ class Attempt(Base):
     machine_id: Mapped[UUID] = mapped_column(ForeignKey("machine.id"))
     job_id: Mapped[UUID | None] = mapped_column(index=True)  # None: a run in the foreground
     executor: Mapped[str] = mapped_column(String(255))
-    how: Mapped[dict[str, Any]] = mapped_column(Json)
+    execution_options: Mapped[dict[str, Any]] = mapped_column(Json)
     argv: Mapped[list[str]] = mapped_column(Json)
     pid: Mapped[int]
     pid_started: Mapped[float] = mapped_column(FiniteFloat)
@@ -168,7 +168,7 @@ class Conflict(Base):
 
     __tablename__ = "conflict"
     id: Mapped[UUID] = mapped_column(primary_key=True)
-    family: Mapped[str] = mapped_column(String(32))
+    table_name: Mapped[str] = mapped_column(String(32))
     run_id: Mapped[UUID] = mapped_column(index=True)
     attempt_id: Mapped[UUID]
     key: Mapped[dict[str, Any]] = mapped_column(Json)
@@ -212,7 +212,7 @@ class Job(Base):
     message: Mapped[str | None] = mapped_column(Text)
     tries: Mapped[int] = mapped_column(default=0)
     handle: Mapped[str | None] = mapped_column(Text)  # the executor's own id of the last try
-    detail: Mapped[dict[str, Any]] = mapped_column(Json)  # source, spec, how, given, store, after, …: jobs.launch
+    detail: Mapped[dict[str, Any]] = mapped_column(Json)  # source, spec, explicit, store, after, …: scheduling.launch
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)  # the last try
     ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

@@ -283,7 +283,7 @@ def test_the_part_that_was_edited_is_recorded_and_not_the_one_that_the_probe_rea
         runs = sql.scalars(select(tables.Run).where(tables.Run.kind == "edit")).all()
         (run,) = (run for run in runs if run.spec["seed"] == 7)
         read = sql.scalars(select(tables.RunInput).where(tables.RunInput.run_id == run.id)).all()
-    recipes = {row.name: row.recipe for row in read}
+    recipes = {row.name: row.reference for row in read}
     assert recipes["dataset"] == spec.dataset
     assert recipes["trained_on"] == world_session.inputs.reference("dataset", "sample:fit")
 
@@ -341,8 +341,8 @@ def test_each_side_s_characters_are_edited_by_its_own_probe(edited, world_sessio
     with session.database.read() as sql:
         conditions = ("edit", "random-0", "shuffled-0")
         made = {c: sql.get(tables.Intervention, rows[c, -1].intervention_id) for c in conditions}
-        assert {row.positions for row in made.values()} == {"by-side"}
-        assert made["edit"].recipes == [f"{spec.probe}/layer-0", f"{spec.black_probe}/layer-0"]
+        assert {row.token_mask for row in made.values()} == {"by-side"}
+        assert made["edit"].input_references == [f"{spec.probe}/layer-0", f"{spec.black_probe}/layer-0"]
     with pytest.raises(BadInputError, match="where White is to move"):
         edited(black_probe="bigram-board")
 
@@ -507,7 +507,7 @@ def test_encode_decode_puts_the_autoencoders_reconstruction_in_the_place_of_the_
     with world_session.database.read() as sql:
         row = sql.get_one(tables.Intervention, rows[0].intervention_id)
         assert (row.source, row.layers, row.scale) == ("encode-decode", [0], 0.0)
-        assert row.recipes == [f"{inputs.reference('run:sae', 'features')}/blocks.0.hook_resid_post"]
+        assert row.input_references == [f"{inputs.reference('run:sae', 'features')}/blocks.0.hook_resid_post"]
     shown = world_session.query("edit specificity").rows
     assert "encode-decode" in {found["condition"] for found in shown}
     with pytest.raises(BadInputError, match="trained on another checkpoint"):

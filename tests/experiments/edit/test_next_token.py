@@ -257,7 +257,7 @@ def test_settings_of_the_published_code(squares):
     [row] = {r.intervention_id for rows in done(by_unit) for c, r in rows.items() if c == "edit"}
     with squares.database.read() as sql:
         intervention = sql.get_one(tables.Intervention, row)
-        assert intervention.recipes[0].endswith("/layer-0")
+        assert intervention.input_references[0].endswith("/layer-0")
         assert intervention.layers == [1]
         assert intervention.detail["protocol"] == "published-code"
         assert intervention.scale_rule == "ln-final"

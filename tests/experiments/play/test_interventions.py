@@ -70,8 +70,8 @@ def test_the_row_says_what_was_done(session, make_vectors):
     vectors = make_vectors(layers=(0, 1))
     row = load(session, vector=vectors, scale=0.8, layers=(1,)).row
     assert row["source"] == "contrastive:white_elo"
-    assert (row["layers"], row["scale"], row["positions"]) == ([1], 0.8, "all")
-    assert row["recipes"] == [session.inputs.reference("run:vector", vectors)]
+    assert (row["layers"], row["scale"], row["token_mask"]) == ([1], 0.8, "all")
+    assert row["input_references"] == [session.inputs.reference("run:vector", vectors)]
     control = load(session, vector=vectors, control="random", control_seed=3).row
     assert (control["source"], control["detail"]["control_seed"]) == ("random", 3)
     assert describe_intervention(tables.Intervention(**row)) == "contrastive:white_elo x 0.8 at layers 1"

@@ -82,11 +82,11 @@ def hostile_registry(this: Round) -> None:
     run_id = uuid_of(spec_hash)
     with open_session(str(other), home.folder / "hostile-store") as session, session.database.write() as sql:
         named = {"name": "evil", "version": 1, "source": source}
-        sql.add(tables.KindRecord(**named, families=[], detail_schema={}, determinism="exact"))
+        sql.add(tables.KindRecord(**named, result_tables=[], extra_columns={}, determinism="exact"))
         sql.flush()
         sql.add(
             tables.Run(
-                id=run_id, kind="evil", version=1, spec={}, spec_hash=spec_hash, given=[], units=1,
+                id=run_id, kind="evil", version=1, spec={}, spec_hash=spec_hash, explicit=[], units=1,
                 created_at=utc_now(),
             )
         )  # fmt: skip

@@ -66,7 +66,7 @@ def test_results_come_home_from_a_node_that_has_no_store(ray_executors, ray_clus
         said = Path(attempt.log).read_text()
         assert "== try 1 of" in said
         assert "== finished" in said
-        assert (attempt.executor, attempt.how["granted_threads"], job.message) == (on, 2, None)
+        assert (attempt.executor, attempt.execution_options["granted_threads"], job.message) == (on, 2, None)
 
 
 def test_an_actor_that_dies_is_lost_and_its_process_ends(ray_executors, tmp_path):

@@ -188,7 +188,9 @@ def test_a_launch_becomes_an_array_and_every_result_comes_once(overtime, executo
     assert {number.partition("_")[0] for number in numbers} == {numbers[0].partition("_")[0]}, "one array"
     assert [number.partition("_")[2] for number in numbers] == ["0", "1"]
     attempts = desk.rows(tables.Attempt)
-    assert {(a.executor, a.how["granted_threads"], a.state) for a in attempts} == {("slurm", 1, AttemptState.FINISHED)}
+    assert {(a.executor, a.execution_options["granted_threads"], a.state) for a in attempts} == {
+        ("slurm", 1, AttemptState.FINISHED)
+    }
 
 
 def test_a_preempted_shard_waits_for_its_turn_and_does_only_what_is_missing(executor, desk):
