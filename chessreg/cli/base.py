@@ -207,6 +207,16 @@ class Home:
         assert self._session is not None
         return self._session
 
+    def adding(self, needs: Iterable[str | None] = (), check: Callable[[], object] = lambda: None) -> Session:
+        """The same for a command that adds. Bad input makes no registry file: where there is none, `check` must raise
+        nothing first, and a command that names things of a registry (`needs`) gets NotFoundError."""
+        path = self.place.path
+        if self._session is None and path is not None and not path.exists():
+            if any(needs):
+                return self.session()
+            check()
+        return self.session(create=True)
+
     def open(self, create: bool) -> bool:
         """Open the registry and store; returns whether the registry was made just now."""
         from chessreg.session import open_session

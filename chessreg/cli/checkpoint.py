@@ -11,6 +11,7 @@ from chessreg.cli.noun import group_of, headings
 from chessreg.cli.transfer import checkpoint as export_command
 from chessreg.entities import entity
 from chessreg.entities.checkpoint import described
+from chessreg.registry import names
 
 if TYPE_CHECKING:
     from chessreg.entities.checkpoint import Registered
@@ -23,9 +24,8 @@ LISTED = headings(entity("checkpoint"))
 def tell(home: Home, made: Registered) -> None:
     """Print the checkpoint that was registered, or was there already."""
     with home.session().database.read() as session:
-        row = described(session, made.id.hex)
+        row, called = described(session, made.id.hex), names.called(session, "checkpoint", made.id)
     if not made.created:
-        called = row["name"] or made.id.hex[-6:]
         click.echo(f"these weights are checkpoint {called} already; nothing was added", err=True)
     emit(home, {**row, "created": made.created}, [*LISTED, "max_logit_difference"])
 

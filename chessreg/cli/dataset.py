@@ -13,6 +13,7 @@ from chessreg.cli.noun import group_of, headings
 from chessreg.cli.run import Numbers
 from chessreg.entities import entity
 from chessreg.entities.base import entity_row
+from chessreg.registry import names
 
 if TYPE_CHECKING:
     from chessreg.entities.adding import Added
@@ -32,8 +33,8 @@ def tell(home: Home, added: Added) -> None:
 
     with home.session().database.read() as session:
         row = entity_row(session, "dataset", DATASET.table, added.id.hex)
+        called = names.called(session, "dataset", added.id)
     if not added.created:
-        called = row["name"] or added.id.hex[-6:]
         click.echo(f"these bytes are dataset {called} already; nothing was added", err=True)
     content = content_of(row)
     emit(home, {**row, "content": content, "created": added.created}, headings(DATASET))
@@ -104,13 +105,13 @@ def add(
     Example: chessreg dataset add behavioral_cloning_data.bag --name chessbench
     """
     from chessreg.cli.base import progress_line
-    from chessreg.entities.adding import add_dataset, add_sample
+    from chessreg.entities.adding import add_dataset, add_sample, check_files
 
     if sample == bool(files):
         raise click.UsageError("give files, or --sample")
     if sample and (exclude or within):
         raise click.UsageError("--exclude and --within are of files, not of --sample")
-    session = home.session(create=True)
+    session = home.adding(needs=(*exclude, *within), check=lambda: check_files(files, salvage))
     with progress_line("dataset add", quiet=home.json) as on_progress:
         if sample:
             added = add_sample(session.database, session.store, name=name, on_progress=on_progress)
@@ -235,8 +236,9 @@ def fetch(home: Home, source: str, month: str, name: str | None, base_url: str |
     """
     from chessreg.cli.base import progress_line
     from chessreg.entities.adding import fetch_dataset
+    from chessreg.games.lichess import month_name
 
-    session = home.session(create=True)
+    session = home.adding(check=lambda: month_name(month))
     with progress_line(f"{source} {month}", quiet=home.json) as on_progress:
         added = fetch_dataset(
             session.database, session.store, month, base_url=base_url, keep=keep, name=name, on_progress=on_progress
@@ -290,9 +292,9 @@ def generate(
     Example: chessreg dataset generate --games 500 --levels 0-5 --nodes 200 --name engines
     """
     from chessreg.cli.base import progress_line
-    from chessreg.entities.adding import generate_dataset
+    from chessreg.entities.adding import check_generated, generate_dataset
 
-    session = home.session(create=True)
+    session = home.adding(check=lambda: check_generated(pgn))
     with progress_line(f"{engine} plays itself", quiet=home.json) as on_progress:
         added = generate_dataset(
             session.database,

@@ -100,12 +100,14 @@ def checkpoint(
     settings = {name: value for name, value in prompt.items() if value}
     if settings and encoding != "prompt":
         raise click.UsageError(f"--{next(iter(settings)).replace('_', '-')} is of prompts: give --encoding prompt")
-    session = home.session(create=True)
     if source is None:
+        session = home.adding()
         made = import_reference(session.database, session.store, name, reference or "pgn")
     else:
-        assert source is not None
+        from chessreg.models import importers
+
         written = prompt_of_folder(source, **settings) if encoding == "prompt" else encoding
+        session = home.adding(needs=trained_on, check=lambda: importers.check(source, written))
         made = import_checkpoint(
             session.database, session.store, source, name=name, encoding=written, trained_on=trained_on or None
         )
@@ -176,9 +178,9 @@ def vector(home: Home, paths: tuple[Path, ...], name: str | None, **settings: An
 
 def bring_in(home: Home, kind: Any, paths: tuple[Path, ...], name: str | None, settings: dict[str, Any]) -> str:
     """Import the files as a run, and return its id."""
-    from chessreg.experiments.imported.directions import spec_of
+    from chessreg.experiments.imported.directions import read_files, spec_of
 
-    session = home.session(create=True)
+    session = home.adding(needs=[settings["checkpoint"]], check=lambda: read_files(kind, paths))
     settings["residual"] = None if settings["residual"] == "auto" else settings["residual"]
     spec = spec_of(kind, paths, session.inputs, **settings)
     options = kind.options(names=", ".join(path.name for path in paths))
@@ -230,7 +232,7 @@ def fetch(
         ]
         emit(home, rows, ["name", "repository", "file", "about"])
         return
-    source_file, session = source_named(source), home.session(create=True)
+    source_file, session = source_named(source), home.adding()
     with progress_line(source_file.name, quiet=home.json) as on_progress:
         made = adding.fetch(
             session.database,
@@ -299,7 +301,7 @@ def results(home: Home, file: Path, name: str | None, format_: str | None, **set
     from chessreg.experiments.imported.players import name_externals
 
     spec = spec_of(file, format_, {key: value for key, value in settings.items() if value})
-    session = home.session(create=True)
+    session = home.adding(needs=[settings.get("checkpoint")])
     with progress_line("import results", quiet=home.json) as on_progress:
         done = session.run(spec, ImportHow(source=file.name), name=name, on_progress=on_progress)
     if done.missing:

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 @click.option("--moves", default="", help="The position: moves in SAN or UCI, or a FEN near the start.")
 @click.option("--probe", help="A piece probe: its boards are shown, and its direction is subtracted.")
 @click.option("--vector", help="A vector run: its directions are added instead.")
-@click.option("--layers", type=Numbers(int), default="", help="0-based.  [default: the probe's best, the vector's all]")
+@click.option(
+    "--layers", type=Numbers(int), default="none", help="0-based.  [default: the probe's best, the vector's all]"
+)
 @click.option("--board", default="", help="Squares to change by the probe, such as d5=. d7=p: the next token is read.")
 @click.option(
     "--later", default="", help="The moves that follow: --condition patch adds the residual of the board there."

@@ -221,8 +221,14 @@ def execute(
 ) -> None:
     """Run it with a progress line, and say how it stands."""
     from chessreg.cli.base import progress_line
+    from chessreg.runs.inputs import FILES, users_file
+    from chessreg.runs.resolve import named_inputs
 
-    session = home.session(create=True)
+    named = [(noun, reference) for _, noun, reference in named_inputs(spec)]
+    session = home.adding(
+        needs=[reference for noun, reference in named if noun not in FILES],
+        check=lambda: [users_file(path) for noun, path in named if noun in FILES],
+    )
     with progress_line(kind.name, quiet=as_json) as on_progress:
         report = session.run(spec, execution, kind=kind, name=name, explicit=explicit, on_progress=on_progress)
     record = {

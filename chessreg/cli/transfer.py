@@ -98,10 +98,10 @@ def merge(home: Home, other: str) -> None:
     \b
     Example: chessreg merge /mnt/gpubox/.chessreg
     """
-    from chessreg.entities.merge import merge as merged
+    from chessreg.entities import merge as merging
 
-    session = home.session(create=True)
-    report = merged(session.database, session.store, other)
+    session = home.adding(check=lambda: merging.check(other))
+    report = merging.merge(session.database, session.store, other)
     if home.json:
         emit(home, report.as_dict())
         return

@@ -153,6 +153,17 @@ def position_filter(inputs: Inputs, min_plies: int, exclude: Sequence[str], with
     return Filter(min_plies, excluded, kept)
 
 
+def check_files(paths: Sequence[Path], salvage: bool = False) -> None:
+    """Raise what `add_dataset` would for files that are not there, are of another kind or hold no legal game. Of a good
+    file only the first part is read."""
+    from chessreg.games import bags, build
+
+    paths = [shard for path in paths for shard in bags.shards(Path(path))]
+    if not holds_positions(paths, salvage):
+        for path in paths:
+            build.check(path, salvage)
+
+
 def holds_positions(paths: Sequence[Path], salvage: bool = False) -> bool:
     """Whether these files are of positions, not of games. BadInputError for some of both, or what can be neither."""
     from chessreg.games.positions import open_positions
@@ -304,10 +315,7 @@ def generate_dataset(
     from chessreg.games.engines import RATING_SCALE, SOURCE, engine_identity
     from chessreg.games.selfplay import generate
 
-    if pgn is not None and pgn.exists():
-        raise BadInputError(f"{pgn} exists already", "name a file that is not there")
-    if pgn is not None and not pgn.absolute().parent.is_dir():
-        raise NotFoundError(f"the folder {pgn.absolute().parent} does not exist")
+    check_generated(pgn)
     register.prepare(database, name)
     register.refuse_taken(database, NOUN, name)
     engine = engine_identity()
@@ -338,6 +346,17 @@ def generate_dataset(
             shutil.move(path, pgn)
         shutil.rmtree(scratch)
     return added
+
+
+def check_generated(pgn: Path | None) -> None:
+    """Raise what `generate_dataset` would without Stockfish, or for a `pgn` that cannot be written."""
+    from chessreg.games.engines import find_stockfish
+
+    if pgn is not None and pgn.exists():
+        raise BadInputError(f"{pgn} exists already", "name a file that is not there")
+    if pgn is not None and not pgn.absolute().parent.is_dir():
+        raise NotFoundError(f"the folder {pgn.absolute().parent} does not exist")
+    find_stockfish()
 
 
 @contextmanager

@@ -85,6 +85,13 @@ def opened(url: str, store: Store) -> Iterator[Database]:
             yield there
 
 
+def check(other: str) -> None:
+    """Raise what `merge` would for a place that holds neither a registry nor fragments."""
+    url, _ = places(other)
+    if url is not None and migrations.status(place_of(url)).state != "behind":
+        Database.open(url, create=False).close()
+
+
 def places(other: str) -> tuple[str | None, Path | None]:
     """The registry and the folder with fragments that `other` means; at least one of them."""
     if "://" in other:

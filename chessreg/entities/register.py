@@ -78,6 +78,6 @@ def verified(session: Session, artefact: Artefact) -> None:
 
 
 def give_name(session: Session, noun: str, target: UUID, name: str | None) -> None:
-    """Name a thing, unless it has that name already. Raises BadInputError for a name that another thing has."""
-    if name is not None and names.name_of(session, noun, target) != name:
-        names.annotate(session, noun, target, "name", name)
+    """Let a thing go by this name, beside those it has. Raises BadInputError for a name that another thing has."""
+    if name is not None:
+        names.add_name(session, noun, target, name)

@@ -66,6 +66,21 @@ def build(
         return _build(sources, aside, player, salvage, min_plies, exclude or {}, on_progress, workers)
 
 
+def check(path: Path, salvage: bool = False, reader_name: str = "auto") -> None:
+    """Raise what `build` would of a file that holds no legal game. Reads it to its first one."""
+    source, tally, read = open_source(path), Tally(), 0
+    with ThreadPoolExecutor(1) as pool:
+        stream = _Stream(source, reader(reader_name), 0, None, pool, 1)
+        for block in stream.rows():
+            tally.add(block.tally)
+            read += block.games_read
+            if tally.games:
+                return
+    if stream.broken and not salvage:
+        raise _broken(source, stream.broken)
+    raise _no_game(source, read, tally, {})
+
+
 @contextmanager
 def made_aside(folder: Path) -> Iterator[Path]:
     """A folder that becomes `folder` if nothing fails. Raises ChessregError where it cannot be written."""
@@ -121,10 +136,7 @@ def _build(
                     on_progress(sum(s.bytes_done for s in sources), total, tally.games)
             if stream.broken:
                 if not salvage:
-                    raise BadInputError(
-                        f"{source.path} cannot be read to its end: {stream.broken}",
-                        "get the file again, or keep the games before the break with --salvage",
-                    )
+                    raise _broken(source, stream.broken)
                 broken = f"{source.path.name}: {stream.broken}"
                 if stream.cut_off:
                     reject = Reject(0, stream.line, 0, "the stream ends inside the game")
@@ -204,6 +216,11 @@ class _Stream:
 def write_reject(file: IO[str], reject: Reject, row: int, name: str) -> None:
     reason = re.sub(r"[\s\x00-\x1f]+", " ", reject.reason)
     file.write(f"{row + reject.row}\t{name}\t{reject.line}\t{reject.ply}\t{reason}\n")
+
+
+def _broken(source: Source, why: str) -> BadInputError:
+    hint = "get the file again, or keep the games before the break with --salvage"
+    return BadInputError(f"{source.path} cannot be read to its end: {why}", hint)
 
 
 def _no_game(source: Source, games: int, tally: Tally, before: dict[str, int]) -> BadInputError:

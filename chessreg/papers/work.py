@@ -78,12 +78,13 @@ class Made:
             self.answers[key] = self.session.query(title, run=runs, **options)
         return self.answers[key]
 
-    def value(self, statement: str) -> float:
-        """The one number `value` that a statement of SQL over the registry gives; 0 where there is none."""
+    def value(self, statement: str) -> float | None:
+        """The number `value` of the first row that a statement of SQL over the registry gives; None where no row has
+        one."""
         from chessreg.queries import run_sql
 
-        [row] = run_sql(self.session.database, statement).rows
-        return float(row["value"] or 0.0)
+        return next((float(row["value"]) for row in run_sql(self.session.database, statement).rows
+                     if row["value"] is not None), None)  # fmt: skip
 
 
 class Work:

@@ -85,8 +85,8 @@ def annotate(
 ) -> tables.Annotation:
     """Annotate a thing: with a name, tag, note, pin, star, archive or invalid. `withdrawn` takes it back.
 
-    A thing has one name: a new one takes the old one's place. Raises BadInputError for a word that is none, a name
-    that cannot be one, or one that another thing of this noun has.
+    A new name takes the place of all that the thing has (`add_name` leaves them). Raises BadInputError for a word that
+    is none, a name that cannot be one, or one that another thing of this noun has.
     """
     try:
         annotated = tables.Word(word)
@@ -100,6 +100,14 @@ def annotate(
             if old != value:
                 _add(session, noun, target_hex, annotated, old, True)
     return _add(session, noun, target_hex, annotated, value, withdrawn)
+
+
+def add_name(session: Session, noun: str, target: UUID, name: str) -> None:
+    """Let a thing go by this name too: those it has stay, and the newest is the one that is shown. Does nothing where
+    it has the name. Raises BadInputError for a name that cannot be one or that another thing of this noun has."""
+    check_free(session, noun, target, name)
+    if name not in _texts(session, noun, target.hex, tables.Word.NAME):
+        _add(session, noun, target.hex, tables.Word.NAME, name, False)
 
 
 def take_back(session: Session, noun: str, target: UUID, word: str) -> list[str]:
@@ -207,6 +215,12 @@ def name_of(session: Session, noun: str, id: UUID) -> str | None:
     """A thing's name, or None."""
     texts = _texts(session, noun, id.hex, tables.Word.NAME)
     return texts[0] if texts else None
+
+
+def called(session: Session, noun: str, id: UUID) -> str:
+    """What a thing goes by, for a sentence: `second (also reference)`; without a name the end of its id."""
+    newest, *others = _texts(session, noun, id.hex, tables.Word.NAME) or [short(id.hex)]
+    return f"{newest} (also {', '.join(others)})" if others else newest
 
 
 def resolve(session: Session, noun: str, reference: str) -> UUID:

@@ -46,6 +46,7 @@ FORMS = {  # of the references to a noun; of all others, which are runs, `run`
 }
 
 CONTENT = ("results", "probe-file", "vector-file")  # files of others that are known by their bytes alone
+FILES = ("book", *CONTENT)  # what is named by a path, not by what the registry calls it
 IMPORTED = "imported-"  # how the kinds begin that bring in what a kind would make; their runs can stand in its place
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
@@ -61,16 +62,19 @@ def identified(kind: Kind, spec: Spec, inputs: Inputs) -> tuple[Spec, str]:
 
 def references(settings: Any) -> dict[str, str]:
     """Field (nested ones dotted, several numbered) → reference, of every input that a resolved spec names."""
-    of_setting: dict[str, str] = {}
+    return {field: reference for field, _, reference in named_inputs(settings)}
+
+
+def named_inputs(settings: Any, prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """(field, noun, name or reference) of every input of a spec, whether it is resolved or not."""
     for name, field in type(settings).model_fields.items():
-        value = getattr(settings, name)
+        value, marked = getattr(settings, name), reference_of(field)
         if isinstance(value, BaseModel):
-            of_setting |= {f"{name}.{inner}": reference for inner, reference in references(value).items()}
-        elif reference_of(field) and isinstance(value, tuple):
-            of_setting |= {f"{name}[{place}]": reference for place, reference in enumerate(value)}
-        elif reference_of(field) and value is not None:
-            of_setting[name] = value
-    return of_setting
+            yield from named_inputs(value, f"{prefix}{name}.")
+        elif marked and isinstance(value, tuple):
+            yield from ((f"{prefix}{name}[{place}]", marked.noun, reference) for place, reference in enumerate(value))
+        elif marked and value is not None:
+            yield f"{prefix}{name}", marked.noun, value
 
 
 def resolve(kind: Kind, spec: Spec, inputs: Inputs) -> ResolvedSpec:

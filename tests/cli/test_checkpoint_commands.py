@@ -164,6 +164,11 @@ def test_the_reference_models(here: Any) -> None:
     made = here.json("import", "checkpoint", "--reference")
     assert (made["name"], made["tokenizer"], made["block_size"]) == ("reference", "pgn-char-32", 1023)
     assert here.json("import", "checkpoint", "--reference=pgn", "--name", "again")["id"] == made["id"]
+    assert "these weights are checkpoint again (also reference) already; nothing was added" in here.err
+    for name in ("again", "reference"):  # whoever typed either goes on
+        assert here.json("checkpoint", "show", name)["id"] == made["id"]
+    assert here.json("import", "checkpoint", "--reference")["name"] == "again"
+    assert len(here.json("checkpoint", "list")) == 1
     uci = here.json("import", "checkpoint", "--reference=uci")
     assert (uci["name"], uci["tokenizer"], uci["block_size"]) == ("uci", "uci-square-72", 255)
     fen = here.json("import", "checkpoint", "--reference=fen")

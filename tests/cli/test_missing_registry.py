@@ -49,6 +49,38 @@ def test_a_command_that_looks_makes_nothing(line: str, here: Path, capsys: pytes
         assert list(here.iterdir()) == []
 
 
+BAD = [
+    "dataset add nothere.pgn", "dataset add empty.pgn", "dataset add words.pgn", "dataset add words.csv",
+    "dataset add words.parquet", "dataset add good.pgn words.pgn", "dataset add good.pgn --name abcdef",
+    "dataset add good.pgn --exclude jan", "dataset add good.pgn --within jan", "dataset fetch lichess 2013-13",
+    "dataset generate --games 1 --pgn good.pgn", "dataset generate --games 1 --pgn nothere/new.pgn",
+    "import checkpoint nothere.pt", "import checkpoint words.pt", "import checkpoint folder",
+    "import checkpoint folder --encoding morse", "import checkpoint folder --encoding prompt",
+    "import checkpoint --reference --name abcdef", "import checkpoint words.pt --trained-on jan",
+    "import probe nothere.pth", "import probe words.pt", "import vector words.pt",
+    "import probe words.pt --checkpoint model", "import results nothere.csv", "import results words.csv",
+    "import results good.pgn --checkpoint model", "fetch nobody/nothing", "merge nothere", "merge folder",
+    "merge words.csv",
+    "run cache --checkpoint model --dataset jan", "run imported-games --file nothere.csv",
+    "run train --datasets jan --heldout jan", "run cache",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", BAD)
+def test_bad_input_makes_no_registry(line: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("words.pgn", "words.csv", "words.pt", "words.parquet"):
+        (here / name).write_text("Call me Ishmael.\n")
+    (here / "empty.pgn").touch()
+    (here / "folder").mkdir()
+    Path(games(here)).rename(here / "good.pgn")
+    before = sorted(here.iterdir())
+    assert run_command_line(line.split()) in (2, 3, 4)
+    told = capsys.readouterr()
+    assert "made the registry" not in told.err
+    assert told.out == ""
+    assert sorted(here.iterdir()) == before
+
+
 @pytest.mark.parametrize("place", ["nothere/", "nothere", "nothere.db", "sqlite:///nothere/x.db"])
 def test_however_it_is_named(
     place: str, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -90,7 +122,7 @@ def test_a_command_that_adds_makes_it_and_says_where_once(here: Path, capsys: py
 
 
 def test_the_own_folder_made_by_a_command_that_adds_is_no_source_code(here: Path) -> None:
-    assert run_command_line(["merge", "nothere"]) != 0
+    assert run_command_line(["dataset", "add", games(here)]) == 0
     assert (here / ".chessreg" / ".gitignore").read_text() == "*\n"
 
 

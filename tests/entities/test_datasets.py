@@ -98,9 +98,10 @@ def test_the_same_bytes_are_recognised_under_any_file_name(place: Any, games: Pa
     assert again == Added(first.id, first.artefact, False)
     assert counts(database) == before
     assert contents(store) == there
-    add_dataset(database, store, [copy], name="renamed")
+    add_dataset(database, store, [copy], name="newer")
     with database.read() as session:
-        assert names.name_of(session, "dataset", first.id) == "renamed"
+        assert names.called(session, "dataset", first.id) == "newer (also mine)"
+        assert {names.resolve(session, "dataset", name) for name in ("newer", "mine")} == {first.id}
 
 
 def test_other_filters_make_another_dataset(place: Any, games: Path) -> None:

@@ -11,6 +11,7 @@ from sqlalchemy import func, select
 from chessreg.cli.root import run_command_line
 from chessreg.errors import BadInputError
 from chessreg.papers import find
+from chessreg.papers.davis.matches import length
 from chessreg.papers.expected import TITLE
 from chessreg.papers.plan import SIZES, Request, ordered, replaced
 from chessreg.papers.report import write
@@ -138,6 +139,13 @@ def test_a_match_is_played_with_the_chosen_edit_and_with_a_random_one_of_its_len
         )  # fmt: skip
         rest = {spec.model_copy(update={"intervention": None}).model_dump_json() for spec in (plain, edited, random)}
         assert len(rest) == 1
+
+
+def test_a_sweep_without_the_chosen_edit_gives_no_length_rather_than_0():
+    made = Made()
+    made.value = lambda statement: None
+    with pytest.raises(BadInputError, match="no edit of layer 1 with scale 1: it gives no length"):
+        length(made)
 
 
 def test_games_that_choose_are_none_of_those_that_are_reported():

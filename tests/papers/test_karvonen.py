@@ -147,6 +147,10 @@ def chosen(results, which="negative"):
     return found["layers"], found["scale"]
 
 
+def every_lost():
+    return {f"sweep-retry-negative-{n}-{s}": (0.0, 90.0) for n in (0, 1) for s in ("0.8", "2", "4")}
+
+
 def test_the_sweep_chooses_no_edit_at_the_floor_nor_one_that_writes_illegal_moves():
     """Layers 5-6 and 3-6 at 0.8, 2 and 4. The unedited model writes 90 % legal moves: 88 is what an edit must."""
     lost = {"sweep-retry-negative-1-4": (0.0, 89.0)}
@@ -154,11 +158,20 @@ def test_the_sweep_chooses_no_edit_at_the_floor_nor_one_that_writes_illegal_move
     whole = {"sweep-retry-negative-0-4": (0.2, 88.0)}
     assert chosen(lost | broken | whole) == ((5, 6), -4.0)
     assert chosen(lost | broken | {"sweep-retry-negative-0-4": (0.6, 88.0)}) == ((5, 6), -0.8)  # ties: the least edit
-    every = {f"sweep-retry-negative-{n}-{s}": (0.0, 90.0) for n in (0, 1) for s in ("0.8", "2", "4")}
-    assert chosen(every) == ((2, 3, 4, 5, 6), pytest.approx(-1.6))  # the paper's own: layers 3-7, -0.2 of sums over 8
+    papers_own = (2, 3, 4, 5, 6), pytest.approx(-1.6)  # layers 3-7, -0.2 of sums over 8
+    assert chosen(every_lost()) == papers_own
     assert chosen({"sweep-retry-none": (0.5, 99.8), "sweep-retry-positive-1-4": (0.9, 98.1)}, "positive") == (
         (3, 4, 5, 6), 4.0,
     )  # fmt: skip
+
+
+def test_a_match_of_which_no_game_counts_is_no_match_without_points():
+    empty = {f"sweep-retry-positive-0-{scale}": (None, None) for scale in ("0.8", "2")}
+    assert chosen(empty | {"sweep-retry-positive-1-2": (0.6, 89.0)}, "positive") == ((3, 4, 5, 6), 2.0)
+    unedited = {"sweep-retry-none": (None, None), "sweep-retry-negative-0-4": (0.4, 97.9)}
+    assert chosen(unedited) == chosen(every_lost())  # held to the paper's own 98 %, and so the paper's own edit
+    assert suitable([None, 0.95]) == 1
+    assert suitable([None, None]) == 0
 
 
 @pytest.mark.parametrize("size", ["reference", "paper"])

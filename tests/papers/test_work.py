@@ -88,6 +88,12 @@ def test_settings_may_follow_from_results(work, session, checks):
     assert best.spec["seed"] == int(checks(work.made, "b") > checks(work.made, "a"))
 
 
+def test_a_number_of_no_rows_is_none_and_never_0(work):
+    statements = ("SELECT avg(correct) AS value FROM score", "SELECT correct AS value FROM score",
+                  "SELECT 0 AS value")  # fmt: skip
+    assert [work.made.value(statement) for statement in statements] == [None, None, 0.0]
+
+
 def test_an_interrupted_paper_goes_on_where_it_stopped(work, session, interrupt_at):
     assert work.do(on_progress=interrupt_at(7))  # in the second step
     plan = states(work.plan())

@@ -228,13 +228,7 @@ def spec_of(
     Everything is checked here, so that what is refused leaves nothing in the store. Raises BadInputError and, for a
     file that is not there, NotFoundError.
     """
-    from chessreg.models.importers.directions import read_vector
-
-    read: Callable[..., Any] = read_probe if kind is ImportedProbe else read_vector
-    for path in paths:
-        if not path.is_file():
-            raise NotFoundError(f"no file {path}")
-    named, bare = [read(path) for path in paths], [read(path, "") for path in paths]
+    named, bare = read_files(kind, paths)
     settings: dict[str, Any] = {}
     if kind is ImportedProbe and any(file.origin.residual_index is not None for file in named):
         settings = settings_of_paths(named, paths, inputs, options)
@@ -257,6 +251,17 @@ def spec_of(
     fits: Callable[..., None] = probes_fit if kind is ImportedProbe else vectors_fit
     fits(spec, bare)
     return spec
+
+
+def read_files(kind: type[ImportedProbe] | type[ImportedVector], paths: Sequence[Path]) -> tuple[list[Any], list[Any]]:
+    """What the files hold: with what their names tell, and without."""
+    from chessreg.models.importers.directions import read_vector
+
+    read: Callable[..., Any] = read_probe if kind is ImportedProbe else read_vector
+    for path in paths:
+        if not path.is_file():
+            raise NotFoundError(f"no file {path}")
+    return [read(path) for path in paths], [read(path, "") for path in paths]
 
 
 def emit(task: Task[Any, Any], unit: int, measured: dict[str, Any]) -> None:

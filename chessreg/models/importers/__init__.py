@@ -7,12 +7,13 @@ from chessreg.models.importers.registry import (
     Imported,
     ImportFormat,
     ImportReport,
+    check,
     import_checkpoint,
     register,
 )
 from chessreg.models.importers.transformer_lens import TransformerLensFile
 
-__all__ = ["FORMATS", "ImportFormat", "ImportReport", "Imported", "import_checkpoint", "register"]
+__all__ = ["FORMATS", "ImportFormat", "ImportReport", "Imported", "check", "import_checkpoint", "register"]
 
 register(NanoGPTFile())
 register(TransformerLensFile())

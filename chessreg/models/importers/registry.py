@@ -107,6 +107,12 @@ def import_checkpoint(
     return ImportReport(chosen.name, folder, info, digest(folder), difference, compared)
 
 
+def check(path: Path, encoding: str | Encoding | None = None) -> None:
+    """Raise what `import_checkpoint` would for a path of no known format, and for an encoding that there is not."""
+    encoding_to_read(path, encoding)
+    recognise(open_source(path))
+
+
 def encoding_to_read(path: Path, encoding: str | Encoding | None) -> tuple[Encoding, dict[str, str]]:
     """The encoding, and what is to be recorded of a tokenizer of squares: its file and how it writes promotions.
 

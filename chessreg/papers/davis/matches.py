@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from chessreg.errors import BadInputError
 from chessreg.papers.cost import forward
 from chessreg.papers.davis.edits import CODE_SCALE, SWEEP, chosen
 from chessreg.papers.davis.sizes import Size
@@ -49,7 +50,7 @@ def matches(request: Request, size: Size) -> Iterator[Step]:
 
 def length(made: Made) -> float:
     """Mean length of what the chosen edits of type Probe add at one position, to three digits; where to change nothing
-    was best, that of the code's α."""
+    was best, that of the code's α. BadInputError where the sweep has no such edit."""
     best = chosen(made)
     [layer], scale = best["layers"], best["scale"] or CODE_SCALE
     mean = made.value(
@@ -58,4 +59,6 @@ def length(made: Made) -> float:
         f"WHERE t.run_id = UUID '{made.run_id(SWEEP)}' AND starts_with(t.condition, 'edit') "
         f"AND i.scale = {scale} AND i.layers::VARCHAR = '[{layer}]'"
     )
+    if mean is None:
+        raise BadInputError(f"the sweep of edits has no edit of layer {layer} with scale {scale:g}: it gives no length")
     return float(f"{mean:.3g}")

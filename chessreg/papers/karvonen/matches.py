@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -156,10 +157,13 @@ def ladder_and_arms(request: Request, size: Size, policy: str, opening: str) -> 
 
     def best(made: Made, which: str) -> tuple[tuple[int, ...], float]:
         """Layers and scale of the sweep's best edit of those that left the model whole; if none did, the paper's."""
-        sign, floor = SIGNS[which], min(LEGAL, legality(made, unedited, policy) - LEGAL_LOSS)
-        tried = {(a, s): name for (w, a, s), name in sweep.items() if w == which}
-        points = {key: score(made, name) for key, name in tried.items() if legality(made, name, policy) >= floor}
-        points = {key: point for key, point in points.items() if 0 < point < 1}
+        sign, whole = SIGNS[which], legality(made, unedited, policy)
+        floor = LEGAL if whole is None else min(LEGAL, whole - LEGAL_LOSS)
+        points = {}
+        for (w, a, s), name in sweep.items():
+            legal, point = legality(made, name, policy), score(made, name)
+            if w == which and legal is not None and legal >= floor and point is not None and 0 < point < 1:
+                points[a, s] = point
         if not points:
             edit = next(published(6, (which,), request.layers, every=False))
             return edit.layers, scale_of(edit.scale, positions_summed=1)
@@ -224,20 +228,27 @@ def mean_norm(made: Made, layers: tuple[int, ...]) -> float:
     return float(sum(norms) / len(norms))
 
 
-def score(made: Made, step: str) -> float:
-    """Points per game of a match."""
-    [row] = made.query("elo by intervention", step).rows
-    return float(row["score"] or 0.0)
+def score(made: Made, step: str) -> float | None:
+    """Points per game of a match; None where no game counts."""
+    return of_match(made, step, "score")
 
 
-def legality(made: Made, step: str, policy: str) -> float:
-    """How often the model's moves are legal, %: first tries, or their mean exact mass where no text is written."""
+def of_match(made: Made, step: str, column: str) -> float | None:
+    """A column of a match's row; None where there is no row, or nothing in it."""
+    return next((float(row[column]) for row in made.query("elo by intervention", step).rows
+                 if row[column] is not None), None)  # fmt: skip
+
+
+def legality(made: Made, step: str, policy: str) -> float | None:
+    """How often the model's moves are legal, %: first tries, or their mean exact mass where no text is written; None
+    where it made none."""
     if policy != "legal":
-        [row] = made.query("elo by intervention", step).rows
-        return float(row["first_try_legal"] or 0.0)
+        return of_match(made, step, "first_try_legal")
     return made.value(f"SELECT 100 * avg(legal_mass) AS value FROM play_game WHERE run_id = UUID '{made.run_id(step)}'")
 
 
-def suitable(scores: Sequence[float]) -> int:
-    """The rung on which the model scores nearest to half of the points (20 to 80 % where there is such a one)."""
-    return min(range(len(scores)), key=lambda number: (abs(scores[number] - 0.5), number))
+def suitable(scores: Sequence[float | None]) -> int:
+    """The rung on which the model scores nearest to half of the points (20 to 80 % where there is such a one); one
+    whose games do not count comes last."""
+    distances = [math.inf if score is None else abs(score - 0.5) for score in scores]
+    return distances.index(min(distances))
