@@ -281,7 +281,7 @@ def start_of(words: list[str]) -> tuple[chess.Board, list[str]]:
     """The position that the words of a `position` begin with, and the moves behind it.
 
     Castling and en passant that a FEN grants and the board does not allow are taken away, as GUIs write them. Raises
-    BadInputError for what is no position of chess.
+    BadInputError for what is no position of chess, and for castling with a rook of another file, as Chess960 has.
     """
     at = words.index("moves") if "moves" in words else len(words)
     moves = words[at + 1 :]
@@ -294,7 +294,10 @@ def start_of(words: list[str]) -> tuple[chess.Board, list[str]]:
         board = chess.Board(fen)
     except ValueError as error:
         raise BadInputError(f"{fen!r} is no FEN: {error}", "") from error
+    rights = board.castling_rights
     board.castling_rights = board.clean_castling_rights()
+    if board.castling_rights != rights and not set(words[3]) <= set("KQkq"):
+        raise BadInputError(f"castling {words[3]} in {fen!r} is of Chess960, which is not played", "")
     if board.ep_square is not None and not board.has_legal_en_passant():
         board.ep_square = None
     if not board.is_valid():

@@ -324,6 +324,8 @@ def several(text: str, item: type) -> tuple[Any, ...]:
         low, dash, high = piece.strip().partition("-")
         try:
             if item is int and dash and low:
+                if int(high) < int(low):
+                    raise ValueError
                 values += range(int(low), min(int(high), int(low) + MOST) + 1)
             elif piece.strip():
                 values.append(item(piece.strip()))

@@ -148,6 +148,16 @@ def test_positions_are_read_as_guis_write_them(talk: Any) -> None:
     assert set(shares) == {move.uci() for move in chess.Board(AFTER_E4).legal_moves}
     shares = engine.shares("position fen r3k2r/8/8/8/8/8/8/4K3 w KQkq e6 0 1")  # castling and en passant of nobody
     assert set(shares) == {move.uci() for move in chess.Board("r3k2r/8/8/8/8/8/8/4K3 w kq - 0 1").legal_moves}
+    engine("position fen r3k2r/8/8/8/8/8/8/R3K2R b HAha - 0 1")  # the usual rooks, by their files
+    assert engine.engine._board.fen() == "r3k2r/8/8/8/8/8/8/R3K2R b KQkq - 0 1"
+
+
+def test_castling_of_chess960_is_refused(talk: Any) -> None:
+    engine = talk("fen-77")
+    [said] = engine("position fen bqnb1rkr/pp3ppp/3ppn2/2p5/5P2/P2P4/NPP1P1PP/BQ1BNRKR w HFhf - 2 9")
+    assert said.startswith("info string no position: castling HFhf in 'bqnb1rkr")
+    assert "Chess960" in said
+    assert engine.best("go") == "(none)"
 
 
 def test_a_move_that_is_not_legal_leaves_the_position_before_it(talk: Any) -> None:
@@ -239,7 +249,8 @@ def test_options_that_cannot_be_stay_as_they_were(talk: Any) -> None:
     for name, value in (
         ("Policy", "greedy"), ("Policy", "retry:0"), ("Temperature", "hot"), ("Temperature", "-1"),
         ("Temperature", "nan"), ("Temperature", "1,2"), ("Seed", "-1"), ("Seed", "1e3"), ("MultiPV", "0"),
-        ("MultiPV", "219"), ("Scale", "inf"), ("Layers", "x"), ("Intervention", "nobody"), ("Threads", "0"),
+        ("MultiPV", "219"), ("Scale", "inf"), ("Layers", "x"), ("Layers", "3-1"),
+        ("Intervention", "nobody"), ("Threads", "0"),
         ("ProbabilityAsScore", "maybe"), ("Hash", "16"),
     ):  # fmt: skip
         [said] = engine(f"setoption name {name} value {value}")

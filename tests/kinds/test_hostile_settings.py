@@ -82,6 +82,7 @@ NEVER = {  # what no machine can do, and the option that the message names
     f"{FIT} --sites nowhere": "nowhere",
     f"{FIT} --layers 0,0": "--layers",
     f"{FIT} --layers 7": "layer 7",
+    f"{FIT} --layers 1-0": "'1-0' is not a list of ints",
     f"{FIT} --hook-points blocks.0.hook_resid_pre,blocks.0.hook_resid_pre": "--hook-points",
     f"{FIT} --hook-points blocks.0.nothing": "blocks.0.nothing",
     f"{FIT} --first 100000": "--first",
