@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -232,12 +232,24 @@ class DatasetFile:
         """What `dataset.json` says."""
         return DatasetReport.load(self.folder)
 
-    def table(self, columns: Sequence[str]) -> pa.Table:
-        """These columns of all rows (of the part), in row order. BadInputError for a column that there is not."""
+    def stretches(self, least: int) -> Iterator[range]:
+        """The row positions of some row groups after the other, at least this many in each but the last."""
+        begin, stop = 0, 0
+        for group in range(self._file.metadata.num_row_groups):
+            stop += self._file.metadata.row_group(group).num_rows
+            if stop - begin >= least or stop == self.total:
+                yield range(begin, stop)
+                begin = stop
+
+    def table(self, columns: Sequence[str], positions: range | None = None) -> pa.Table:
+        """These columns of all rows (of the part), in row order, or of those of `stretches`, whatever part this is.
+        BadInputError for a column that there is not."""
         unknown = set(columns) - set(self._file.schema_arrow.names)
         if unknown:
             hint = f"columns: {', '.join(self._file.schema_arrow.names)}"
             raise BadInputError(f"a dataset has no column {', '.join(sorted(unknown))}", hint)
+        if positions is not None:
+            return self.take(positions, columns)
         table = self._file.read(columns=list(columns))
         return table if self.within is None else table.take(arrow_indices(self.rows()))
 

@@ -19,7 +19,7 @@ from chessreg.cli.root import run_command_line
 from chessreg.errors import BadInputError
 from chessreg.session import Session
 from tui.columns import Column
-from tui.data.pages import PAGE, Listed, Pages
+from tui.data.pages import PAGE, JoinedPages, Listed, Pages, reach
 from tui.data.query_answers import ask
 from tui.data.result_rows import columns_of, dataset_games, results
 from tui.data.table_filter import View, conditions, json_field, mask
@@ -72,7 +72,14 @@ def test_what_has_no_value_comes_last_either_way_and_an_unknown_column_is_told()
 
 
 def every(pages: Pages) -> list[Any]:
+    reach(pages, 10**9)
     return [row for number in range(-(-pages.count // PAGE)) for row in pages.page(number)]
+
+
+@pytest.fixture(params=[JoinedPages.STRETCH, 3])
+def stretch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are looked at all at once, and a few at a time."""
+    monkeypatch.setattr(JoinedPages, "STRETCH", request.param)
 
 
 def agree(pages: Pages, columns: Any, text: str, sort: str = "", descending: bool = False) -> int:
@@ -101,7 +108,7 @@ def agree(pages: Pages, columns: Any, text: str, sort: str = "", descending: boo
         ("score", "split:test accuracy>1", "accuracy"), ("score", "layer:0", "item"), ("metric_point", "loss", "value"),
     ],
 )  # fmt: skip
-def test_sql_finds_what_python_finds(session: Session, table: str, text: str, sort: str) -> None:
+def test_sql_finds_what_python_finds(session: Session, stretch: None, table: str, text: str, sort: str) -> None:
     pages = results(session, table)
     columns = columns_of(table, pages.page(0), with_run=True)
     some = [agree(pages, columns, text), agree(pages, columns, text, sort, True), agree(pages, columns, "", sort)]

@@ -9,14 +9,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import insert, select
 
 from chessreg.errors import BadInputError
 from chessreg.registry import names, tables
 from chessreg.registry.identity import digest_of, uuid_of
 from chessreg.registry.tables.types import utc_now
 from chessreg.session import Session, open_session
-from tui.data.pages import PAGE, JoinedPages, Listed, reach
+from tui.data.pages import PAGE, JoinedPages, Listed, reach, stretches
 from tui.data.result_rows import find_row, results
 from tui.data.run_rows import runs
 
@@ -100,6 +100,7 @@ def test_a_page_says_what_the_command_line_says_of_its_runs(filled) -> None:
 def test_overlapping_ranges_count_their_units_once(filled) -> None:
     session, _ = filled
     found = runs(session, "kind:probe")
+    reach(found, RUNS)
     (row,) = [row for number in range(3) for row in found.page(number) if row["spec"]["n"] == 1]
     assert row["done"] == 3
 
@@ -123,9 +124,13 @@ def test_overlapping_ranges_count_their_units_once(filled) -> None:
         ("zzz", lambda n: False),
     ],
 )
-def test_words_narrow_the_runs(filled, words: str, fits: Any) -> None:
+@pytest.mark.parametrize("stretch", [JoinedPages.STRETCH, 100])
+def test_words_narrow_the_runs(filled, words: str, fits: Any, stretch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether they are looked at all at once or a few at a time."""
     session, _ = filled
+    monkeypatch.setattr(JoinedPages, "STRETCH", stretch)
     found = runs(session, words)
+    reach(found, RUNS)
     expected = [n for n in range(RUNS) if fits(n) and (n != 7 or words == "archived")]
     assert found.count == len(expected)
     shown = [row["spec"]["n"] for number in range(7) for row in found.page(number)]
@@ -171,6 +176,48 @@ def test_joined_pages_go_on_from_one_source_to_the_next() -> None:
     assert [row for number in range(4) for row in joined.page(number)] == rows
     assert list(joined.page(4)) == list(joined.page(-1)) == []
     assert JoinedPages([], Listed([]).narrowed).count == 0
+
+
+def test_a_pause_ends_a_step_and_what_was_found_before_it_is_shown() -> None:
+    """A word that few rows hold: what is looked at, not what is found, says when the first rows are shown."""
+
+    def parts() -> Iterator[Listed | None]:
+        for n in range(40):
+            yield Listed([{"n": n}] if n in (0, 39) else [])
+            yield None
+
+    pages = JoinedPages(parts(), Listed([]).narrowed)
+    assert (pages.count, pages.complete, pages.page(0)) == (1, False, [{"n": 0}])
+    assert pages.more()
+    assert (pages.count, pages.complete) == (1, False)
+    reach(pages, 1)
+    assert (pages.count, pages.page(0)) == (2, [{"n": 0}, {"n": 39}])
+
+
+@pytest.mark.parametrize("filled", ["sqlite"], indirect=True)
+def test_stretches_of_a_key_hold_every_row_once_in_either_order(filled) -> None:
+    """Also where several rows are equal in the columns that stretches are cut by."""
+    session, _ = filled
+    run, size = tables.Run, JoinedPages.STRETCH
+    key = (run.created_at, run.id)
+    with session.database.read() as sql:
+        every = sql.execute(select(*key).order_by(*key)).tuples().all()
+
+    def rows(sql: Any, records: list[Any]) -> list[Any]:
+        return [{"key": (record.created_at, record.id)} for record in records]
+
+    try:
+        for JoinedPages.STRETCH in (37, 5000):
+            for cut, falls in itertools.product((key, key[:1]), (False, True)):
+                found = [
+                    row["key"]
+                    for part in stretches(session, run, key, rows=rows, cut=cut, descending=falls)
+                    for page in range(-(-part.count // PAGE) if part else 0)
+                    for row in part.page(page)
+                ]
+                assert found == list(every)[:: -1 if falls else 1]
+    finally:
+        JoinedPages.STRETCH = size
 
 
 def test_sources_are_counted_on_after_the_first_rows_and_one_that_fails_is_told() -> None:

@@ -125,6 +125,37 @@ class KeysetPages:
         return [column.desc() if descending else column.asc() for column in self._key]
 
 
+def stretches(
+    session: Session,
+    table: Any,
+    key: Sequence[Any],
+    *,
+    where: Sequence[ColumnElement[bool]] = (),
+    fits: Sequence[ColumnElement[bool]] = (),
+    rows: Callable[[Any, list[Any]], Sequence[Row]],
+    descending: bool = False,
+    cut: Sequence[Any] = (),
+) -> Iterator[KeysetPages | None]:
+    """The rows of one table that fit, in the order of a unique key, for JoinedPages: STRETCH rows are looked at for
+    each source, after which there is a pause. They are cut by `cut`: the key, or the columns that it begins with."""
+    cut = tuple(cut or key)
+    order = [column.desc() if descending else column.asc() for column in cut]
+    whole, begin = tuple_(*cut), list[ColumnElement[bool]]()
+    while True:
+        with session.database.read() as sql:
+            last_one = select(*cut).where(*where, *begin).order_by(*order).limit(1).offset(JoinedPages.STRETCH - 1)
+            last, its = sql.execute(last_one).first(), [*where, *begin]
+            if last is not None:
+                bound = tuple_(*(literal(value, column.type) for value, column in zip(last, cut, strict=True)))
+                its.append(whole >= bound if descending else whole <= bound)
+                begin = [whole < bound if descending else whole > bound]
+            count = sql.scalar(select(func.count()).select_from(table).where(*its, *fits)) or 0
+        yield KeysetPages(session, table, key, where=[*its, *fits], descending=descending, rows=rows, count=count)
+        if last is None:
+            return
+        yield None
+
+
 class SortedPages:
     """The rows of one table by the value of a field, then by the time of their attempt, then by the key, which may
     begin with a hash; what has no value comes last.
@@ -188,34 +219,40 @@ class SortedPages:
 class JoinedPages:
     """The rows of several sources, one after the other. `narrow` makes the same of those that fit a view.
 
-    Sources may take long to be counted: they are taken until there are FIRST rows, the others by `more`, whose rows
-    come after those that are counted. `page` and `more` may be called from several threads.
+    Sources may take long to be counted: they are taken until there are FIRST rows or until there is a pause (None
+    between sources: many rows were looked at), the others by `more`, whose rows come after those that are counted.
+    `page` and `more` may be called from several threads.
     """
 
-    FIRST, STEP = 10 * PAGE, 500_000  # rows
+    FIRST, STEP, PAUSES = 10 * PAGE, 500_000, 8  # rows, and pauses that a step of `more` goes over
+    STRETCH = 50_000  # rows that sources look at before they pause, in about 0.1 s
 
-    def __init__(self, parts: Iterable[Pages], narrow: Callable[[View], Pages]) -> None:
-        self._left: Iterator[Pages] | None = iter(parts)
+    def __init__(self, parts: Iterable[Pages | None], narrow: Callable[[View], Pages]) -> None:
+        self._left: Iterator[Pages | None] | None = iter(parts)
         self.narrowed = narrow
         self._parts, self._starts = list[Pages](), [0]
         self._counting = threading.Lock()
         self.complete = False
-        self.more(self.FIRST)
+        self.more(self.FIRST, 1)
 
     @property
     def count(self) -> int:
         return self._starts[-1]
 
-    def more(self, rows: int = STEP) -> bool:
+    def more(self, rows: int = STEP, pauses: int = PAUSES) -> bool:
         """Count about so many rows more; returns whether there may be others. Raises what the sources raise, after
         which no more are counted."""
         with self._counting:
             wanted, left = self.count + rows, self._left
             self._left = None
-            while left is not None and self.count < wanted:
-                part = next(left, None)
-                if part is None:
+            while left is not None and self.count < wanted and pauses:
+                try:
+                    part = next(left)
+                except StopIteration:
                     self.complete, left = True, None
+                    break
+                if part is None:
+                    pauses -= 1
                 elif part.count:
                     self._parts.append(part)
                     self._starts.append(self.count + part.count)
@@ -234,6 +271,11 @@ class JoinedPages:
             page += rows
             at += len(rows)
         return page
+
+
+def counted(pages: Pages) -> bool:
+    """Whether all rows of a list are counted."""
+    return not isinstance(pages, JoinedPages) or pages.complete
 
 
 def reach(pages: Pages, place: int) -> None:

@@ -21,6 +21,7 @@ from sqlalchemy import (
     null,
     or_,
     select,
+    true,
 )  # fmt: skip
 
 from chessreg.errors import BadInputError, ChessregError
@@ -28,7 +29,7 @@ from chessreg.games.dataset import arrow_indices
 from chessreg.registry import names, tables
 from tui import show
 from tui.columns import Column, numeric
-from tui.data.pages import PAGE, JoinedPages, KeysetPages, Pages, Row
+from tui.data.pages import PAGE, JoinedPages, KeysetPages, Pages, Row, SortedPages, stretches
 from tui.data.table_filter import Term, View, Worked, condition, conditions, holds, json_field, mask, order_of, terms
 
 if TYPE_CHECKING:
@@ -84,34 +85,54 @@ def results(session: Session, result_table: str, run_id: UUID | None = None) -> 
     def field(name: str) -> Any:
         return sql_field(session, table, name)
 
-    def of_run(id: UUID, count: int | None = None, where: Sequence[Any] = ()) -> KeysetPages:
-        its = [table.run_id == id, *where]
-        return KeysetPages(session, table, key_of(result_table), where=its, rows=rows, count=count, field=field)
+    def fitting(fits: Sequence[ColumnElement[bool]] = ()) -> JoinedPages:
+        return JoinedPages(parts(fits), narrowed)
 
-    def of_all(where: Sequence[Any] = ()) -> JoinedPages:
-        ids = runs_with(session, table)
-
-        def parts() -> Iterator[Pages]:
-            some, begin = 1, 0  # runs that are counted at once: more and more, as the first rows are waited for
-            while some_ids := ids[begin : begin + some]:
-                with session.database.read() as sql:
-                    query = select(table.run_id, func.count()).where(table.run_id.in_(some_ids), *where)
-                    counts: dict[UUID, int] = dict(sql.execute(query.group_by(table.run_id)).tuples().all())
-                yield from (of_run(id, counts[id], where) for id in some_ids if id in counts)
-                some, begin = min(2 * some, MOST_COUNTED), begin + some
-
-        return JoinedPages(parts(), narrowed)
+    def parts(fits: Sequence[ColumnElement[bool]]) -> Iterator[Pages | None]:
+        ids, some = runs_with(session, table) if run_id is None else [run_id], 1
+        while ids:  # more and more runs are counted at once, as the first rows are waited for
+            counts = counted(session, table, ids[:some], fits) if run_id is None else None
+            if counts is not None:
+                for id in ids[:some]:
+                    if id in counts:
+                        its = [table.run_id == id, *fits]
+                        yield KeysetPages(session, table, key, where=its, rows=rows, count=counts[id])
+            elif some > 1:
+                some = max(1, some // 4)
+                continue
+            else:
+                yield from stretches(session, table, key, where=[table.run_id == ids[0]], fits=fits, rows=rows)
+            ids, some = ids[some:], min(2 * some, MOST_COUNTED)
+            if ids:
+                yield None
 
     def narrowed(view: View) -> Pages:
+        fits = conditions(view, field, session.database.dialect)
         if view.sort:
-            whole = KeysetPages(session, table, key_of(result_table), rows=rows, count=0, field=field)
-            return whole.narrowed(view)
-        return of_all(conditions(view, field, session.database.dialect))
+            where = [*([] if run_id is None else [table.run_id == run_id]), *fits]
+            return SortedPages(session, table, key_of(result_table), where, field, view, rows)
+        return fitting(fits)
 
-    return of_all() if run_id is None else of_run(run_id)
+    key = key_of(result_table)[1:]  # of one run
+    return fitting()
 
 
 MOST_COUNTED = 64  # runs at once
+
+
+def counted(
+    session: Session, table: Any, ids: Sequence[UUID], fits: Sequence[ColumnElement[bool]]
+) -> dict[UUID, int] | None:
+    """How many rows of each of these runs fit, without those that have none; None where they have more than STRETCH
+    rows, which are looked at in parts."""
+    each = and_(true(), *fits).label("fits")
+    looked = select(table.run_id, each).where(table.run_id.in_(ids)).limit(JoinedPages.STRETCH + 1).subquery()
+    query = select(looked.c.run_id, func.count(), func.count().filter(looked.c.fits)).group_by(looked.c.run_id)
+    with session.database.read() as sql:
+        found = sql.execute(query).tuples().all()
+    if sum(rows for _, rows, _ in found) > JoinedPages.STRETCH:
+        return None
+    return {id: fitting for id, _, fitting in found if fitting}
 
 
 def runs_with(session: Session, table: Any) -> list[UUID]:
@@ -397,31 +418,47 @@ class DatasetPages:
             for place, row in zip(places, map(AS_GAME[games.content], read), strict=True)
         ]
 
-    def narrowed(self, view: View) -> DatasetPages:
+    def narrowed(self, view: View) -> Pages:
         """Only the columns that the words and the order name are read; a word alone is looked for in all but the moves,
         which take long: `moves:` looks there."""
+        for term in terms(view.text):
+            if term.field:
+                view.fields(term.field)  # one that there is not is told before anything is read
+        if not view.sort:
+            return JoinedPages(self._fitting(view), self.narrowed)
         places, keys = [], []
-        brief = replace(view, columns=tuple(c for c in view.columns if c.field != "text"))
         for _, name, games in self.parts:
             column = ColumnReader(games, name)
-            keep = np.ones(games.total, bool)
-            for term in terms(view.text):
-                one = replace(view if term.field else brief, text=written(term))
-                keep &= mask(one, column, games.total)
-            places.append(np.flatnonzero(keep))
-            if view.sort:
-                values = column(view.sort)
-                keys.append(None if values is None else values.take(arrow_indices(places[-1])))
-        if not view.sort:
-            return DatasetPages(self.parts, places)
+            places.append(fitting_places(column, view))
+            values = column(view.sort)
+            keys.append(None if values is None else values.take(arrow_indices(places[-1])))
         return DatasetPages(self.parts, places, merged_order(places, keys, view))
+
+    def _fitting(self, view: View) -> Iterator[Pages | None]:
+        """The rows that fit, of some row groups after the other, with a pause after each."""
+        for part in self.parts:
+            _, name, games = part
+            for rows in games.stretches(JoinedPages.STRETCH):
+                yield DatasetPages([part], [rows.start + fitting_places(ColumnReader(games, name, rows), view)])
+                yield None
+
+
+def fitting_places(column: ColumnReader, view: View) -> np.ndarray:
+    """Which of the reader's rows hold the words: places int64, ascending."""
+    brief = replace(view, columns=tuple(c for c in view.columns if c.field != "text"))
+    keep = np.ones(len(column.rows), bool)
+    for term in terms(view.text):
+        keep &= mask(replace(view if term.field else brief, text=written(term)), column, len(keep))
+    return np.flatnonzero(keep)
 
 
 class ColumnReader:
-    """The columns of a dataset as the list of games calls them, read when they are asked for."""
+    """The columns of some rows of a dataset as the list of games calls them, read when they are asked for."""
 
-    def __init__(self, games: DatasetFile, name: str) -> None:
-        self.games, self.name = games, name
+    def __init__(self, games: DatasetFile, name: str, some: range | None = None) -> None:
+        """`some`: one of the file's `stretches`; without it all rows."""
+        self.games, self.name, self.some = games, name, some
+        self.rows = range(games.total) if some is None else some
         self._read: dict[str, Any] = {}
 
     def __call__(self, field: str) -> Any:
@@ -435,9 +472,9 @@ class ColumnReader:
     def _column(self, field: str, pa: Any) -> Any:
         games = self.games
         if field == "unit":
-            return pa.array(np.arange(games.total))
+            return pa.array(np.arange(self.rows.start, self.rows.stop))
         if field == "run":
-            return pa.repeat(self.name, games.total)
+            return pa.repeat(self.name, len(self.rows))
         if games.content == "positions":
             if field in ("white_elo", "black_elo"):
                 return self._rating(field, pa)
@@ -445,7 +482,7 @@ class ColumnReader:
                 return self._move(pa)
             field = {"plies": "ply", "text": "fen"}.get(field, "")
         try:
-            return games.table([field]).column(field).combine_chunks() if field else None
+            return games.table([field], self.some).column(field).combine_chunks() if field else None
         except BadInputError:  # of an earlier chessreg, without such a column
             return None
 
@@ -453,14 +490,14 @@ class ColumnReader:
         """The best move of a position, or the one that is evaluated."""
         import pyarrow.compute as pc
 
-        table = self.games.table(self.games.having(("best", "action"))).combine_chunks()
+        table = self.games.table(self.games.having(("best", "action")), self.some).combine_chunks()
         return pc.coalesce(*(table.column(name) for name in table.column_names)).combine_chunks()
 
     def _rating(self, field: str, pa: Any) -> Any:
         """White's or Black's rating of positions, which know who is to move."""
         import pyarrow.compute as pc
 
-        table = self.games.table(["fen", "mover_elo", "opponent_elo"]).combine_chunks()
+        table = self.games.table(["fen", "mover_elo", "opponent_elo"], self.some).combine_chunks()
         white = pc.match_substring(table.column("fen"), " w ")
         mine = white if field == "white_elo" else pc.invert(white)
         return pc.if_else(mine, table.column("mover_elo"), table.column("opponent_elo")).combine_chunks()

@@ -9,15 +9,17 @@ from uuid import UUID
 
 from sqlalchemy import func, select
 
+from chessreg.errors import BadInputError
 from chessreg.registry import identity, lineage, names, read, run_filter, tables
 from tui import show
 from tui.columns import Column
-from tui.data.pages import ChosenPages, KeysetPages, Pages, Row
+from tui.data.pages import ChosenPages, JoinedPages, KeysetPages, Pages, Row, stretches
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
 
     from chessreg.session import Session
+    from tui.data.table_filter import View
 
 
 def runs(session: Session, text: str = "", sort: str = run_filter.NEWEST_FIRST, metrics: Sequence[str] = ()) -> Pages:
@@ -32,10 +34,17 @@ def runs(session: Session, text: str = "", sort: str = run_filter.NEWEST_FIRST, 
         def rows(sql: SqlSession, records: Sequence[tables.Run]) -> list[Row]:
             return summaries(sql, records, stale, metrics)
 
-        if text.split() or sort != run_filter.NEWEST_FIRST:
+        if sort != run_filter.NEWEST_FIRST:
             return ChosenPages(session, run, sql.scalars(run_filter.ids(sql, text, sort)).all(), rows)
-        where = run_filter.conditions(sql, text)
-    return KeysetPages(session, run, (run.created_at, run.id), where=where, descending=True, rows=rows)
+        fits = run_filter.conditions(sql, text)
+    key = (run.created_at, run.id)
+    if not text.split():
+        return KeysetPages(session, run, key, where=fits, descending=True, rows=rows)
+
+    def narrowed(view: View) -> Pages:
+        raise BadInputError("runs are narrowed by the words above their list")
+
+    return JoinedPages(stretches(session, run, key, fits=fits, rows=rows, descending=True, cut=key[:1]), narrowed)
 
 
 def metric_names(session: Session, ids: Sequence[UUID]) -> list[str]:

@@ -215,6 +215,11 @@ class AppScreen(Screen[None]):
         pages = event.pages
         more = await self.ask("counting rows", lambda session: pages.more())
         event.table.grow(pages, bool(more))
+        if event.table.source is pages:
+            self.count_rows(pages)
+
+    def count_rows(self, pages: Pages) -> None:
+        """More rows of a table of this screen are counted."""
 
     # -- finding --------------------------------------------------------------------------------------------------
 

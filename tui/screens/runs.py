@@ -18,7 +18,7 @@ from tui import show
 from tui.actions import bindings
 from tui.columns import Column
 from tui.data import run_rows
-from tui.data.pages import PAGE, Listed, Pages, Row
+from tui.data.pages import PAGE, Listed, Pages, Row, counted, reach
 from tui.data.run_rows import metric_names, next_steps, overview, runs, units
 from tui.screens.annotate import AnnotatingScreen
 from tui.screens.base import AppScreen
@@ -49,6 +49,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
     BINDINGS = bindings("runs")
 
     filter_text = overview = ""
+    counts: Mapping[str, int] = {}
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,8 +89,8 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         counts = await self.ask("counting what there is", overview)
         if counts is None:
             return
-        self.overview = overview_line(counts, page.pages.count)
-        self.tell_marks()
+        self.counts = counts
+        self.count_rows(page.pages)
         if not page.pages.count:
             self.set_class(not counts["run"], "-empty")
             if not counts["run"]:
@@ -193,6 +194,10 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         self.marked.clear()
         self.tell_marks()
 
+    def count_rows(self, pages: Pages) -> None:
+        self.overview = overview_line(self.counts, pages) if self.counts else ""
+        self.tell_marks()
+
     def tell_marks(self) -> None:
         labels = list(self.marked.values())
         names = show.listed(labels[1:]) if len(labels) <= 4 else f"{len(labels) - 1:,} runs"
@@ -238,13 +243,16 @@ def settings(spec: Mapping[str, Any], under: str = "") -> list[str]:
 
 def read(session: Session, filter_text: str, sort: str, metrics: Sequence[str], number: int) -> RunPage:
     pages = runs(session, filter_text, sort, metrics)
+    reach(pages, number * PAGE)
     return RunPage(pages, number, pages.page(number))
 
 
-def overview_line(counts: Mapping[str, int], shown: int) -> str:
+def overview_line(counts: Mapping[str, int], pages: Pages) -> str:
     runs_text = show.counted(counts["run"], "run")
-    if shown != counts["run"]:
-        runs_text = f"{shown:,} of {runs_text}"
+    if not counted(pages):
+        runs_text = f"{pages.count:,}… of {runs_text}"
+    elif pages.count != counts["run"]:
+        runs_text = f"{pages.count:,} of {runs_text}"
     unfinished = f" ({counts['unfinished']:,} not complete)" if counts["unfinished"] else ""
     return (
         f"{runs_text}{unfinished} · {show.counted(counts['dataset'], 'dataset')}"

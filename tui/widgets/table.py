@@ -17,16 +17,11 @@ from textual.strip import Strip
 
 from tui.actions import TABLE, bindings
 from tui.columns import GAP, Column, fitted, widths
-from tui.data.pages import PAGE, JoinedPages, Pages
+from tui.data.pages import PAGE, JoinedPages, Pages, counted
 from tui.data.table_filter import View
 
 KEPT = 16  # pages in memory
 GUTTER = 2
-
-
-def counted(pages: Pages) -> bool:
-    """Whether all rows of a list are counted."""
-    return not isinstance(pages, JoinedPages) or pages.complete
 
 
 class PageTable(ScrollView, can_focus=True):
@@ -285,6 +280,8 @@ class PageTable(ScrollView, can_focus=True):
         place = y - 1 + self.scroll_offset.y
         if not self.count:
             empty = "no row fits these words; Esc clears them" if self.whole is not self._source else self.empty
+            if self._source is not None and not counted(self._source):
+                empty = "looking on…"
             text = (empty if self.loaded else "reading…") if y == min(2, self.size.height - 1) else ""
             return self._line(" " * GUTTER + text, width, self.get_component_rich_style("page-table--faint"))
         if place >= self.count:
