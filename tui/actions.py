@@ -398,6 +398,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("editor", "take", "enter", "Take what is offered", first=True),
     Action("editor", "choose", "down", "The next that is offered", parameter="1", first=True),
     Action("editor", "choose", "up", "The one before", parameter="-1", first=True),
+    Action("editor", "vim", "f8", "Vim's keys, on or off"),
     Action("editor", "leave", "escape", "Close what is offered, or on to the rows", "to the rows"),
     Action("jump", "leave", "escape,ctrl+o", "Stay"),
     Action("prompt", "accept", "enter", "Do it", first=True),

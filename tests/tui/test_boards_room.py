@@ -204,6 +204,12 @@ async def test_accuracy_by_square_is_a_board_for_each_layer(drive, studied: Path
                 assert 100 * share == pytest.approx(truth.get((layer, chess.square_name(square)), 0.0))
         await driver.press("right", "right")
         assert "› layer 2" in driver.text
+        for wide in (160, 118):
+            await driver.pilot.resize_terminal(wide, 45)
+            await driver.settle()
+            shown = [pane for pane in screen.query(BoardPane) if pane.display]
+            assert len(shown) > 1
+            assert len({pane.squares.region.y for pane in shown}) == 1, "they begin on one line, whatever is above them"
         await driver.pilot.resize_terminal(80, 24)
         await driver.settle()
         assert "layer 2" in driver.text  # the chosen layer stays in sight where one board fits

@@ -20,6 +20,7 @@ from tui.screens.run import RunScreen
 from tui.widgets.bars import ScopeBar
 from tui.widgets.chart import ChartView
 from tui.widgets.table import PageTable
+from tui.widgets.vim import change
 
 TITLE = "games by termination"
 CAPTURES = Path(__file__).parent.parent / "kinds" / "captures_kind.py"
@@ -294,3 +295,61 @@ async def test_what_is_offered_stands_at_the_cursor_narrows_and_is_taken_by_ente
         editor.text = 'SELECT plies, 1 AS "n of" FROM game'
         await driver.press("f5")
         assert "plies" in driver.lines[editor.region.bottom]
+
+
+STATEMENT = "SELECT a, bb\nFROM runs\nWHERE x"
+
+
+@pytest.mark.parametrize(
+    ("keys", "text", "at"),
+    [
+        ("dd", "FROM runs\nWHERE x", 0), ("2dd", "WHERE x", 0), ("G dd", "SELECT a, bb\nFROM runs", 13),
+        ("dj", "WHERE x", 0), ("dG", "", 0), ("99dd", "", 0), ("dd dd dd dd p", "\n", 1), ("G dk", "SELECT a, bb", 0),
+        ("yy p", "SELECT a, bb\n" + STATEMENT, 13), ("yy P", "SELECT a, bb\n" + STATEMENT, 0),
+        ("w dw", STATEMENT.replace(" a", " ", 1), 7), ("w cw", STATEMENT.replace(" a", " ", 1), 7),
+        ("$ x", STATEMENT.replace("bb", "b"), 11), ("j D", STATEMENT.replace("FROM runs", ""), 13),
+        ("yw j P", STATEMENT.replace("FROM", "SELECT FROM"), 19), ("o", STATEMENT.replace("bb", "bb\n"), 13),
+        ("O", "\n" + STATEMENT, 0), ("e", STATEMENT, 5), ("3w b", STATEMENT, 8), ("9j", STATEMENT, 23),
+        ("2G k l", STATEMENT, 1), ("A", STATEMENT, 12), ("G I", STATEMENT, 23), ("é", STATEMENT, 0),
+        ("9999999999w", STATEMENT, len(STATEMENT)), ("j $ dw", STATEMENT.replace("runs", "run"), 21),
+    ],
+)  # fmt: skip
+def test_keys_of_the_normal_mode_do_what_they_do_in_vim(keys: str, text: str, at: int) -> None:
+    now, place, register = STATEMENT, 0, ""
+    for typed in keys.split():
+        if (done := change(now, place, typed, register)) is None:
+            continue
+        now, place = now[: done.start] + done.text + now[done.end :], done.at
+        register = register if done.taken is None else done.taken
+    assert (now, place) == (text, at)
+
+
+async def test_the_editor_has_vims_keys_where_they_are_wanted_and_esc_leaves_a_room_without_rows(drive: Any) -> None:
+    async with drive() as driver:
+        await driver.go("queries")
+        await driver.press("e")
+        editor = driver.screen.query_one(SqlEditor)
+        editor.text = "SELECT kind FROM run WHERE kind = 'none'"
+        await driver.press("f5")
+        await driver.settle()
+        assert driver.app.focused is editor, "there are no rows to go to"
+        await driver.press("escape")
+        assert "SQL" not in driver.lines[0], "once is enough"
+        await driver.press("e", "f8")
+        editor = driver.screen.query_one(SqlEditor)
+        editor.text = "SELECT kind\nFROM run"
+        editor.move_cursor((0, 0))
+        await driver.press("escape")
+        assert "normal" in driver.text
+        await driver.press("d", "d")
+        assert editor.text == "FROM run"
+        await driver.press("u")
+        assert editor.text == "SELECT kind\nFROM run"
+        await driver.press("A")
+        await driver.type(", id")
+        assert "insert" in driver.text
+        assert driver.lines.index(next(line for line in driver.lines if "insert" in line)) > 2
+        await driver.press("escape", "escape")
+        assert "SQL" not in driver.lines[0]
+        await driver.press("e")
+        assert driver.screen.query_one(SqlEditor).vim, "it is so again the next time"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 import numpy as np
@@ -89,22 +89,26 @@ def results(session: Session, result_table: str, run_id: UUID | None = None) -> 
         return JoinedPages(parts(fits), narrowed)
 
     def parts(fits: Sequence[ColumnElement[bool]]) -> Iterator[Pages | None]:
-        ids, some = runs_with(session, table) if run_id is None else [run_id], 1
+        if run_id is not None:
+            yield from stretches(session, table, key, where=[table.run_id == run_id], fits=fits, rows=rows)
+            return
+        ids, some, looked = runs_with(session, table), 1, 0
         while ids:  # more and more runs are counted at once, as the first rows are waited for
-            counts = counted(session, table, ids[:some], fits) if run_id is None else None
-            if counts is not None:
-                for id in ids[:some]:
-                    if id in counts:
-                        its = [table.run_id == id, *fits]
-                        yield KeysetPages(session, table, key, where=its, rows=rows, count=counts[id])
-            elif some > 1:
+            counts = counted(session, table, ids[:some], fits)
+            if counts is None and some > 1:
                 some = max(1, some // 4)
                 continue
-            else:
+            if counts is None:
                 yield from stretches(session, table, key, where=[table.run_id == ids[0]], fits=fits, rows=rows)
+            for id in ids[:some] if counts is not None else ():
+                if (its := counts.get(id)) is not None:
+                    of_run = [table.run_id == id, *fits]
+                    yield KeysetPages(session, table, key, where=of_run, rows=rows, count=its.fitting)
+                    looked += its.rows
             ids, some = ids[some:], min(2 * some, MOST_COUNTED)
-            if ids:
+            if counts is None or looked >= JoinedPages.STRETCH:
                 yield None
+                looked = 0
 
     def narrowed(view: View) -> Pages:
         fits = conditions(view, field, session.database.dialect)
@@ -120,19 +124,23 @@ def results(session: Session, result_table: str, run_id: UUID | None = None) -> 
 MOST_COUNTED = 64  # runs at once
 
 
+class Counts(NamedTuple):
+    """Rows of a run, and those that fit."""
+
+    rows: int
+    fitting: int
+
+
 def counted(
     session: Session, table: Any, ids: Sequence[UUID], fits: Sequence[ColumnElement[bool]]
-) -> dict[UUID, int] | None:
-    """How many rows of each of these runs fit, without those that have none; None where they have more than STRETCH
-    rows, which are looked at in parts."""
+) -> dict[UUID, Counts] | None:
+    """The rows of each of these runs; None where they are more than STRETCH, which are looked at in parts."""
     each = and_(true(), *fits).label("fits")
     looked = select(table.run_id, each).where(table.run_id.in_(ids)).limit(JoinedPages.STRETCH + 1).subquery()
     query = select(looked.c.run_id, func.count(), func.count().filter(looked.c.fits)).group_by(looked.c.run_id)
     with session.database.read() as sql:
-        found = sql.execute(query).tuples().all()
-    if sum(rows for _, rows, _ in found) > JoinedPages.STRETCH:
-        return None
-    return {id: fitting for id, _, fitting in found if fitting}
+        found = {id: Counts(rows, fitting) for id, rows, fitting in sql.execute(query).tuples()}
+    return found if sum(its.rows for its in found.values()) <= JoinedPages.STRETCH else None
 
 
 def runs_with(session: Session, table: Any) -> list[UUID]:

@@ -32,7 +32,7 @@ from tui.screens.base import FieldsScreen
 from tui.screens.board_base import DrawingScreen
 from tui.screens.preview import PreviewingScreen, Shown
 from tui.widgets.bars import PaneStrip
-from tui.widgets.board import BoardPane, Size, extent, square_words, words
+from tui.widgets.board import BoardPane, Size, extent, level, square_words, words
 from tui.widgets.evaluation import EvaluationBar, EvaluationStrip
 from tui.widgets.moves import MoveList, line_of, with_tries
 from tui.widgets.table import PageTable
@@ -299,7 +299,9 @@ class BoardScreen(DrawingScreen):
             pane.set_class(not self.paired, "-bare")
             pane.squares.cursor = self.picked
             half = (self.app.size.width - 6) // 2 if self.paired else 0
-            pane.styles.width = max(extent(size)[0], min(half, PANE_WIDEST))
+            pane.styles.width = wide = max(extent(size)[0], min(half, PANE_WIDEST))
+        if self.paired:
+            level(panes, wide)
         if not self.paired and self.views:
             moves = self.query_one(MoveList)
             moves.place = self.frame

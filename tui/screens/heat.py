@@ -17,7 +17,7 @@ from tui.data.query_answers import BoardSeries, Question, boards_of, plotted
 from tui.screens.answers import FigureScreen
 from tui.screens.board_base import DrawingScreen
 from tui.widgets.bars import PaneStrip, ScopeBar
-from tui.widgets.board import BoardPane, Size, extent, square_words
+from tui.widgets.board import BoardPane, Size, extent, level, square_words
 
 if TYPE_CHECKING:
     from chessreg.queries.catalogue import Plot
@@ -128,6 +128,7 @@ class HeatScreen(FigureScreen, DrawingScreen):
                 pane.styles.width = extent(size)[0]
                 pane.show(replace(frame, title=title, flipped=self.flipped), size, self.app.glyphs)
                 pane.squares.cursor = self.picked
+        level([pane for pane in self.query(BoardPane) if pane.display], extent(size)[0])
         self.query_one(PaneStrip).place = self.at
         words = square_words(frames[self.panel], self.picked) if frames and self.picked is not None else ""
         self.query_one("#square", Static).update(words)

@@ -13,7 +13,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.geometry import Offset
 from textual.message import Message
-from textual.widgets import OptionList, Static, TextArea
+from textual.widgets import OptionList, Static
 
 from tui.actions import EVERYWHERE, Action, bindings, of
 from tui.columns import Column
@@ -25,6 +25,7 @@ from tui.screens.base import AppScreen, FieldsScreen
 from tui.screens.preview import PreviewingScreen, Shown, fields
 from tui.widgets.bars import FilterBar, ScopeBar
 from tui.widgets.table import PageTable
+from tui.widgets.vim import VimEditor
 
 COLUMNS = (
     Column("title", "query", least=30),
@@ -103,7 +104,7 @@ class QueriesScreen(ScopedScreen, PreviewingScreen):
 OFFERED = 60  # at most
 
 
-class SqlEditor(TextArea):
+class SqlEditor(VimEditor):
     """Tab offers what may stand here, below the cursor: while it is offered ↑ and ↓ choose, Enter and Tab take it, Esc
     closes the list, and what is typed narrows it. Esc without a list, and what asks, are the screen's."""
 
@@ -191,9 +192,16 @@ class SqlEditor(TextArea):
         self.replace(word, (row, start), (row, column), maintain_selection_offset=False)
         self.move_cursor((row, start + len(word)))
 
+    def action_vim(self) -> None:
+        self.vim = not self.vim
+        self.app.remembered.set(VIM, self.vim or None)
+        self.notify("Esc leads to vim's normal mode, from there on to the rows" if self.vim else "without vim's keys")
+
     def action_leave(self) -> None:
         if self.offers:
             self.close()
+        elif self.vim and not self.normal:
+            self.normal = True
         else:
             self.post_message(self.Left())
 
@@ -205,6 +213,7 @@ def begun(before: str) -> str:
 
 
 LAST = "queries.sql"  # under which it is remembered
+VIM = "queries.vim"  # whether the editor has vim's keys
 HISTORY, KEPT = "queries.history", 50  # the statements that were asked, newest first
 TREE = (
     Column("text", "tables and columns", widest=40, text=lambda row: row["text"]),
@@ -289,6 +298,7 @@ class SqlScreen(ResultScreen):
 
     def on_mount(self) -> None:
         editor = self.query_one(SqlEditor)
+        editor.vim = bool(self.app.remembered.get(VIM, False))
         if editor.text == EXAMPLE:
             editor.select_all()  # what is typed takes its place
 
@@ -410,7 +420,7 @@ class SqlScreen(ResultScreen):
         self.set_focus(self.query_one(SqlEditor))
 
     def on_sql_editor_left(self) -> None:
-        if self.result is not None:
+        if self.table.count:
             self.set_focus(self.table)
         else:
             self.app.pop_screen()

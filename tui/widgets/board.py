@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
@@ -492,6 +493,14 @@ class BoardPane(Vertical):
         super().notify_style_update()
         if self.is_mounted:
             self.legend.update(self.squares.legend())  # in the colours of another theme
+
+
+def level(panes: Sequence[BoardPane], wide: int) -> None:
+    """Begin boards of this width that stand beside each other on one line: each title is as high as the highest."""
+    titles = [Text(pane.squares.frame.title) for pane in panes if pane.squares.frame is not None]
+    high = max((len(title.wrap(panes[0].app.console, wide)) for title in titles), default=1)
+    for pane in panes:
+        pane.title.styles.height = max(1, high)
 
 
 def words(frame: BoardFrame) -> list[str]:

@@ -192,7 +192,8 @@ class PageTable(ScrollView, can_focus=True):
     def grow(self, source: Pages, more: bool) -> None:
         """There are more rows of it now, after those that were counted, and there may be `more`."""
         if source is self._source:
-            self._pages = OrderedDict((n, rows) for n, rows in self._pages.items() if len(rows) == PAGE)
+            whole = [n for n, rows in self._pages.items() if len(rows) == min(PAGE, source.count - n * PAGE)]
+            self._pages = OrderedDict((n, self._pages[n]) for n in whole)
             self._resize_virtual()
             self.refresh()
             if more:
