@@ -19,6 +19,7 @@ from textual.events import Key
 from textual.keys import _character_to_key
 from textual.pilot import Pilot
 from textual.screen import Screen
+from textual.strip import Strip
 from textual.worker import WorkerCancelled
 
 from chessreg.session import Session
@@ -204,9 +205,13 @@ class Driver:
                 await settled(self.pilot)
 
     @property
-    def text(self) -> str:
+    def strips(self) -> list[Strip]:
         visible_screen_stack.set(self.app._background_screens)  # what a modal screen lets through
-        strips = self.app.screen._compositor.render_strips()
+        return self.app.screen._compositor.render_strips()
+
+    @property
+    def text(self) -> str:
+        strips = self.strips
         return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips)
 
     @property

@@ -100,13 +100,14 @@ def results(session: Session, result_table: str, run_id: UUID | None = None) -> 
                 continue
             if counts is None:
                 yield from stretches(session, table, key, where=[table.run_id == ids[0]], fits=fits, rows=rows)
-            for id in ids[:some] if counts is not None else ():
-                if (its := counts.get(id)) is not None:
-                    of_run = [table.run_id == id, *fits]
-                    yield KeysetPages(session, table, key, where=of_run, rows=rows, count=its.fitting)
-                    looked += its.rows
+                looked = JoinedPages.STRETCH
+            else:
+                for id in (id for id in ids[:some] if id in counts):
+                    its = [table.run_id == id, *fits]
+                    yield KeysetPages(session, table, key, where=its, rows=rows, count=counts[id].fitting)
+                    looked += counts[id].rows
             ids, some = ids[some:], min(2 * some, MOST_COUNTED)
-            if counts is None or looked >= JoinedPages.STRETCH:
+            if looked >= JoinedPages.STRETCH:
                 yield None
                 looked = 0
 
@@ -340,7 +341,7 @@ KNOWN: dict[str, tuple[Column, ...]] = {
     ),
 }
 ELSEWHERE = {"run_id", "attempt_id", "intervention_id", "run", "result_table", "counts", "match", "fen",
-             "opening_plies", "turns", "tries", "moves"}  # fmt: skip
+             "opening_plies", "turns", "tries", "moves", "move_hash"}  # fmt: skip
 
 
 def columns_of(result_table: str, rows: Sequence[Row], with_run: bool = False) -> list[Column]:

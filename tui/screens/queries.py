@@ -194,7 +194,6 @@ class SqlEditor(VimEditor):
 
     def action_vim(self) -> None:
         self.vim = not self.vim
-        self.app.remembered.set(VIM, self.vim or None)
         self.notify("Esc leads to vim's normal mode, from there on to the rows" if self.vim else "without vim's keys")
 
     def action_leave(self) -> None:
@@ -299,6 +298,7 @@ class SqlScreen(ResultScreen):
     def on_mount(self) -> None:
         editor = self.query_one(SqlEditor)
         editor.vim = bool(self.app.remembered.get(VIM, False))
+        self.watch(editor, "vim", lambda vim: self.app.remembered.set(VIM, vim or None), init=False)
         if editor.text == EXAMPLE:
             editor.select_all()  # what is typed takes its place
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
+from rich.style import Style
 from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
@@ -83,6 +83,11 @@ class FieldList(VerticalScroll, can_focus=False, inherit_bindings=False):
 
     longest = WIDEST  # cells of the longest value that is shown
 
+    def ink(self, name: str) -> Style:
+        """A component's colour, which suits the list's background, without that: a row has its own."""
+        style = self.get_component_rich_style(name)
+        return Style(color=style.color, bold=style.bold)
+
 
 class FieldRow(Horizontal, can_focus=True):
     """A field, in a FieldList. The form around it says what it shows; it says what is done to it."""
@@ -132,8 +137,7 @@ class FieldRow(Horizontal, can_focus=True):
 
     def render(self) -> Text:
         assert isinstance(self.parent, FieldList)
-        style = partial(self.parent.get_component_rich_style, partial=True)
-        seen, wide = self.seen, self.value_width
+        style, seen, wide = self.parent.ink, self.seen, self.value_width
         here = self.has_focus or self.has_focus_within
         value = style("field-row--default" if seen.source == "default" else "field-row--value")
         text = Text(no_wrap=True, overflow="crop", end="")

@@ -277,7 +277,8 @@ class PageTable(ScrollView, can_focus=True):
             cells = [fitted(c.heading, w, c.right) for c, w in zip(self.headed, self._widths, strict=True)]
             head = self.get_component_rich_style("page-table--head")
             line = self._line(" " * GUTTER + (" " * GAP).join(cells), width, head)
-            return self._hinted(line, width, head)
+            seen = min(width, self.scrollable_content_region.width)  # without the scrollbar
+            return self._hinted(line.crop(0, seen), seen, head).extend_cell_length(width, head)
         place = y - 1 + self.scroll_offset.y
         if not self.count:
             empty = "no row fits these words; Esc clears them" if self.whole is not self._source else self.empty

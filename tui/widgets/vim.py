@@ -129,6 +129,11 @@ def change(text: str, at: int, keys: str, register: str = "") -> Change | None:
     return alone(text, at, match["alone"], count, register)
 
 
+def place(text: str, at: int) -> tuple[int, int]:
+    """Row and column of a place, both from 0."""
+    return text.count("\n", 0, at), at - line(text, at)[0]
+
+
 class VimEditor(TextArea):
     """An editor that may have vim's keys (`vim`): then Esc leads to the normal mode, and i, a, o and c back from it."""
 
@@ -174,14 +179,16 @@ class VimEditor(TextArea):
 
     def do(self, keys: str) -> bool:
         """Do what the keys say; returns whether letters are typed now."""
-        text, place = self.document.text, self.document.get_location_from_index
-        done = change(text, self.document.get_index_from_location(self.cursor_location), keys, self._register)
+        lines, (row, column) = self.document.lines, self.cursor_location
+        text, at = "\n".join(lines), sum(len(line) + 1 for line in lines[:row]) + column
+        done = change(text, at, keys, self._register)
         if done is None:
             return False
         if done.taken is not None:
             self._register = done.taken
         if done.text or done.start < done.end:
-            self.replace(done.text, place(done.start), place(done.end), maintain_selection_offset=False)
+            start, end = place(text, done.start), place(text, done.end)
+            self.replace(done.text, start, end, maintain_selection_offset=False)
             self.history.checkpoint()
-        self.move_cursor(self.document.get_location_from_index(done.at))
+        self.move_cursor(place("\n".join(self.document.lines), done.at))
         return done.insert
