@@ -89,11 +89,12 @@ def tell(home: Home, done: Transfer, where: str) -> None:
 @json_option
 @pass_home
 def merge(home: Home, other: str) -> None:
-    """Take in the runs, results and words of another registry. A second time does nothing; nothing is counted twice.
+    """Take in the runs, results and annotations of another registry. A second time does nothing.
 
     OTHER is a registry (a file or a URL), a folder with one (`.chessreg`, or what `chessreg push --rows` wrote), or a
     folder of fragments. Results that differ from those here are kept aside: `chessreg runs conflicts`. Bytes stay
-    where they are; `chessreg pull` fetches them.
+    where they are; `chessreg pull` fetches them. A registry file of an earlier schema stays as it is: an upgraded copy
+    is read.
 
     \b
     Example: chessreg merge /mnt/gpubox/.chessreg

@@ -1,7 +1,7 @@
 """Merge: what another registry has and this one lacks, by the rules of ingest. Twice, or both ways, does nothing more.
 
 Facts go in by their keys; results of a unit that is complete here are compared, and where they differ kept as
-conflicts; words about things are a log, of which both halves are kept. Jobs stay where they wait.
+conflicts; annotations are a log, of which both halves are kept. Jobs stay where they wait.
 """
 
 from __future__ import annotations

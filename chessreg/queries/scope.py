@@ -73,7 +73,7 @@ def filters(database: Database, scope: Scope) -> Filters:
     if scope.tag:
         _known(scope.tag, _values(database, "tag"), "tag", "chessreg checkpoint tag CHECKPOINT TAG gives one")
         wanted = f"word = 'tag' AND value IN ({', '.join(map(_text, scope.tag))})"
-        tagged = "SELECT target FROM words WHERE noun = '{}' AND " + wanted
+        tagged = "SELECT target FROM annotated WHERE noun = '{}' AND " + wanted
         cells.append(f"(run_id IN ({tagged.format('run')}) OR checkpoint_id IN ({tagged.format('checkpoint')}))")
     if scope.machine:
         there = _hosts(database)

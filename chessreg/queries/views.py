@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from chessreg.queries.source import TABLES, columns
-from chessreg.registry.tables.words import ANNOTATION_NOW
+from chessreg.registry.tables.annotations import ANNOTATION_NOW
 
 MACROS = (
     # A value that does not fit is unknown: no row of anybody's makes a query fail.
@@ -68,7 +68,7 @@ MACROS = (
 )
 
 # Handy views of few rows, which a statement names up to a dozen times, each in the other: computed once a snapshot.
-ONCE = frozenset({"words", "named", "tagged", "runs", "run_order", "checkpoints", "datasets", "interventions",
+ONCE = frozenset({"annotated", "named", "tagged", "runs", "run_order", "checkpoints", "datasets", "interventions",
                   "run_checkpoint"})  # fmt: skip
 
 # Macros that read a view, and so are made after the views. A run's place in time: what rows are ordered by, in place of

@@ -7,13 +7,13 @@ SELECT noun, target,
 FROM (
     SELECT noun, target, value, host,
            row_number() OVER (PARTITION BY noun, target ORDER BY "at" DESC, value) AS place
-    FROM words
+    FROM annotated
     WHERE word = 'name'
 )
 WHERE place = 1
 
--- view: words
--- What is said of things now (annotation_now, as the registry itself has it).
+-- view: annotated
+-- The annotations of things that hold now (annotation_now, as the registry itself has it).
 SELECT noun, TRY_CAST(target AS UUID) AS target, word, value, host, "at" FROM annotation_now
 
 -- view: tagged
@@ -21,7 +21,7 @@ SELECT noun, target,
        string_agg(value, ', ' ORDER BY value) FILTER (word = 'tag') AS tags,
        bool_or(word = 'archive') AS archived,
        bool_or(word = 'invalid') AS invalid
-FROM words
+FROM annotated
 GROUP BY noun, target
 
 -- view: runs

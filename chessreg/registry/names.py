@@ -1,4 +1,4 @@
-"""Names and other words about things, and the way from what a user types to an id.
+"""Names and other annotations of things, and the way from what a user types to an id.
 
 A name is a label, not an identity: it can be given, moved and taken back, and after a merge two machines may have used
 the same one. It is then written name@host.
@@ -91,7 +91,7 @@ def annotate(
     try:
         annotated = tables.Word(word)
     except ValueError:
-        raise BadInputError(f"{word!r} is no word", f"words are {', '.join(tables.Word)}") from None
+        raise BadInputError(f"{word!r} is no annotation", f"annotations are {', '.join(tables.Word)}") from None
     table_of(noun)
     target_hex = target.hex if isinstance(target, UUID) else UUID(target).hex
     if annotated is tables.Word.NAME and not withdrawn:

@@ -99,7 +99,7 @@ def test_ordinary_names_are_accepted(name: str) -> None:
 
 def test_words_and_nouns_are_closed_sets(database: Database) -> None:
     with database.write() as session:
-        with pytest.raises(BadInputError, match="'shout' is no word"):
+        with pytest.raises(BadInputError, match="'shout' is no annotation"):
             names.annotate(session, "run", new_id(), "shout", "x")
         with pytest.raises(BadInputError, match="no things called 'knight'"):
             names.annotate(session, "knight", new_id(), "tag", "x")

@@ -313,7 +313,7 @@ def described(engine: Engine, result: QueryResult) -> pa.Table:
             "data": """SELECT i.run_id, string_agg(DISTINCT w.value, ', ' ORDER BY w.value) AS tags
                 FROM run_input AS i
                 JOIN dataset AS d ON starts_with(i.reference, 'dataset:' || d.identity)
-                JOIN words AS w ON w.noun = 'dataset' AND w.target = d.id AND w.word = 'tag'
+                JOIN annotated AS w ON w.noun = 'dataset' AND w.target = d.id AND w.word = 'tag'
                 GROUP BY i.run_id""",
         }
     )

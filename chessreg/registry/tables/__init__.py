@@ -1,5 +1,6 @@
 """The tables of the registry, one module for each group of them."""
 
+from chessreg.registry.tables.annotations import Annotation, Word
 from chessreg.registry.tables.arrays import (
     ActivationCache,
     Artefact,
@@ -41,7 +42,6 @@ from chessreg.registry.tables.results import (
     Trial,
 )
 from chessreg.registry.tables.types import Base
-from chessreg.registry.tables.words import Annotation, Word
 
 __all__ = [
     "ActivationCache",

@@ -1,4 +1,4 @@
-"""Words about things: names, tags, notes, pins, archive, invalidation. An append-only log."""
+"""Annotations of things: names, tags, notes, pins, archive, invalidation. An append-only log."""
 
 from __future__ import annotations
 
