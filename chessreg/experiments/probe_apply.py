@@ -17,8 +17,8 @@ from chessreg.games.labels import label
 from chessreg.games.moves import HashSet
 from chessreg.models.hook_points import pattern_of
 from chessreg.registry import tables
-from chessreg.runs.activations import CachedActivations, cached_layers, load_cache
-from chessreg.runs.fitted import FittedProbe, load_probe, probe_rows
+from chessreg.runs.activations import CachedActivations, load_cache
+from chessreg.runs.fitted import FittedProbe, layers_cached, load_probe, probe_rows
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import ExecutionOptions, Layers, Ref, Spec
@@ -110,15 +110,7 @@ class ProbeApply(Kind):
 
 
 def layers_of(spec: ApplySpec, inputs: Inputs) -> tuple[int, ...]:
-    """The layers to apply; raises BadInputError for one that was not fitted or not cached."""
-    fitted = probe_rows(inputs, spec.probe)
-    cached = cached_layers(inputs, spec.cache, pattern_of(next(iter(fitted.values())).hook_point))
-    there = tuple(sorted(fitted.keys() & set(cached)))
-    if missing := set(spec.layers) - set(there):
-        raise BadInputError(f"layer {min(missing)} is not both fitted and cached", f"both: {list(there)}")
-    if not there:
-        raise BadInputError("no layer of the probe is in the cache", f"it holds {', '.join(map(str, cached))}")
-    return spec.layers or there
+    return layers_cached(inputs, probe_rows(inputs, spec.probe), spec.cache, spec.layers)
 
 
 def applied_data(spec: ApplySpec, inputs: Inputs, probe: FittedProbe, game: int | None = None) -> ProbeData:

@@ -15,8 +15,8 @@ from chessreg.experiments.settings.skill import SkillSettings, classes_of
 from chessreg.experiments.vector.sums import cached_rows, from_cache
 from chessreg.models.hook_points import pattern_of
 from chessreg.registry import tables
-from chessreg.runs.activations import cached_layers, load_cache
-from chessreg.runs.fitted import load_vector, vector_rows
+from chessreg.runs.activations import load_cache
+from chessreg.runs.fitted import layers_cached, load_vector, vector_rows
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import ExecutionOptions, Layers, Plies, Ref, Spec
 
@@ -130,12 +130,4 @@ def thresholds(along: np.ndarray, strong: np.ndarray, fold: np.ndarray) -> np.nd
 
 
 def layers_of(spec: VectorApplySpec, inputs: Inputs) -> tuple[int, ...]:
-    """The layers to look along; raises BadInputError for one that has no vector or is not cached."""
-    made = vector_rows(inputs, spec.vector)
-    cached = cached_layers(inputs, spec.cache, pattern_of(next(iter(made.values())).hook_point))
-    there = tuple(sorted(made.keys() & set(cached)))
-    if missing := set(spec.layers) - set(there):
-        raise BadInputError(f"layer {min(missing)} has not both a vector and activations", f"both: {list(there)}")
-    if not there:
-        raise BadInputError("no layer of the vector is in the cache", f"it holds {', '.join(map(str, cached))}")
-    return spec.layers or there
+    return layers_cached(inputs, vector_rows(inputs, spec.vector), spec.cache, spec.layers)

@@ -15,8 +15,10 @@ import numpy as np
 from sqlalchemy import func, select
 
 from chessreg.errors import BadInputError, first_line
+from chessreg.models.hook_points import pattern_of
 from chessreg.noise import generator
 from chessreg.registry import tables
+from chessreg.runs.activations import cached_layers
 from chessreg.runs.inputs import Inputs
 
 if TYPE_CHECKING:
@@ -97,6 +99,27 @@ def class_directions(weight: np.ndarray, direction: ClassDirection, empty: int) 
     if direction == "empty-minus-piece":
         return weight - weight[..., empty : empty + 1]
     return weight
+
+
+def layers_cached(
+    inputs: Inputs, rows: Mapping[int, tables.Probe | tables.Vector], cache: str, wanted: tuple[int, ...]
+) -> tuple[int, ...]:
+    """The layers, of what was fitted, that a cache holds too: those that are wanted; none wanted: all.
+
+    Raises BadInputError for one that was not fitted or is not cached, and where there is none.
+    """
+    row = next(iter(rows.values()))
+    cached = cached_layers(inputs, cache, pattern_of(row.hook_point))
+    there = tuple(sorted(rows.keys() & set(cached)))
+    if missing := set(wanted) - set(there):
+        raise BadInputError(
+            f"layer {min(missing)} has not both a {row.__tablename__} and activations", f"both: {list(there)}"
+        )
+    if not there:
+        raise BadInputError(
+            f"no layer of the {row.__tablename__} is in the cache", f"it holds {', '.join(map(str, cached))}"
+        )
+    return wanted or there
 
 
 def probe_rows(inputs: Inputs, reference: str) -> dict[int, tables.Probe]:
