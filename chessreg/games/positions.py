@@ -570,9 +570,9 @@ def _read(
     game_hash = np.array([position_hash[place] if game is None else _game_hash(game)
                           for place, game in enumerate(games)], np.uint64)  # fmt: skip
     ply = np.array([2 * max(int(number) - 1, 0) + (" b " in four) for four, _, number in fields], np.int64)
-    told = _floats(columns.get("ply"), count)
-    fits = (told >= 0) & (told < 1 << 31) & (np.floor(told) % 2 == ply % 2)
-    ply = np.where(fits, np.where(fits, told, 0).astype(np.int64), ply)
+    given_ply = _floats(columns.get("ply"), count)
+    fits = (given_ply >= 0) & (given_ply < 1 << 31) & (np.floor(given_ply) % 2 == ply % 2)
+    ply = np.where(fits, np.where(fits, given_ply, 0).astype(np.int64), ply)
     keep = np.ones(count, bool)
     keep[list(bad)] = False
     keep &= chosen.keeps(keep, ply, game_hash, position_hash, tally)

@@ -67,7 +67,7 @@ class Position(Settings):
         try:
             return cls(**settings)
         except ValidationError as refused:
-            raise said(refused) from None
+            raise as_one_line(refused) from None
 
     @field_validator("moves")
     @classmethod
@@ -149,7 +149,7 @@ class Position(Settings):
                 **given,
             )
         except ValidationError as refused:
-            raise said(refused) from None
+            raise as_one_line(refused) from None
 
     @property
     def stored_by(self) -> list[str]:
@@ -192,7 +192,7 @@ class Position(Settings):
         return words
 
 
-def said(refused: ValidationError) -> ChessregError:
+def as_one_line(refused: ValidationError) -> ChessregError:
     """What was wrong, in one line."""
     first = refused.errors(include_url=False)[0]
     cause = first.get("ctx", {}).get("error")

@@ -51,15 +51,15 @@ def shared_games(session: Session, request: Request) -> list[str]:
     import numpy as np
 
     pairs = [("fit", "validation"), ("fit", "test"), ("validation", "test")]
-    said = [shared(f"{a} and {b}", hashes[b], [hashes[a][0]]) for a, b in pairs]
+    lines = [shared(f"{a} and {b}", hashes[b], [hashes[a][0]]) for a, b in pairs]
     if trained is None and not request.checkpoint:
-        said.append("the models are trained on fit")
+        lines.append("the models are trained on fit")
     elif trained is None:
-        said.append(f"the model's training games are unknown: {why}")
+        lines.append(f"the model's training games are unknown: {why}")
     else:
         training = [np.asarray(games.hashes[places]) for games, places in trained]
-        said += [shared(f"training and {name}", hashes[name], training) for name in hashes]
-    return ["Whole games that two parts share (kinds refuse to report on them): " + "; ".join(said) + "."]
+        lines += [shared(f"training and {name}", hashes[name], training) for name in hashes]
+    return ["Whole games that two parts share (kinds refuse to report on them): " + "; ".join(lines) + "."]
 
 
 def shared(what: str, part: tuple[np.ndarray, np.ndarray], others: list[np.ndarray]) -> str:

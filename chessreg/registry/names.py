@@ -135,9 +135,9 @@ def _add(session: Session, noun: str, target: str, word: tables.Word, value: str
 
 
 def _texts(session: Session, noun: str, target: str, word: tables.Word) -> list[str]:
-    said = tables.Annotation
-    query = select(said.value).where(said.noun == noun, said.target == target, unindexed(said.word) == word, *holds())
-    return list(session.scalars(query.order_by(said.at.desc(), said.value)))
+    log = tables.Annotation
+    query = select(log.value).where(log.noun == noun, log.target == target, unindexed(log.word) == word, *holds())
+    return list(session.scalars(query.order_by(log.at.desc(), log.value)))
 
 
 def check_name(name: str) -> None:
@@ -186,9 +186,9 @@ def names_of(session: Session, noun: str, ids: Iterable[UUID]) -> dict[UUID, str
         newest[target] = (value, host)
         holders[value].add(target)
     # Who else was ever called so is found by the index of values: the view would number every annotation of the noun.
-    values, said, others = sorted(holders), tables.Annotation, set[str]()
+    values, log, others = sorted(holders), tables.Annotation, set[str]()
     for some in _parts(values):
-        query = select(said.target).where(said.noun == noun, said.word == name, said.value.in_(some))
+        query = select(log.target).where(log.noun == noun, log.word == name, log.value.in_(some))
         others |= set(session.scalars(query))
     for target, value, _ in _named(session, noun, sorted(others.difference(wanted))):
         holders[value].add(target)
@@ -200,11 +200,11 @@ def names_of(session: Session, noun: str, ids: Iterable[UUID]) -> dict[UUID, str
 
 def _named(session: Session, noun: str, targets: Sequence[str]) -> Iterator[tuple[str, str, str]]:
     """(target, name, host) of these, each thing's newest name last."""
-    said = tables.Annotation
-    named = said.noun == noun, unindexed(said.word) == tables.Word.NAME
+    log = tables.Annotation
+    named = log.noun == noun, unindexed(log.word) == tables.Word.NAME
     for some in _parts(targets):
-        query = select(said.target, said.value, said.host).where(*named, said.target.in_(some), *holds())
-        yield from session.execute(query.order_by(said.at, said.value)).tuples()
+        query = select(log.target, log.value, log.host).where(*named, log.target.in_(some), *holds())
+        yield from session.execute(query.order_by(log.at, log.value)).tuples()
 
 
 def _parts(values: Sequence[str], size: int = 500) -> Iterator[Sequence[str]]:
@@ -272,9 +272,9 @@ def _by_name(session: Session, noun: str, reference: str) -> list[UUID]:
 
 def _holders(session: Session, noun: str, name: str) -> list[tuple[str, str]]:
     """(target, host) of those that have this name now."""
-    said = tables.Annotation
-    named = said.noun == noun, said.word == tables.Word.NAME, said.value == name
-    query = select(said.target, said.host).where(*named, *holds()).order_by(said.at)
+    log = tables.Annotation
+    named = log.noun == noun, log.word == tables.Word.NAME, log.value == name
+    query = select(log.target, log.host).where(*named, *holds()).order_by(log.at)
     return list(session.execute(query).tuples())
 
 

@@ -107,7 +107,7 @@ def headline(session: Session, run_id: UUID) -> tuple[str, float] | None:
 def answers(session: Session, run_ids: Sequence[UUID]) -> dict[UUID, Row]:
     """Run → `measure`, `value` and `change`: its headline, and how it differs from that of the complete run of its kind
     before it that has the same measure (None: there is none). Runs without a headline are left out."""
-    run, told = tables.Run, dict[UUID, Row]()
+    run, rows = tables.Run, dict[UUID, Row]()
     for run_id in run_ids:
         if (found := headline(session, run_id)) is None:
             continue
@@ -121,10 +121,10 @@ def answers(session: Session, run_ids: Sequence[UUID]) -> dict[UUID, Row]:
         )
         earlier = None if before is None else headline(session, before)
         same = earlier is not None and earlier[0] == found[0]
-        told[run_id] = {
+        rows[run_id] = {
             "measure": found[0], "value": found[1], "change": found[1] - earlier[1] if earlier and same else None,
         }  # fmt: skip
-    return told
+    return rows
 
 
 # -- runs -------------------------------------------------------------------------------------------------------------

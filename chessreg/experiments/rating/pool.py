@@ -135,10 +135,10 @@ def add_counts(
 ) -> None:
     """The games of an imported sweep: wins, draws and losses of one model against each level, told without games."""
     point = tables.MetricPoint
-    told = session.execute(
+    counted = session.execute(
         select(point.unit, point.name, point.value).where(point.run_id == run.id).order_by(point.unit)
     )
-    for unit, name, value in told.tuples():
+    for unit, name, value in counted.tuples():
         match = matches[unit]
         colors = str((match.detail or {}).get("colors", match.color))
         if name not in COUNTED or spec.colors not in ("both", colors):

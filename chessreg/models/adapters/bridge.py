@@ -115,7 +115,7 @@ def hugging_face_model(folder: Path, dtype: torch.dtype) -> Any:
 
     read_config(folder)
     logging.disable_progress_bar()
-    told = logging.get_verbosity()
+    verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # what its report tells is told below, in one line
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -127,7 +127,7 @@ def hugging_face_model(folder: Path, dtype: torch.dtype) -> Any:
         hint = "gpt2, llama, gpt_neox and what else the installed transformers knows can be read"
         raise BadInputError(f"{folder.name} cannot be read: {first_line(error)}", hint) from error
     finally:
-        logging.set_verbosity(told)
+        logging.set_verbosity(verbosity)
     for name, stored, configured in sorted(report["mismatched_keys"]):
         shapes = f"shape {list(stored)}, the configuration says {list(configured)}"
         raise BadInputError(f"{folder.name}: weight {name} has {shapes}")
