@@ -7,6 +7,8 @@ bag      a .bag's records: where their FENs and moves are, and their win probabi
          record after the other and decodes its components; and the same with the texts cut out
 legal    the legal moves of each position, against python-chess
 add      a dataset of positions made from a Parquet, against a loop that checks each row on python-chess's board
+scoring  what `move-accuracy` asks the bundled FEN encoder of 2,048 of them (best, valid and legal moves, legal mass),
+         against the bare forward passes over their tokens, one thread: these are to be at least 60 % of the time
 
 Positions are the Lichess ones beside the checkout, where they are, else of random games. CPU seconds, the best of some.
 """
@@ -21,6 +23,8 @@ import struct
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +32,14 @@ import chess
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
+from bench_play import load
 
 from chessreg.encodings.fen77 import Fen77
+from chessreg.experiments.move_accuracy import judged
+from chessreg.experiments.settings.decisions import Decisions
 from chessreg.games.bags import Bag, record, write_bag
-from chessreg.games.positions import build
+from chessreg.games.positions import Positions, build
 from chessreg.games.reader import legal_of
 
 CHARACTERS = {character: number for number, character in enumerate("0123456789abcdefghpnrkqPBNRQKw.")}
@@ -140,6 +148,25 @@ def seconds(work: Callable[[], Any], repeat: int) -> float:
     return min(times)
 
 
+def scoring(positions: Positions, count: int, repeat: int) -> None:
+    with ExitStack() as stack:
+        model = load(stack.enter_context(as_file(files("chessreg") / "data" / "fen-model")), stack)
+        assert model is not None
+        torch.set_num_threads(1)
+        asked = Decisions(positions, np.arange(min(count, len(positions))))
+        ids = torch.from_numpy(np.array(asked.prompts(model.encoding)))
+
+        def passes() -> None:
+            with torch.inference_mode():
+                for tokens in ids.split(128):
+                    model.logits(tokens)
+
+        passes()
+        bare, ours = (seconds(work, repeat) for work in (passes, lambda: list(judged(model, asked))))
+        rates = f"{len(asked) / ours:>12,.0f} /s   passes {len(asked) / bare:>8,.0f} /s"
+        print(f"{'scoring':<12} {rates}   {bare / ours:.0%} of the time (goal at least 60 %)")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--positions", type=int, default=100_000)
@@ -187,6 +214,7 @@ def main() -> None:
             seconds(lambda: build([Path(folder) / "x.parquet"], Path(folder) / f"made{next(made)}"), options.repeat),
             scale * seconds(lambda: loop_of_rows(few, few_moves), 1),
         )
+        scoring(Positions(Path(folder) / "made0"), 2048, options.repeat)
 
 
 if __name__ == "__main__":
