@@ -99,6 +99,13 @@ def test_the_strongest_arrows_are_listed_first() -> None:
     assert legend(frame)[0].split() == ["1", "d2-d4", "0.50", "━━━━━", "d4"]
 
 
+@pytest.mark.parametrize(("label", "words"), [("e4", "move played"), ("e4 (model)", "the model's move")])
+def test_what_a_model_answers_is_not_said_to_be_played(label: str, words: str) -> None:
+    arrows = [("e2e4", 1.0, label, "played"), ("d2d4", 0.5, "d4 (best)", "best")]
+    frame = BoardFrame.from_board(chess.Board(), arrows=arrows)
+    assert [used[2] for used in in_use(frame, "medium")] == ["best move", words]
+
+
 def test_illegal_tries_are_found_in_a_game() -> None:
     frames = game_views(["e2e4", "e7e5"], "game", tries={1: ["Ke4", "e4"]})
     assert with_tries(frames) == [n for n, frame in enumerate(frames) if tries(frame)]

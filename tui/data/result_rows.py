@@ -290,7 +290,7 @@ def accuracy(row: Row) -> str:
 
 
 def first_tries(row: Row) -> str:
-    return f"{row['first_try_legal']}/{row['turns']}"
+    return "" if row["first_try_legal"] is None else f"{row['first_try_legal']}/{row['turns']}"
 
 
 def mass(field: str) -> Column:

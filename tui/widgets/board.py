@@ -262,7 +262,11 @@ def in_use(frame: BoardFrame, size: Size) -> list[tuple[str, Shade | Literal["he
     own = [sign for arrow, sign in numbered(frame) if not arrow.role]
     if own:
         used.append((own[0] if len(own) == 1 else f"{own[0]}-{own[-1]}", "arrow", "the model's moves"))
-    used += [(sign, role, words) for sign, role, words in ROLE_SIGNS if role in roles]
+    # of a prediction or a puzzle: nobody has played it
+    models = any(arrow.role == "played" and arrow.label.endswith("(model)") for arrow in frame.arrows)
+    for sign, role, words in ROLE_SIGNS:
+        if role in roles:
+            used.append((sign, role, "the model's move" if models and role == "played" else words))
     return used
 
 
