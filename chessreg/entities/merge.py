@@ -66,7 +66,7 @@ def merge(database: Database, store: Store, other: str) -> MergeReport:
         with opened(url, store) as there:
             if whereabouts(there) == whereabouts(database):
                 raise BadInputError(f"{other} is this registry", "give another one")
-            merge_registry(database, there, report)
+            merge_registry(database, there, report, url=place_of(url).url)
     return report
 
 
@@ -148,13 +148,18 @@ def adopt(database: Database, store: Store, folder: Path, report: MergeReport) -
 
 
 def merge_registry(
-    database: Database, there: Database, report: MergeReport, runs: Collection[UUID] | None = None
+    database: Database,
+    there: Database,
+    report: MergeReport,
+    runs: Collection[UUID] | None = None,
+    url: str | None = None,
 ) -> None:
-    """All of `there`, or what belongs to these runs, with what is said of them."""
+    """All of `there`, or what belongs to these runs, with what is said of them. `url`: where it is a copy of, if it is
+    one made for this."""
     origin = identity(there)
     assert origin
     if origin == identity(database):  # a copy: its parts are told apart by where it is
-        origin = uuid5(origin, there.url)
+        origin = uuid5(origin, url or there.url)
     ids = run_ids(there, runs)
     facts = []  # all of them, before any is here
     for table in tables.Base.metadata.sorted_tables:  # parents first

@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select
 
 from chessreg.cli.root import run_command_line
 from chessreg.entities.merge import merge
@@ -121,6 +121,22 @@ def test_merged_as_it_was_written_it_comes_in_whole_and_stays_so(demo, tmp_path)
         assert counted(new.database) == once
         assert not list(new.store.tmp.iterdir())
     assert migrations.status(tmp_path / "registry.db").current == "0002"
+
+
+def test_a_backup_from_before_an_upgrade_gives_back_a_lost_run_once(demo, session: Session, tmp_path):
+    with zipfile.ZipFile(DEMO / "demo.zip") as packed:
+        packed.extract("registry.db", tmp_path)
+    whole, run = counted(session.database), session.id("run", "legality")
+    with session.database.write() as sql:
+        sql.execute(delete(tables.FragmentRecord).where(tables.FragmentRecord.run_id == run))
+        sql.execute(delete(tables.Run).where(tables.Run.id == run))
+    assert merge(session.database, session.store, str(tmp_path / "registry.db")).runs == 1
+    once = counted(session.database)
+    assert merge(session.database, session.store, str(tmp_path / "registry.db")).repeated == 0
+    assert counted(session.database) == once
+    assert {name: n for name, n in once.items() if name != "fragment"} == {
+        name: n for name, n in whole.items() if name != "fragment"
+    }
 
 
 def test_it_is_taken_into_an_empty_registry_whole_and_only_once(demo, tmp_path):
