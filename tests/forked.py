@@ -1,7 +1,17 @@
-"""Processes of tests, forked from one that has imported what commands need and done nothing else."""
+"""Processes of tests, forked from one that has imported what commands need and knows what each would ask anew for its
+run: the machine, the packages, what git says of the checkout, the catalogue."""
 
 import gc
 import multiprocessing
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.orm import configure_mappers
+
+from chessreg.queries.catalogue import entries
+from chessreg.registry import machine, provenance, tables
 
 gc.set_threshold(100_000, 20, 20)  # imports make many objects and no garbage; as the command has it
 FORKED = multiprocessing.get_context("forkserver")
@@ -10,3 +20,19 @@ FORKED.set_forkserver_preload([
     "chessreg.cli.root", "chessreg.session", "chessreg.models.language_model", "chessreg.kinds", "chessreg.queries.ask",
     "chessreg.scheduling.launch", "chessreg.experiments.cache", "chessreg.experiments.play", "duckdb", "pyarrow",
 ])  # fmt: skip
+
+ROOT = Path(__file__).resolve().parents[1]
+asked, listed = provenance.repository_state, provenance.environment
+of_checkout, packages = asked(ROOT), cache(lambda path: listed())
+
+
+def repository_state(folder: Path) -> dict[str, Any] | None:
+    return of_checkout if folder.is_relative_to(ROOT) else asked(folder)
+
+
+provenance.repository_state, provenance.environment = repository_state, lambda: packages(tuple(sys.path))
+provenance.environment()
+machine.this_machine()
+entries()
+configure_mappers()
+assert tables.Run.__mapper__.configured

@@ -185,12 +185,15 @@ class ChessregApp(App[Exception | None]):
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return BOARD_DARK
 
-    def on_mount(self) -> None:
+    def on_load(self) -> None:
+        """Choose the theme while there is no screen yet: once there is, its styles would be computed twice."""
         for theme in self.themes:
             self.register_theme(theme)
         known = {theme.name for theme in self.themes}
         chosen = self.remembered.get("theme", "")
         self.theme = chosen if chosen in known else self.themes[0].name
+
+    def on_mount(self) -> None:
         self.look()
         self.set_interval(TICK, self.tick)
 

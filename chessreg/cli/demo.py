@@ -23,9 +23,10 @@ class Size:
     match_games: int
     uci_games: int
     uci_edit_games: int
+    match: str  # what else the matches are given
 
 
-SIZES = {"full": Size(1200, 400, 420, 60, 300, 100), "small": Size(20, 10, 8, 2, 20, 4)}
+SIZES = {"full": Size(1200, 400, 420, 60, 300, 100, ""), "small": Size(20, 10, 8, 2, 20, 4, " --move-limit 20")}
 OPPONENT = "stockfish:-1+random=0.6"  # weak enough for the bundled model, and able to mate it
 AFTERWARDS = [
     ("tui", "runs, boards before and after an edit, games, the lab"),
@@ -39,7 +40,7 @@ AFTERWARDS = [
 def commands(size: Size) -> list[tuple[str, list[str]]]:
     """What is done, and the commands that do it."""
     model = "--checkpoint reference"
-    match = f"--opponent {OPPONENT} --policy legal --temperatures 0.3 --opening random:6"
+    match = f"--opponent {OPPONENT} --policy legal --temperatures 0.3 --opening random:6{size.match}"
     play = f"run play {model} --games {size.match_games} {match}"
     of_uci = f"run play --checkpoint uci --games {max(2, 2 * size.match_games // 5)} {match}"
     edit = "--intervention.layers 3-6 --intervention.scale -2"

@@ -128,11 +128,14 @@ def code_state(folder: Path | None = None) -> dict[str, Any]:
     The second is the repository of `folder` (default the working directory), None when it is in none, and left out
     when it is chessreg's own.
     """
-    here = repository_state(folder or Path.cwd())
+    folder = (folder or Path.cwd()).resolve()
     own = repository_state(Path(__file__).parent) if _editable() else None
     state: dict[str, Any] = {"chessreg": {"version": chessreg_version(), **(own or {})}}
-    if not (own and here and own["root"] == here["root"]):
-        state["working_folder"] = here
+    nearest = next((str(path) for path in (folder, *folder.parents) if (path / ".git").exists()), None)
+    if own is None or own["root"] != nearest:  # else it is the same repository, and has been asked
+        here = repository_state(folder)
+        if not (own and here and own["root"] == here["root"]):
+            state["working_folder"] = here
     return state
 
 

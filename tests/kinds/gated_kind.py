@@ -50,7 +50,7 @@ class Gated(Kind):
                     if time.monotonic() > deadline:
                         raise TimeoutError("nobody opens the gate")
                     task.progress(place / len(task.units), "at the gate")
-                    time.sleep(0.02)
+                    time.sleep(0.1)
             task.emit("metric_point", unit, name="square", step=0, value=float(unit * unit))
             task.done(unit)
 

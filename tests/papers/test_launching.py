@@ -33,7 +33,7 @@ def ended(session):
     deadline = time.monotonic() + 300
     while any(job.state != JobState.ENDED for job in jobs(session)):
         assert time.monotonic() < deadline
-        time.sleep(0.05)
+        time.sleep(0.1)
     return jobs(session)
 
 

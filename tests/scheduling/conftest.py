@@ -79,7 +79,7 @@ class Desk:
         while not true():
             assert time.monotonic() - began < seconds, f"it did not come: {self.states()}\n{self.said()}"
             self.supervisor.beat()
-            time.sleep(0.05)
+            time.sleep(0.1)
         return time.monotonic() - began
 
     def finish(self) -> None:

@@ -166,29 +166,27 @@ class Driver:
     def __init__(self, app: ChessregApp, pilot: Pilot[Any]) -> None:
         self.app, self.pilot = app, pilot
 
-    async def press(self, *keys: str) -> str:
-        """Press keys, let everything settle, and return the screen's text."""
+    async def press(self, *keys: str) -> None:
+        """Press keys, and let everything settle after each; without one as `settle`."""
         for key in keys:
             await self.pilot.press(key)
             await settled(self.pilot)
-        return self.text if keys else await self.settle()
+        if not keys:
+            await self.settle()
 
-    async def type(self, text: str) -> str:
-        """Type letters as fast as they come, let everything settle, and return the screen's text."""
+    async def type(self, text: str) -> None:
+        """Type letters as fast as they come, and let everything settle."""
         for letter in text:
             self.app.post_message(Key(letter if letter.isalnum() else _character_to_key(letter), letter))
         await settled(self.pilot)
-        return self.text
 
-    async def go(self, name: str) -> str:
+    async def go(self, name: str) -> None:
         """Go to a screen by its name."""
         self.app.action_go(name)
         await settled(self.pilot)
-        return self.text
 
-    async def settle(self) -> str:
+    async def settle(self) -> None:
         await settled(self.pilot)
-        return self.text
 
     async def until(self, *words: str, seconds: float = PATIENCE) -> str:
         """The screen, once it has all these words: of what comes from outside, and by a timer."""
@@ -197,10 +195,11 @@ class Driver:
 
     async def once(self, true: Callable[[], Any], what: str = "it", seconds: float = PATIENCE) -> None:
         """Wait until this is true, while the app runs."""
-        deadline = time.monotonic() + seconds
+        deadline, pause = time.monotonic() + seconds, 0.02
         while not true():
             assert time.monotonic() < deadline, f"{what} did not come; the screen is\n{self.text}"
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(pause)  # ever longer: who draws the screen all the time keeps others from their work
+            pause = min(1.3 * pause, 0.25)
             if self.app.is_running:
                 await settled(self.pilot)
 
@@ -211,6 +210,7 @@ class Driver:
 
     @property
     def text(self) -> str:
+        """What is on the screen, drawn whole each time."""
         strips = self.strips
         return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips)
 

@@ -66,7 +66,7 @@ class Queue:
         while not true():
             assert time.monotonic() < deadline, [(job.detail["name"], job.state, job.message) for job in self.jobs()]
             self.supervisor.beat()
-            time.sleep(0.05)
+            time.sleep(0.1)
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """How the jobs of a launch stand."""

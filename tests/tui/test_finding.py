@@ -195,10 +195,12 @@ async def test_a_game_of_a_dataset_is_found_by_rating(drive: Any) -> None:
     async with drive(size=(160, 40)) as driver:
         keys = ["5", "tab", "tab", "tab", "slash"]
         await driver.press(*keys)
-        assert "white_elo>" in await driver.type("white_e")  # what is offered
+        await driver.type("white_e")
+        assert "white_elo>" in driver.text  # what is offered
         await driver.press("tab")
         await driver.type("1150 plies:40")
-        text = await driver.press("enter")
+        await driver.press("enter")
+        text = driver.text
         table = driver.screen.query_one(PageTable)
         ratings = [table.row(n)["white_elo"] for n in range(table.count)]
         assert ratings
@@ -234,7 +236,8 @@ async def test_a_word_alone_is_looked_for_in_all_shown_columns_and_a_number_lead
         assert "none is no number of a row" in driver.notices
         await driver.press("slash")
         await driver.type("hue>3")
-        assert "! there is no column 'hue' here" in await driver.press("enter")
+        await driver.press("enter")
+        assert "! there is no column 'hue' here" in driver.text
         await driver.press("escape", "tab")
         assert "hue" not in driver.text
 
@@ -258,7 +261,8 @@ async def test_rooms_and_breadcrumbs_are_clicked(drive: Any) -> None:
         await click("chessreg")
         assert "chessreg › home" in driver.lines[0]
         await driver.pilot.resize_terminal(60, 20)
-        assert "1 2 3 4 5 6 7 8" in await driver.press("4")
+        await driver.press("4")
+        assert "1 2 3 4 5 6 7 8" in driver.text
         await click("7")
         assert "chessreg › queries" in driver.lines[0]
 
@@ -285,7 +289,8 @@ async def test_the_palette_finds_everything_and_what_is_used_comes_first(drive: 
         await choose("queries: ask sql")
         assert "SQL" in driver.lines[0]
         await driver.press("4", "ctrl+p")
-        assert "Query: games by termination" in await driver.settle(), "what was chosen is offered again"
+        await driver.settle()
+        assert "Query: games by termination" in driver.text, "what was chosen is offered again"
 
 
 async def test_keys_are_the_users_own(drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -176,7 +176,8 @@ async def test_an_empty_registry_is_filled_from_inside(drive, tmp_path: Path, mo
     async with drive(tmp_path, size=(80, 24), start="") as driver:
         assert "D  the demo" in driver.text
         assert "D demo" in driver.lines[-1]
-        assert "Run the demo here?" in await driver.press("D")
+        await driver.press("D")
+        assert "Run the demo here?" in driver.text
         await driver.press("n", "A")
         await driver.type(str(tmp_path / "no.pgn"))
         await driver.press("enter")

@@ -157,7 +157,8 @@ async def test_moves_of_one_state_do_not_stand_beside_a_skipped_one(drive, sessi
         await opened(driver, session, "edit")
         assert " writes " in driver.text
         for _ in range(20):
-            text = await driver.press("down")
+            await driver.press("down")
+            text = driver.text
             if "skipped" in text:
                 break
         assert "skipped" in text

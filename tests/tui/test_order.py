@@ -98,14 +98,17 @@ def test_queries_and_the_rows_behind_them_are_in_no_order_of_hashes(mirror: Mirr
     def rows(result: QueryResult) -> str:
         return json.dumps(plain(result.rows))
 
-    compared = 0
+    compared, filled = 0, 0
     for entry in entries():
-        world, other = (run_query(session.database, entry.title, partial=True) for session in pair)
-        assert mirror.back_in(rows(other)) == rows(world), entry.title
-        for number in range(1, 1 + min(1, len(world))):
-            world, other = (rows_behind(session.database, entry.title, number, partial=True) for session in pair)
-            assert mirror.back_in(rows(other)) == rows(world), f"{entry.title} {number}"
-            compared += len(world)
+        world = run_query(pair[0].database, entry.title, partial=True)
+        if not len(world):  # nothing is in any order
+            continue
+        filled += 1
+        assert mirror.back_in(rows(run_query(pair[1].database, entry.title, partial=True))) == rows(world), entry.title
+        world, other = (rows_behind(session.database, entry.title, 1, partial=True) for session in pair)
+        assert mirror.back_in(rows(other)) == rows(world), f"the rows behind {entry.title}"
+        compared += len(world)
+    assert filled > 15
     assert compared > 30
 
 

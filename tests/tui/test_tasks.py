@@ -30,10 +30,9 @@ class Keys:
     def __init__(self, driver: Any) -> None:
         self.driver, self.count = driver, 0
 
-    async def __call__(self, *keys: str) -> str:
+    async def __call__(self, *keys: str) -> None:
         self.count += len(keys)
-        text: str = await self.driver.press(*keys)
-        return text
+        await self.driver.press(*keys)
 
     def told(self, task: str, most: int = 6) -> None:
         print(f"{task}: {self.count} keys beyond what is typed")
@@ -73,8 +72,8 @@ async def test_the_best_layer_is_marked_on_its_heat_board(drive: Any, studied: P
         await driver.type("accuracy by square")
         await press("enter", "v", "s")
         await driver.type("run:deep-board")
-        text = await press("enter")
-        screen = driver.screen
+        await press("enter")
+        text, screen = driver.text, driver.screen
         assert isinstance(screen, HeatScreen)
         press.told("the best layer with its heat board")
         series = screen.series[screen.at]
@@ -104,8 +103,10 @@ async def test_a_stored_edit_is_taken_into_the_lab_at_its_own_settings(drive: An
         assert (lab.edited_layers, lab.scale, lab.condition) == (edit.layers, edit.scale, edit.condition)
         # what is typed is seen while it is typed, behind the moves that are there
         await driver.press("slash")
-        assert "Nc3" in (await driver.type("Nc3")).splitlines()[-2]
-        assert "Esc back" in await driver.press("escape")
+        await driver.type("Nc3")
+        assert "Nc3" in driver.text.splitlines()[-2]
+        await driver.press("escape")
+        assert "Esc back" in driver.text
         await driver.press("escape")
         assert driver.screen is state
 
@@ -113,9 +114,9 @@ async def test_a_stored_edit_is_taken_into_the_lab_at_its_own_settings(drive: An
 async def test_a_game_is_set_beside_another_arms_where_they_part_at_80_by_24(drive: Any) -> None:
     async with drive(size=(80, 24)) as driver:
         press = Keys(driver)
-        text = await press("5", "enter", "c", "d")
+        await press("5", "enter", "c", "d")
         press.told("where games part, at 80×24")
-        screen = driver.screen
+        text, screen = driver.text, driver.screen
         assert isinstance(screen, PairScreen)
         assert screen.pair is not None
         assert screen.ply == screen.pair.parts + 1, "after the first ply that differs"
