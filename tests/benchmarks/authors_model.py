@@ -8,6 +8,7 @@ his: no checks of shapes and types at run time, and no hooks where none edits, s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -62,14 +63,12 @@ class FoldedModel:
         self.head = (self.network.wte.weight * self.network.ln_f.weight).T.contiguous()
 
     @torch.inference_mode()
-    def run_with_cache(self, ids: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Logits [games, length, 32] and the residual after each block, of ids [games, length]."""
-        kept: list[Tensor] = []
-        residuals = self._residuals(ids, (), kept)
-        return normalised(residuals[-1], kept) @ self.head, residuals
+    def run_with_cache(self, ids: Tensor) -> list[Tensor]:
+        """The residual after each block, of ids [games, length]; he asks for no logits."""
+        return self._residuals(ids, (), [])
 
     @torch.inference_mode()
-    def logits(self, ids: Tensor, edits: list[ResidualEdit]) -> Tensor:
+    def logits(self, ids: Tensor, edits: Sequence[ResidualEdit] = ()) -> Tensor:
         """Logits [games, length, 32] at every token, while edits of every token, or of the last, are made by hooks."""
         return normalised(self._residuals(ids, edits, None)[-1], []) @ self.head
 

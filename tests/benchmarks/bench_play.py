@@ -8,9 +8,12 @@
    each of its moves, while the model waits. Where ours differs: many games side by side, engines searching meanwhile,
    keys and values kept from move to move. Both use the same model object, dtype and threads, the policy retry:5, the
    same draws, and level 20, which forgets everything before each move and so plays the same moves every time: both ways
-   must play the same games. The author's way plays a few of them; its games a minute are its turns a minute over the
-   arena's turns a game, and `ratios` are those of each of its games. `ratio_by_cpu` is that of our own CPU seconds a
-   game, without the engines': what other work on the machine disturbs least.
+   must play the same moves. The author's way plays some turns of the arena's games, and the replies to them, in rounds
+   whose texts are as long as those of all turns: his time grows with them. Its games a minute are its turns a minute
+   over the arena's turns a game, and `ratios` are those of each round. `ratio_by_cpu` is that of our own CPU seconds a
+   game, without the engines': what other work on the machine disturbs least. `mean_text` are the mean characters of a
+   turn's text, of the arena's turns and of the author's. His own code with this model's weights was seen to take 197 to
+   208 ms of CPU for a try after 364 characters, the stand-in 192 to 203.
    `share_of_forward_bound` is the time of the model's passes alone, every token of these games and tries computed
    once, in full batches of 32 rows of one length and with a cache, over the time of the match; that length is the mean
    at which these games' characters stand. `share_in_passes` is the part of the match spent in passes as they were.
@@ -159,6 +162,7 @@ def warm_up(pool: EnginePool) -> None:
 
 
 AUTHORS_TOKENS, AUTHORS_LIKELIEST = 10, 200
+ROUNDS = 3
 
 
 @torch.no_grad()
@@ -189,29 +193,38 @@ def plain_move(model: LanguageModel, board: chess.Board, sans: list[str], unit: 
     return None
 
 
-def plain_game(
-    model: LanguageModel, engine: chess.engine.SimpleEngine, unit: int, move_limit: int
-) -> tuple[list[str], int]:
-    """One game as chess_gpt_eval plays it: its moves and the model's turns."""
-    begun = opening(unit)
-    board, sans, turns = begun.board(), list(begun.sans), 0
-    while not board.is_game_over() and len(sans) - len(begun.moves) < 2 * move_limit:
-        if board.turn == chess.WHITE:
-            turns += 1
-            move = plain_move(model, board, sans, unit)
-            if move is None:
-                break
-        else:
-            engine.configure({"Skill Level": 20})
-            move = engine.play(board, chess.engine.Limit(nodes=1000), game=object()).move
-        assert move is not None
-        sans.append(board.san_and_push(move))
-    return sans, turns
+def turns_of(played: list[PlayedGame]) -> list[tuple[int, PlayedGame, int]]:
+    """(characters of its text, game, moves before it) of every turn of the model, shortest text first."""
+    turns = []
+    for game in played:
+        given = len(game.opening.moves)
+        for place in range(len(game.tries)):
+            before = given + (given % 2 == game.colour) + 2 * place
+            turns.append((len(PGN.prompt(game.sans[:before])), game, before))
+    return sorted(turns, key=lambda turn: (turn[0], turn[1].unit))
+
+
+def plain_turn(model: LanguageModel, engine: chess.engine.SimpleEngine, game: PlayedGame, before: int) -> np.ndarray:
+    """Seconds, and seconds of our CPU, of one turn and its reply as chess_gpt_eval plays them: moves of the game."""
+    board, sans = chess.Board(), game.sans[:before]
+    for san in sans:
+        board.push_san(san)
+    began = np.array([time.perf_counter(), time.process_time()])
+    move = plain_move(model, board, sans, game.unit)
+    made = [] if move is None else [board.san_and_push(move)]
+    if made and len(game.sans) > before + 1:
+        engine.configure({"Skill Level": 20})
+        reply = engine.play(board, chess.engine.Limit(nodes=1000), game=object()).move
+        assert reply is not None
+        made.append(board.san_and_push(reply))
+    spent = np.array([time.perf_counter(), time.process_time()]) - began
+    assert made == game.sans[before : before + 2], f"game {game.unit}: the two ways must play the same"
+    return spent
 
 
 def against_plain(
-    model: LanguageModel, games: int, plain_games: int, on_slow: Callable[[bool], None]
-) -> dict[str, float]:
+    model: LanguageModel, games: int, plain_turns: int, on_slow: Callable[[bool], None]
+) -> dict[str, Any]:
     """Games a minute at 1,000 nodes, both ways."""
     limit = 40
     cpu = time.process_time()
@@ -219,23 +232,25 @@ def against_plain(
         pool = EnginePool(parse_engine("stockfish:20@nodes=1000"))
         played, seconds = arena_games(model, pool, games, limit, on_slow)
     cpu = time.process_time() - cpu
-    turns_per_game = sum(len(game.tries) for game in played) / games
+    turns = turns_of(played)
+    turns_per_game, per_round = len(turns) / games, plain_turns // ROUNDS
     bound, bound_cpu = forward_bound(model, played)
     with chess.engine.SimpleEngine.popen_uci(str(find_stockfish())) as engine:
         engine.configure(dict(ENGINE_OPTIONS))
-        engine.configure({"Skill Level": 20})
-        each = []
-        for unit in range(plain_games):
-            began = np.array([time.perf_counter(), time.process_time()])
-            sans, own = plain_game(model, engine, unit, limit)
-            each.append((np.array([time.perf_counter(), time.process_time()]) - began) / own)
-            assert sans == played[unit].sans, f"game {unit}: the two ways must play the same"
+        plain_turn(model, engine, *turns[0][1:])  # what is only paid once
+        each, lengths = [], []
+        for number in range(ROUNDS):  # the middles of as many equal parts of the turns as there are turns in all rounds
+            places = (np.arange(per_round) * ROUNDS + number + 0.5) / (per_round * ROUNDS)
+            some = [turns[place] for place in (places * len(turns)).astype(int)]
+            each.append(np.mean([plain_turn(model, engine, game, before) for _, game, before in some], axis=0))
+            lengths += [length for length, *_ in some]
     wall, plain_cpu = np.mean(each, axis=0)
     ours, plain = 60 * games / seconds, 60 / wall / turns_per_game
     return {
         "arena_games_per_minute": round(ours, 1),
         "plain_games_per_minute": round(plain, 2),
         "turns_per_game": round(turns_per_game, 1),
+        "mean_text": [round(float(np.mean(some))) for some in ([length for length, *_ in turns], lengths)],
         "ratio": round(ours / plain, 1),
         "ratios": sorted(round(float(one[0]) * turns_per_game * games / seconds, 1) for one in each),
         "ratio_by_cpu": round(float(plain_cpu) * turns_per_game * games / cpu, 1),
@@ -302,7 +317,7 @@ def main() -> None:
     parser.add_argument("--checkpoint", type=Path)
     parser.add_argument("--threads", type=int, default=max(1, free_cores() - 1))  # as a match takes them
     parser.add_argument("--games", type=int, default=160)
-    parser.add_argument("--plain-games", type=int, default=3)
+    parser.add_argument("--plain-turns", type=int, default=90)
     options = parser.parse_args()
     with ExitStack() as stack:
         model = load(options.checkpoint, stack)
@@ -310,7 +325,7 @@ def main() -> None:
             print("skipped: no model is bundled yet, name one with --checkpoint")
             return
         torch.set_num_threads(options.threads)
-        result = against_plain(model, options.games, options.plain_games, lambda slow: None)
+        result = against_plain(model, options.games, options.plain_turns, lambda slow: None)
         print(
             json.dumps(
                 {"at": "1,000 nodes", "threads": options.threads, "target": "ratio >= 10, share >= 0.6", **result}

@@ -9,7 +9,8 @@ tokens of it run through the whole network as TransformerLens does, which keeps 
 layer the residual at eight dots is summed and goes to its class. He says that one pass would do for all layers, so both
 are told: as published, and all layers from each pass. Where ours differs: batches of games of like length, nothing kept
 but the sums of the layers, no token run after the last that is read. His stand-in is timed on a part of the games,
-before, between and after ours, and scaled; loading is timed once and added for each layer.
+before, between and after ours, and scaled; loading is timed once and added for each layer. His own loop around the
+stand-in's network was seen to take 62 to 67 ms of CPU a game, the stand-in 65 to 67.
 
 The bound is the transformer's blocks over the same tokens in the same batches, and nothing else. Goals: at least 8
 times faster than as published; at least 60 % of the speed of bare forward passes.
@@ -62,8 +63,7 @@ class AuthorsLoop:
         began = time.process_time()
         for number in range(games):
             tokens, at, k = self.games[number % len(self.games)]
-            _, residuals = self.network.run_with_cache(tokens)
-            for layer, residual in enumerate(residuals):
+            for layer, residual in enumerate(self.network.run_with_cache(tokens)):
                 self.sums[k, layer] += residual[0, at].sum(0)
         self.seconds.append((time.process_time() - began) / games)
 
