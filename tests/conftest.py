@@ -5,9 +5,11 @@ from __future__ import annotations
 import atexit
 import fcntl
 import gc
+import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -350,6 +352,33 @@ def world_session(world: Path) -> Iterator[Session]:
     """The world's registry and store, open."""
     with open_session(str(world / "registry.db"), world / "store") as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def reproduced_under_another_hash_seed() -> Callable[..., dict[str, Any]]:
+    """Run a kind in a folder with a registry in a process with one PYTHONHASHSEED, reproduce it in one with another: no
+    row and no byte of an output may differ. Returns what `reproduce --json` says."""
+
+    def typed(hash_seed: int, folder: Path, *words: str) -> dict[str, Any]:
+        where = ["--registry", str(folder / "registry.db"), "--store", str(folder / "store")]
+        done = subprocess.run(
+            [sys.executable, "-m", "chessreg.cli", *where, *words, "--json"],
+            env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.stdout, done.stderr
+        return dict(json.loads(done.stdout))
+
+    def reproduced(folder: Path, *words: str) -> dict[str, Any]:
+        made = typed(1, folder, "run", *words)
+        again = typed(2, folder, "reproduce", made["run_id"], "--run")
+        assert (again["columns"], again["differing"], again["outputs_differing"]) == ({}, [], [])
+        assert again["same"] > 0
+        return again
+
+    return reproduced
 
 
 COMMAND = """

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from uuid import UUID
@@ -118,29 +115,8 @@ def units_done(session, run_id: UUID) -> int:
         return sql.scalar(select(func.count()).select_from(tables.UnitRange).where(tables.UnitRange.run_id == run_id))
 
 
-# Where sets of texts (spellings, squares, words) come before rows; the others are looked at by `make slow`.
-ORDERED = {"decoding", "edit", "legality"}
-
-
-@pytest.mark.parametrize(
-    "name", [name if name in ORDERED else pytest.param(name, marks=pytest.mark.slow) for name in EVERY]
-)
-def test_no_column_depends_on_the_order_of_sets(name, pristine_world, tmp_path):
-    """The original under one hash seed, its reproduction under another: no row and no byte of an output differs."""
+@pytest.mark.slow  # those whose rows rest on sets of texts have tests of their own: edits of a model that writes moves
+@pytest.mark.parametrize("name", EVERY)
+def test_no_column_depends_on_the_order_of_sets(name, pristine_world, tmp_path, reproduced_under_another_hash_seed):
     folder = Path(shutil.copytree(pristine_world, tmp_path / "world"))
-
-    def typed(hash_seed: int, *words: str) -> dict:
-        done = subprocess.run(
-            [sys.executable, "-m", "chessreg.cli", *command_line(folder, *words), "--json"],
-            env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.stdout, done.stderr
-        return json.loads(done.stdout)
-
-    made = typed(1, "run", name, *shlex.split(kind(name).example))
-    again = typed(2, "reproduce", made["run_id"], "--run")
-    assert (again["columns"], again["differing"], again["outputs_differing"]) == ({}, [], [])
-    assert again["same"] > 0
+    reproduced_under_another_hash_seed(folder, name, *shlex.split(kind(name).example))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import defaultdict
 from types import SimpleNamespace
 from uuid import UUID
@@ -65,6 +66,13 @@ def edited(bigram_board, world_session):
         return stored, by_unit
 
     return run
+
+
+def test_no_column_depends_on_the_order_of_sets(bigram_board, world, tmp_path, reproduced_under_another_hash_seed):
+    """Of a model that writes moves: masses of every spelling are added up."""
+    words = "edit --checkpoint bigram --probe bigram-board --dataset sample:test --games 3 --per-game 4 --samples 1"
+    folder = shutil.copytree(world, tmp_path / "world")
+    assert reproduced_under_another_hash_seed(folder, *words.split())["same"] > 3 * 4
 
 
 def test_a_state_has_every_condition_or_a_reason(edited):
