@@ -134,8 +134,8 @@ def order_of(
     """The order, with what was asked of the executor; what was not is the default."""
     from chessreg.scheduling.launch import Order
 
-    on = queueing.get("on") or "local"
-    if queueing.get("address"):
+    on = "local" if queueing.get("on") is None else queueing["on"]
+    if queueing.get("address") is not None:
         if on != "ray":
             raise BadInputError("--address goes with --on ray")
         on = f"ray:{queueing['address']}"

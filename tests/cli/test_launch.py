@@ -174,6 +174,7 @@ shards = 1
         (["launch", "nothing"], 3, "no kind of experiment"),
         (["launch", "gone.toml"], 3, "does not exist"),
         (["launch", str(GATED) + ":Gated", "--on", "moon"], 3, "no executor"),
+        (["launch", str(GATED) + ":Gated", "--on", ""], 3, "no executor ''"),
         (["launch", str(GATED) + ":Gated", "--on", "local:x"], 4, "nothing after a colon"),
         (["launch", str(GATED) + ":Gated", "--shards", "0"], 4, "shards"),
         (["launch", str(GATED) + ":Gated", "--count", "0"], 4, "nothing to do"),
