@@ -16,10 +16,11 @@ from sqlalchemy import select
 from chessreg.registry import tables
 from chessreg.registry.machine import pid_start
 from chessreg.runs.kind import kind
-from chessreg.scheduling.executors.local import LocalExecutor
 from chessreg.scheduling.launch import Order, launch
 from chessreg.scheduling.supervisor import Supervisor
 from chessreg.session import Session
+
+from .forking import ForkingExecutor
 
 GATED = str(Path(__file__).parent.parent / "kinds" / "gated_kind.py")
 
@@ -35,9 +36,7 @@ class Desk:
 
     def next_supervisor(self) -> Supervisor:
         self.supervisor = Supervisor(self.session.database, self.session.store)
-        executor = LocalExecutor(read=list, grace=1.0)
-        executor.slots.cores = 4  # also on a machine with one
-        self.supervisor.executors["local"] = executor
+        self.supervisor.executors["local"] = ForkingExecutor()
         return self.supervisor
 
     def launch(self, *orders: Order) -> list[Any]:

@@ -14,6 +14,7 @@ from chessreg.registry.tables import Job, MetricPoint
 from chessreg.runs.ingest import ingest
 from chessreg.scheduling import launch as launching
 from chessreg.scheduling import queue
+from chessreg.scheduling.executors.local import LocalExecutor
 from chessreg.session import open_session
 
 from ..postgres import postgres as postgres
@@ -89,6 +90,7 @@ def test_retry_beside_an_active_job_does_nothing(desk):
 
 def test_a_job_runs_this_machines_interpreter_on_this_machines_packages(desk):
     """Whatever its row says, and whatever lies in the folder that the row names."""
+    desk.supervisor.executors["local"] = LocalExecutor()
     desk.open_gate()
     desk.launch(desk.order(count=2))
     package = desk.folder / "chessreg"

@@ -18,12 +18,12 @@ from chessreg.registry.machine import pid_start
 from chessreg.registry.tables import Job
 from chessreg.runs.kind import kind
 from chessreg.scheduling import status
-from chessreg.scheduling.executors.local import LocalExecutor
 from chessreg.scheduling.launch import Order, launch
 from chessreg.scheduling.supervisor import Supervisor
 from chessreg.session import Session, open_session
 
 from ..conftest import SHARED, shared
+from ..scheduling.forking import ForkingExecutor
 from .worlds import TOY
 
 GATED = str(Path(__file__).parent.parent / "kinds" / "gated_kind.py")
@@ -36,9 +36,7 @@ class Queue:
     def __init__(self, folder: Path, session: Session) -> None:
         self.folder, self.session = folder, session
         self.supervisor = Supervisor(session.database, session.store)
-        executor = LocalExecutor(read=list, grace=1.0)
-        executor.slots.cores = 4
-        self.supervisor.executors["local"] = executor
+        self.supervisor.executors["local"] = ForkingExecutor()
 
     @property
     def gate(self) -> Path:

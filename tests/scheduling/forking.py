@@ -1,0 +1,55 @@
+"""The local executor with workers that are forks: seconds less than an interpreter that imports all anew."""
+
+from __future__ import annotations
+
+import os
+import sys
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from chessreg.scheduling import worker
+from chessreg.scheduling.executors import Seen, Work
+from chessreg.scheduling.executors.local import LocalExecutor, Slot, handle_of, kill_group
+
+from ..forked import FORKED
+
+
+def do(folder: Path, cwd: Path, env: dict[str, str], log: Path) -> None:
+    """What `python -m chessreg.scheduling.worker` does, in a session of its own."""
+    os.setsid()
+    for stream in (1, 2):
+        os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), stream)
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(cwd)
+    sys.exit(worker.main(folder / "work.json"))
+
+
+class ForkingExecutor(LocalExecutor):
+    """Real processes with real pids in sessions of their own. Tests of executors and of `launch` begin interpreters."""
+
+    def __init__(self) -> None:
+        super().__init__(read=list, grace=1.0)
+        self.slots.cores = 4  # also on a machine with one
+        self._forks: dict[str, BaseProcess] = {}
+
+    def _start(self, work: Work, slot: Slot) -> str:
+        work.folder.mkdir(parents=True, exist_ok=True)
+        env = {**os.environ, **work.env, **slot.env}
+        fork = FORKED.Process(target=do, args=(work.folder, work.cwd, env, work.log))
+        fork.start()
+        assert fork.pid
+        handle = handle_of(fork.pid, work.log, slot)
+        self._forks[handle] = fork
+        self.slots.take(handle, slot)
+        return handle
+
+    def _look(self, handle: str) -> Seen:
+        fork = self._forks.get(handle)
+        if fork is None:  # of an earlier supervisor
+            return super()._look(handle)
+        if fork.exitcode is None:
+            return Seen("running")
+        assert fork.pid
+        kill_group(fork.pid)
+        return self._end(handle, self._exit(fork.exitcode))
