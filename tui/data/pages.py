@@ -49,12 +49,19 @@ class Listed:
         return Listed(table_filter.narrowed(self.rows, view))
 
 
+def by_words_above(view: View) -> Pages:
+    """In place of `narrowed`, of a list that has words of its own."""
+    raise BadInputError("this list is narrowed by the words above it")
+
+
 class KeysetPages:
     """The rows of one table, in the order of a unique key, newest or lowest first.
 
     A page is found by the key it begins with. Keys of pages that were read are remembered; another page is reached
     from the nearest of them, from either end: the first and the last page of a million rows cost the same.
     """
+
+    narrowed = staticmethod(by_words_above)
 
     def __init__(
         self,
@@ -66,10 +73,7 @@ class KeysetPages:
         descending: bool = False,
         rows: Callable[[Any, list[Any]], Sequence[Row]],
         count: int | None = None,
-        field: Callable[[str], Any] = lambda name: None,
     ) -> None:
-        """`field(name)` is what a filter and an order call so, in SQL; None where there is no such column."""
-        self._session, self._field = session, field
         self._database, self._table, self._key = session.database, table, tuple(key)
         self._where, self._descending, self._rows = tuple(where), descending, rows
         self._starts: dict[int, tuple[Any, ...]] = {}
@@ -89,15 +93,6 @@ class KeysetPages:
             if records:
                 self._starts[number] = tuple(getattr(records[0], column.key) for column in self._key)
             return self._rows(sql, records)
-
-    def narrowed(self, view: View) -> Pages:
-        where = [*self._where, *table_filter.conditions(view, self._field, self._database.dialect)]
-        if view.sort:
-            return SortedPages(self._session, self._table, self._key, where, self._field, view, self._rows)
-        return KeysetPages(
-            self._session, self._table, self._key, where=where, descending=self._descending, rows=self._rows,
-            field=self._field,
-        )  # fmt: skip
 
     def _from_end(self, number: int) -> bool:
         begin = self._nearest(number)
@@ -136,14 +131,15 @@ def stretches(
     descending: bool = False,
     cut: Sequence[Any] = (),
 ) -> Iterator[KeysetPages | None]:
-    """The rows of one table that fit, in the order of a unique key, for JoinedPages: STRETCH rows are looked at for
-    each source, after which there is a pause. They are cut by `cut`: the key, or the columns that it begins with."""
-    cut = tuple(cut or key)
+    """The rows of one table that fit, in the order of a unique key, for JoinedPages. The first source looks at STRETCH
+    rows, later ones at up to eight times as many, as a condition may cost something each time that it is asked; there
+    is a pause for every STRETCH rows. They are cut by `cut`: the key, or the columns that it begins with."""
+    cut, size = tuple(cut or key), JoinedPages.STRETCH
     order = [column.desc() if descending else column.asc() for column in cut]
     whole, begin = tuple_(*cut), list[ColumnElement[bool]]()
     while True:
         with session.database.read() as sql:
-            last_one = select(*cut).where(*where, *begin).order_by(*order).limit(1).offset(JoinedPages.STRETCH - 1)
+            last_one = select(*cut).where(*where, *begin).order_by(*order).limit(1).offset(size - 1)
             last, its = sql.execute(last_one).first(), [*where, *begin]
             if last is not None:
                 bound = tuple_(*(literal(value, column.type) for value, column in zip(last, cut, strict=True)))
@@ -153,7 +149,8 @@ def stretches(
         yield KeysetPages(session, table, key, where=[*its, *fits], descending=descending, rows=rows, count=count)
         if last is None:
             return
-        yield None
+        yield from [None] * (size // JoinedPages.STRETCH)
+        size = min(2 * size, 8 * JoinedPages.STRETCH)
 
 
 class SortedPages:
@@ -172,18 +169,20 @@ class SortedPages:
         field: Callable[[str], Any],
         view: View,
         rows: Callable[[Any, list[Any]], Sequence[Row]],
+        narrow: Callable[[View], Pages],
     ) -> None:
+        """`field(name)` is what a filter and an order call so, in SQL; None where there is no such column."""
         value = field(view.sort)
         if isinstance(value, table_filter.Worked):
             value = value.value
         if value is None:
             raise BadInputError(f"rows are not sorted by {view.sort.replace('_', ' ')}", "> takes the next column")
-        self._session, self._table, self._key, self._where = session, table, tuple(key), tuple(where)
+        self._session, self._table, self._where, self.narrowed = session, table, tuple(where), narrow
         attempt = getattr(table, "attempt_id", None)  # a UUID of version 7: by time
-        self._ties = self._key if attempt is None else (attempt, *self._key)
+        self._ties = tuple(key) if attempt is None else (attempt, *key)
         if isinstance(value.type, String):  # as people look for it, not by capitals first
             value = func.lower(value)
-        self._field, self._view, self._rows, self._value = field, view, rows, value
+        self._view, self._rows, self._value = view, rows, value
         with session.database.read() as sql:
             self.count = sql.scalar(select(func.count()).select_from(table).where(*self._where)) or 0
 
@@ -207,13 +206,6 @@ class SortedPages:
             if turned:
                 records.reverse()
             return self._rows(sql, records)
-
-    def narrowed(self, view: View) -> Pages:
-        whole = KeysetPages(
-            self._session, self._table, self._key, where=self._where, rows=self._rows, count=self.count,
-            field=self._field,
-        )  # fmt: skip
-        return whole.narrowed(view)
 
 
 class JoinedPages:

@@ -115,7 +115,7 @@ def results(session: Session, result_table: str, run_id: UUID | None = None) -> 
         fits = conditions(view, field, session.database.dialect)
         if view.sort:
             where = [*([] if run_id is None else [table.run_id == run_id]), *fits]
-            return SortedPages(session, table, key_of(result_table), where, field, view, rows)
+            return SortedPages(session, table, key_of(result_table), where, field, view, rows, narrowed)
         return fitting(fits)
 
     key = key_of(result_table)[1:]  # of one run

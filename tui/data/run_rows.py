@@ -9,17 +9,15 @@ from uuid import UUID
 
 from sqlalchemy import func, select
 
-from chessreg.errors import BadInputError
 from chessreg.registry import identity, lineage, names, read, run_filter, tables
 from tui import show
 from tui.columns import Column
-from tui.data.pages import ChosenPages, JoinedPages, KeysetPages, Pages, Row, stretches
+from tui.data.pages import ChosenPages, JoinedPages, KeysetPages, Pages, Row, by_words_above, stretches
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
 
     from chessreg.session import Session
-    from tui.data.table_filter import View
 
 
 def runs(session: Session, text: str = "", sort: str = run_filter.NEWEST_FIRST, metrics: Sequence[str] = ()) -> Pages:
@@ -40,11 +38,8 @@ def runs(session: Session, text: str = "", sort: str = run_filter.NEWEST_FIRST, 
     key = (run.created_at, run.id)
     if not text.split():
         return KeysetPages(session, run, key, where=fits, descending=True, rows=rows)
-
-    def narrowed(view: View) -> Pages:
-        raise BadInputError("runs are narrowed by the words above their list")
-
-    return JoinedPages(stretches(session, run, key, fits=fits, rows=rows, descending=True, cut=key[:1]), narrowed)
+    parts = stretches(session, run, key, fits=fits, rows=rows, descending=True, cut=key[:1])
+    return JoinedPages(parts, by_words_above)
 
 
 def metric_names(session: Session, ids: Sequence[UUID]) -> list[str]:
