@@ -67,7 +67,7 @@ class QueryResult:
         return frozenset(n for n in names if f"{n}_low" in names and f"{n}_high" in names)
 
     def showing(self, names: Sequence[str]) -> QueryResult:
-        """Only these columns, in this order, each with the ends of its interval.
+        """Only these columns, in this order, each with the ends of its interval; one that is hidden is not any more.
 
         Raises BadInputError for a column that there is not.
         """
@@ -78,7 +78,8 @@ class QueryResult:
                 raise BadInputError(f"there is no column {name!r}", hint)
         ends = {name: [f"{name}_low", f"{name}_high"] if name in self.intervals else [] for name in names}
         kept = dict.fromkeys(column for name in names for column in (name, *ends[name]))
-        return replace(self, table=self.table.select(list(kept)))
+        described = tuple(replace(c, hidden=c.hidden and c.name not in names) for c in self.described)
+        return replace(self, table=self.table.select(list(kept)), described=described)
 
     def cell(self, number: int) -> int:
         """The cell of row `number`, counted from 1. Raises BadInputError for a row that there is not."""

@@ -86,6 +86,8 @@ def test_only_the_columns_that_are_asked_for_with_their_intervals(type_, filled)
     assert out.splitlines()[0] == "intervention,score,score_low,score_high,n"
     code, out, _ = type_("elo", "--show", "intervention,score")
     assert (code, out.split()[:3]) == (0, ["#", "intervention", "score"])
+    code, out, _ = type_("elo", "--show", "checkpoint_id,score")  # a column that else is hidden
+    assert (code, out.split()[:4]) == (0, ["#", "checkpoint", "id", "score"])
     code, out, err = type_("elo", "--show", "scor")
     assert (code, out) == (4, "")
     assert err == "error: there is no column 'scor'\nhint: did you mean score?\n"
