@@ -268,7 +268,7 @@ async def test_rooms_and_breadcrumbs_are_clicked(drive: Any) -> None:
 
 
 async def test_the_palette_finds_everything_and_what_is_used_comes_first(drive: Any) -> None:
-    async with drive(size=(140, 40)) as driver:
+    async with drive(size=(140, 60)) as driver:
 
         async def choose(words: str) -> None:
             await driver.press("ctrl+p")
