@@ -243,7 +243,7 @@ def test_nothing_is_pooled_that_differs(database, make):
                   {"policy": "legal"}):  # fmt: skip
         make.play(checkpoint, [WON] * 2, **(common | other))
     make.play(checkpoint, [WON] * 2, intervention=make.intervention(checkpoint, scale=2), **common)
-    make.play(checkpoint, [WON] * 2, intervention=make.intervention(checkpoint, scale=-2, positions="last"), **common)
+    make.play(checkpoint, [WON] * 2, intervention=make.intervention(checkpoint, scale=-2, token_mask="last"), **common)
     rows = ask(database)
     assert [row["n"] for row in rows] == [2] * 9
     assert [r["intervention"] for r in rows if r["intervention"] != "none"] == [
