@@ -11,6 +11,7 @@ import pytest
 from chessreg.cli.root import run_command_line
 from chessreg.registry import read, run_filter
 from chessreg.session import Session, open_session
+from tui.data.pages import JoinedPages, counted
 from tui.screens.dialogs import Prompt
 from tui.screens.runs import ColumnsScreen
 from tui.widgets.table import PageTable
@@ -44,6 +45,23 @@ async def test_filters_show_what_the_command_finds(drive, study: Session, studie
         await driver.press("y")
         assert driver.app.clipboard.startswith("chessreg runs list ")
         assert words.split()[0] in driver.app.clipboard
+
+
+async def test_runs_that_are_looked_at_a_few_at_a_time_are_all_there_in_the_end(
+    drive, studied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("STRETCH", 1), ("PAUSES", 1)):
+        monkeypatch.setattr(JoinedPages, name, value)
+    async with drive(studied, size=(120, 40)) as driver:
+        table = driver.screen.query_one(PageTable)
+        every = table.count
+        await driver.press("slash")
+        await driver.type("kind:cache")
+        await driver.press("enter")
+        await driver.once(lambda: counted(table.source), "the count")
+        await driver.until(f"4 of {every} runs")
+        await driver.once(lambda: all(table.row(n) for n in range(4)), "the rows")
+        assert [table.row(n)["kind"] for n in range(table.count)] == ["cache"] * 4
 
 
 async def test_any_column_sorts_and_turns_round(drive, study: Session, studied: Path) -> None:
