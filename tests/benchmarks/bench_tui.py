@@ -123,7 +123,7 @@ def run_row(n: int, spec_hash: str) -> dict[str, Any]:
             "layers": list(range(8)), "learning_rate": 0.001, "label": "piece", "positions": "dots"}  # fmt: skip
     return {
         "id": uuid_of(spec_hash), "kind": KINDS[n % len(KINDS)], "version": 1, "spec": spec, "spec_hash": spec_hash,
-        "given": ["games"], "units": 100, "created_at": NOW + timedelta(seconds=n),
+        "explicit": ["games"], "units": 100, "created_at": NOW + timedelta(seconds=n),
         "completed_at": NOW if n % 50 else None,
     }  # fmt: skip
 
