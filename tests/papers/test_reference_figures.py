@@ -111,20 +111,29 @@ def test_strong_edits_of_either_sign_cost_points():
         assert interval(np.array([score[opening] - plain[opening] for opening in plain]))[1] < 0
 
 
-def test_the_controls_that_have_played_are_told_with_their_games():
-    played: dict[tuple[str, int], dict[int, float]] = {}
+def beyond(layers: str, scale: float, control: str) -> tuple[float, float, float]:
+    """The vector's score less its control's, of five directions on the same 80 openings: both are resampled."""
+    drawn: dict[int, dict[int, float]] = {}
     for game in GAMES:
-        if game["source"] not in ("none", "contrastive"):
-            assert (game["choice"], game["layers"], game["scale"]) == (False, "[3,4,5,6]", -0.8)
-            played.setdefault((game["source"], game["draw"]), {})[game["opening_number"]] = game["points"]
-    assert {arm: len(points) for arm, points in played.items()} == {("shuffled", 1): 80, ("shuffled", 2): 80}
-    first, second = played.values()
-    means = [f"{np.mean(list(points.values())):.3f}" for points in played.values()]
-    assert says("have played, 80 games each:", means[0], "and", means[1] + ";")
-    arm = points(False, "contrastive", "[3,4,5,6]", -0.8)
-    difference = np.array([arm[opening] - (first[opening] + second[opening]) / 2 for opening in first])
-    [bounds] = re.findall(rf"it scores {difference.mean():.3f} \[([^\]]+)\] above their mean", RESULTS)
-    assert [float(bound) for bound in bounds.split(", ")] == pytest.approx(interval(difference), abs=0.006)
+        if (game["choice"], game["source"], game["layers"], game["scale"]) == (False, control, layers, scale):
+            drawn.setdefault(game["draw"], {})[game["opening_number"]] = game["points"]
+    assert {draw: len(scores) for draw, scores in drawn.items()} == dict.fromkeys(range(1, 6), 80)
+    arm = points(False, "contrastive", layers, scale)
+    differences = np.array([[arm[opening] - scores[opening] for opening in range(80)] for scores in drawn.values()])
+    rng = np.random.default_rng(0)
+    directions, openings = rng.integers(0, 5, (4000, 5, 1)), rng.integers(0, 80, (4000, 1, 80))
+    low, high = np.quantile(differences[directions, openings].mean((1, 2)), [0.025, 0.975])
+    return differences.mean(), low, high
+
+
+@pytest.mark.parametrize("control", ["random", "shuffled"])
+@pytest.mark.parametrize(("layers", "scale", "name"), ARMS)
+def test_neither_sign_is_apart_from_its_controls(layers, scale, name, control):
+    value, low, high = beyond(layers, scale, control)
+    sign = "negative" if scale < 0 else "positive"
+    [cells] = re.findall(rf"\| {sign} \({name}\) minus {control} \| (-?[\d.]+) \[(-?[\d.]+), (-?[\d.]+)\] \|", RESULTS)
+    assert [float(cell) for cell in cells] == pytest.approx([value, low, high], abs=0.006)
+    assert low < 0 < high
 
 
 def test_the_earlier_runs_vector_does_what_shuffled_labels_do():
