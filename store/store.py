@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from store import artefacts, files
@@ -128,6 +128,17 @@ class Store:
     def stage(self, kind: str) -> AbstractContextManager[Path]:
         """A fresh folder to write an artefact of this kind into; see artefacts.stage."""
         return artefacts.stage(self, kind)
+
+    @contextmanager
+    def scratch(self, kind: str) -> Iterator[Path]:
+        """A folder in `tmp/` for as long as the block lasts. What a kill leaves of it is listed by `stale_staging`."""
+        self.require_writable()
+        folder = files.staging_path(self.tmp, kind)
+        try:
+            folder.mkdir()  # in here: Ctrl-C may come as soon as it is there
+            yield folder
+        finally:
+            files.discard(folder)
 
     def publish(self, folder: Path, expect: str | None = None) -> Artefact:
         """Make a staged folder an artefact; see artefacts.publish."""

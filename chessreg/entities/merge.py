@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid5
 
@@ -78,8 +77,8 @@ def opened(url: str, store: Store) -> Iterator[Database]:
         with Database.open(url, create=False) as there:
             yield there
         return
-    with TemporaryDirectory(prefix="merge-", dir=store.tmp) as folder:
-        copy = migrations.backup(place, Path(folder) / "registry.db")
+    with store.scratch("merge") as folder:
+        copy = migrations.backup(place, folder / "registry.db")
         migrations.upgrade(copy)
         with Database.open(copy, create=False) as there:
             yield there

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import shlex
-import tempfile
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -283,8 +281,7 @@ def apart(database: Database, store: Store, run_id: UUID, *, with_itself: bool =
     options = build(
         kind.options, {name: value for name, value in recorded_options.items() if name in kind.options.model_fields}
     )
-    with tempfile.TemporaryDirectory(prefix="chessreg-again-", dir=store.tmp) as folder:
-        home = Path(folder)
+    with store.scratch("reproduce") as home:
         scratch = StoreOf.create(home / "store")
         for item in needed:
             link(store, scratch, item)

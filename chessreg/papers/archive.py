@@ -13,7 +13,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
@@ -49,8 +48,7 @@ def save(work: Work, path: Path) -> dict[str, Any]:
         raise NotFoundError("nothing of this paper is here yet", "leave out --save to do it")
     wanted = bytes_to_come(work, [name for name, planned in plan.items() if not planned.done], runs)
     session = work.session
-    with TemporaryDirectory(prefix="paper-", dir=session.store.tmp) as folder:
-        root = Path(folder)
+    with session.store.scratch("paper") as root:
         export_runs(session.database, root / ROWS, set(runs.values()))
         there = Store.create(root / BYTES)
         for item in wanted:
@@ -63,7 +61,7 @@ def save(work: Work, path: Path) -> dict[str, Any]:
 
 def load(work: Work, path: Path) -> MergeReport:
     """Take in what `save` wrote. A second time does nothing. Raises NotFoundError or BadInputError for another file."""
-    with unpacked(path, work.session.store.tmp) as root:
+    with unpacked(path, work.session.store) as root:
         try:
             about = json.loads((root / ABOUT).read_text())
             tag = str(about["tag"])
@@ -143,10 +141,10 @@ def write_zip(root: Path, path: Path) -> None:
 
 
 @contextmanager
-def unpacked(path: Path, beside: Path) -> Iterator[Path]:
+def unpacked(path: Path, store: Store) -> Iterator[Path]:
     """A folder with what the zip file holds, as long as the block lasts. It may come from others: only plain files of
     the names that `save` gives are unpacked."""
-    with TemporaryDirectory(prefix="paper-", dir=beside) as folder:
+    with store.scratch("paper") as folder:
         try:
             with ZipFile(path) as archive:
                 listed = [info for info in archive.infolist() if not info.is_dir()]
@@ -156,7 +154,7 @@ def unpacked(path: Path, beside: Path) -> Iterator[Path]:
                 if sum(info.file_size for info in listed) > MOST_BYTES:
                     raise BadInputError(f"{path} would unpack to more than {MOST_BYTES >> 30} GiB")
                 for info in listed:
-                    target = Path(folder) / info.filename
+                    target = folder / info.filename
                     target.parent.mkdir(parents=True, exist_ok=True)
                     with archive.open(info) as source, target.open("wb") as out:
                         shutil.copyfileobj(source, out)
@@ -164,4 +162,4 @@ def unpacked(path: Path, beside: Path) -> Iterator[Path]:
             raise NotFoundError(f"{path} does not exist") from error
         except (BadZipFile, OSError, RuntimeError, NotImplementedError, EOFError) as error:
             raise BadInputError(f"{path} is no saved paper: {error}") from error
-        yield Path(folder)
+        yield folder

@@ -111,11 +111,12 @@ def test_importing_the_store_is_light() -> None:
     assert not loaded & {"zarr", "numpy", "pyarrow", "zstandard", "torch", "chess", "sqlalchemy", "chessreg"}
 
 
-def test_what_a_killed_writer_left_is_listed_and_cleaned(store: Store) -> None:
+@pytest.mark.parametrize("folder", ["stage", "scratch"])
+def test_what_a_killed_writer_left_is_listed_and_cleaned(store: Store, folder: str) -> None:
     code = f"""
 import os, signal
 from store import Store
-with Store({str(store.root)!r}).stage("probe") as folder:
+with Store({str(store.root)!r}).{folder}("probe") as folder:
     (folder / "weights").write_bytes(b"half")
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -131,6 +132,12 @@ with Store({str(store.root)!r}).stage("probe") as folder:
     assert left.age == pytest.approx(2 * 86_400, abs=60)
     assert [staging.path for staging in store.clean_staging()] == [left.path]
     assert not left.path.exists()
+
+
+def test_scratch_is_gone_after_its_block(store: Store) -> None:
+    with store.scratch("merge") as folder:
+        (folder / "registry.db").write_bytes(b"copy")
+    assert list(store.tmp.iterdir()) == []
 
 
 def test_the_staging_of_a_living_process_is_never_cleaned(store: Store) -> None:

@@ -94,7 +94,7 @@ def results(session: Session, result_table: str, run_id: UUID | None = None) -> 
             return
         ids, some, looked = runs_with(session, table), 1, 0
         while ids:  # more and more runs are counted at once, as the first rows are waited for
-            counts = counted(session, table, ids[:some], fits)
+            counts = counts_of(session, table, ids[:some], fits)
             if counts is None and some > 1:
                 some = max(1, some // 4)
                 continue
@@ -132,7 +132,7 @@ class Counts(NamedTuple):
     fitting: int
 
 
-def counted(
+def counts_of(
     session: Session, table: Any, ids: Sequence[UUID], fits: Sequence[ColumnElement[bool]]
 ) -> dict[UUID, Counts] | None:
     """The rows of each of these runs; None where they are more than STRETCH, which are looked at in parts."""
