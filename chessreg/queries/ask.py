@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -51,7 +52,8 @@ def run_query(
     if question.result_where:
         table = engine.over(table, f"SELECT * FROM result WHERE {question.result_where} ORDER BY cell", timeout)
     meta = metadata(engine, answer, table.num_rows, entry.digest, question.meta)
-    notes = [*warnings(table), *remarks(entry, table.num_rows, answer["left out"], scope)]
+    skipped = "" if table.num_rows else all_skipped(question, timeout)
+    notes = [*warnings(table), *remarks(entry, table.num_rows, answer["left out"], scope, skipped)]
     cells = table["cell"].to_pylist()
     return QueryResult(table.drop_columns(["cell"]), meta, notes, entry, cells, entry.columns)
 
@@ -296,8 +298,26 @@ def warnings(table: pa.Table) -> list[str]:
     return [f"row{'s' * (len(which) > 1)} {', '.join(which)}: {text}" for text, which in rows.items()]
 
 
-def remarks(entry: Entry, rows: int, counts: pa.Table, scope: Scope) -> list[str]:
-    """What the reader should know beside the table."""
+def all_skipped(question: Question, timeout: float | None) -> str:
+    """Why the runs in scope give no row, where they skipped every state: how many for which reason, and what to try.
+    Empty for other runs, and for a query without the statement `skipped`."""
+    if "skipped" not in question.entry.statements:
+        return ""
+    rows = question.engine.answer({"": question.statement("skipped")}, question.parameters, timeout)[""].to_pylist()
+    if not rows:
+        return ""
+    reasons: Counter[str] = Counter()
+    for row in rows:
+        reasons[row["reason"]] += row["states"]
+    counted = ", ".join(f"{states:,} because {reason}" for reason, states in reasons.most_common())
+    runs = list(dict.fromkeys(row["run"] for row in rows))
+    of = f"run {runs[0]}" if len(runs) == 1 else f"{len(runs)} runs ({', '.join(runs[:3])}{', …' * (len(runs) > 3)})"
+    hints = " or ".join(dict.fromkeys(row["hint"] for row in rows if row["hint"]))
+    return f"every state of {of} was skipped: {counted}{'; try ' * bool(hints)}{hints}"
+
+
+def remarks(entry: Entry, rows: int, counts: pa.Table, scope: Scope, skipped: str = "") -> list[str]:
+    """What the reader should know beside the table. `skipped`: why it has no rows, where `all_skipped` knows."""
     left = counts.to_pylist()[0]
     reasons = {"unfinished": "not complete (--partial shows them)", "archived": "archived", "invalid": "invalid"}
     counted = [f"{left[name]} {way}" for name, way in reasons.items() if left[name]]
@@ -307,7 +327,7 @@ def remarks(entry: Entry, rows: int, counts: pa.Table, scope: Scope) -> list[str
     if not rows:
         fits = "nothing fits this scope" if scope.options_set() else "nothing to show yet"
         fits = fits if left["runs"] else "no runs yet"
-        notes.insert(0, f"{fits}; {entry.made_by} makes what this table shows")
+        notes.insert(0, skipped or f"{fits}; {entry.made_by} makes what this table shows")
         if not left["runs"]:
             notes.insert(1, f"columns: {', '.join(column.name for column in entry.columns if not column.hidden)}")
     return notes

@@ -101,6 +101,27 @@ SELECT i.id AS intervention_id, i.checkpoint_id, i.source, i.scale, i.scale_rule
 FROM intervention AS i
 LEFT JOIN run AS v ON v.kind = 'vector' AND 'run:' || v.spec_hash = json_extract_string(i.input_references, '$[0]')
 
+-- view: skipped_edits
+-- What edit runs left out where they left out every state, by reason, and what to do about it.
+SELECT r.run_id, r.run, coalesce(json_extract_string(r.spec, '$.measure'), 'moves') AS measure, s.states,
+       CASE s.reason WHEN 'illegal' THEN 'the model''s most probable move is illegal'
+            WHEN 'no square' THEN 'its most probable token names no square'
+            WHEN 'empty' THEN 'its most probable token names an empty square'
+            WHEN 'king' THEN 'the king is about to move'
+            WHEN 'no moves' THEN 'the modified board has no legal move'
+            WHEN 'too long' THEN 'the game up to there is longer than the model''s context'
+            WHEN 'too short' THEN 'the game ends before the later board'
+            ELSE coalesce(s.reason, 'unknown') END AS reason,
+       CASE s.reason WHEN 'king' THEN '--king include' WHEN 'no moves' THEN '--guard author'
+            WHEN 'too long' THEN 'states earlier in the game' WHEN 'too short' THEN 'a smaller --future, or longer games'
+            WHEN 'illegal' THEN 'a --checkpoint that plays legal moves'
+            WHEN 'no square' THEN 'a --checkpoint that plays legal moves'
+            WHEN 'empty' THEN 'a --checkpoint that plays legal moves' END AS hint
+FROM (SELECT run_id, json_extract_string(detail, '$.skipped') AS reason, count(*) AS states FROM trial
+      WHERE condition = 'skipped' AND run_id NOT IN (SELECT run_id FROM trial WHERE condition <> 'skipped')
+      GROUP BY ALL) AS s
+JOIN runs AS r ON r.run_id = s.run_id AND r.kind = 'edit'
+
 -- view: probes
 -- Every probe, with the number of the phase that it is of; NULL: of every phase.
 SELECT p.* EXCLUDE (detail), TRY_CAST(json_extract_string(p.detail, '$.phase') AS BIGINT) AS phase FROM probe AS p

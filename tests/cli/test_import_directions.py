@@ -95,7 +95,7 @@ def test_names_tell_what_bare_tensors_do_not(here: Any, tmp_path: Path) -> None:
     assert (row["layer"], row["label"], row["train_games"], row["positions"]) == (1, "piece", None, "unknown")
     nameless = path.rename(tmp_path / "probe.pth")
     assert here("import", "probe", nameless) == 4
-    assert "does not say its layer" in here.err
+    assert f"{nameless} does not say its layer" in here.err
     assert here("import", "probe", nameless, "--layers", "1") == 4
     assert "residual convention" in here.err
     same = here.json("import", "probe", nameless, "--layers", "1", "--model", MODEL, "--label", "piece")
@@ -111,15 +111,17 @@ def test_refusals_leave_nothing_behind(here: Any, tmp_path: Path, world: Path) -
     torch.save({**LOGGED, "layer": 0, "linear_probe": random(1, 32, 1, 1, 2), "x": Bomb()}, bomb)
     assert here("import", "checkpoint", world / "twin", "--name", "small") == 0
     wide = {"linear_probe": random(1, 64, 8, 8, 13)}
+    first, second, deep = probe_file(tmp_path, 0), probe_file(tmp_path, 0), probe_file(tmp_path, 5)
     before = here.state()
     for words, status, message in (
         (("probe", bomb), 4, "would execute code"),
         (("probe", tmp_path / "no.pth"), 3, "no file"),
-        (("probe", probe_file(tmp_path, 0), probe_file(tmp_path, 0)), 4, "two files are of layer 0"),
+        (("probe", first, second), 4, f"{first} and {second} are both of layer 0"),
+        (("probe", first, deep, "--layers", "0,4"), 4, f"{deep} says that it is of layer 5, not 4"),
         (("probe", probe_file(tmp_path, 0), probe_file(tmp_path, 1, model_name="x")), 4, "different models"),
         (("probe", probe_file(tmp_path, 0, **wide), "--checkpoint", "small"), 4, "d_model 64"),
         (("probe", probe_file(tmp_path, 0, n_layers=8), "--checkpoint", "small"), 4, "8 layers"),
-        (("probe", probe_file(tmp_path, 5), "--checkpoint", "small"), 4, "layer 5"),
+        (("probe", deep, "--checkpoint", "small"), 4, f"{deep} is of layer 5"),
         (("probe", probe_file(tmp_path, 0), "--checkpoint", "nobody"), 3, "nobody"),
         (("vector", probe_file(tmp_path, 0)), 4, "64 squares"),
     ):

@@ -129,6 +129,11 @@ def test_an_import_names_place_and_phase_and_refuses_what_does_not_go_together(s
         ([paths[0], other], {}, "of different phases: 1, 2"),
         (paths, {"layers": (3, 4)}, r"the paths say --layers \(0, 1\), not \(3, 4\)"),
         (paths, {"phase": 0}, "the paths say --phase 2, not 0"),
+        (
+            [paths[0], saved(tmp_path, "plain.safetensors")],
+            {},
+            f"{tmp_path / 'plain.safetensors'} does not say its layer",
+        ),
     ):
         with pytest.raises(BadInputError, match=why):
             spec_of(ImportedProbe, files, session.inputs, **options)

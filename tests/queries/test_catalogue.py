@@ -22,8 +22,12 @@ EVERY = [entry.title for entry in entries()]
 def test_every_statement_says_a_total_order(title, empty):
     entry, engine = find(title), engine_of(empty)
     question = Question(engine, entry, Scope(), filters(empty, Scope()), "paper")
-    keys = {"table": ["cell"], "rows": ["run_place", "unit"]}  # never by a run's id, which is a hash
-    for name in {"table", "clusters", "rows"} & entry.statements.keys():
+    keys = {
+        "table": ["cell"],
+        "rows": ["run_place", "unit"],
+        "skipped": ["states", "run", "reason", "hint"],
+    }  # never by a run's id, which is a hash
+    for name in {"table", "clusters", "rows", "skipped"} & entry.statements.keys():
         tree = parsed(engine.parser(), question.statement(name))
         [order] = [m for m in tree["statements"][0]["node"]["modifiers"] if m["type"] == "ORDER_MODIFIER"]
         said = [o["expression"] for o in order["orders"]]

@@ -104,3 +104,37 @@ def test_it_is_plotted_as_effect_over_damage_and_the_frontier_alone(sweep, datab
         drawn = sorted(tuple(xy) for line in axis.get_lines() for xy in line.get_xydata().tolist() if len(xy) == 2)
         assert {(10.0, 50.0), (20.0, 70.0)} <= set(drawn)
         assert ((30.0, 60.0) in drawn) == whole
+
+
+def test_where_every_state_was_skipped_it_says_why_and_what_to_try(make, database):
+    skipped = {"illegal": 3, "king": 1}
+    run = make.run("edit", 4, checkpoint=make.checkpoint("model"), name="silent")
+    reasons = [reason for reason, states in skipped.items() for _ in range(states)]
+    make.add(
+        *(
+            tables.Trial(
+                run_id=run.id, unit=unit, condition="skipped", sample=-1, attempt_id=run.attempt_id, item=unit, ply=4,
+                fen="position", text="?", detail={"skipped": reason},
+            )
+            for unit, reason in enumerate(reasons)
+        )
+    )  # fmt: skip
+    said = (
+        "every state of run silent was skipped: 3 because the model's most probable move is illegal, "
+        "1 because the king is about to move; try a --checkpoint that plays legal moves or --king include"
+    )
+    for title in ("edit specificity", "board intervention legality", "best board edit"):
+        assert run_query(database, title).notes[0] == said
+    assert "skipped" not in run_query(database, "legal move mass by edit").notes[0]  # of runs that read the next token
+
+
+def test_where_some_states_were_skipped_their_table_is_not_said_to_be_empty_for_it(sweep, make, database):
+    run = sweep()
+    make.add(
+        tables.Trial(
+            run_id=run.id, unit=4, condition="skipped", sample=-1, attempt_id=run.attempt_id, item=3, ply=4,
+            fen="position", text="?", detail={"skipped": "king"},
+        )
+    )  # fmt: skip
+    [note] = run_query(database, "edit specificity", where="states > 100").notes
+    assert note.startswith("nothing fits this scope")

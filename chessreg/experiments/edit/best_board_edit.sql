@@ -36,6 +36,11 @@
 --   greedy_modified = percent(greedy_modified, greedy)
 --   delta_modified = percent_difference(modified, samples, base_modified, base_samples)
 
+-- statement: skipped
+SELECT run, reason, states, hint FROM skipped_edits
+WHERE measure = 'moves' AND run_id IN (SELECT run_id FROM scoped)
+ORDER BY states DESC, run, reason, hint
+
 -- statement: edits
 -- Every edit of the runs in scope that try more than one.
 SELECT run_id, condition, intervention_id, count(*) OVER (PARTITION BY run_id) AS tried

@@ -77,6 +77,11 @@
 --   panels: checkpoint
 --   where: layer IS NOT NULL
 
+-- statement: skipped
+SELECT run, reason, states, hint FROM skipped_edits
+WHERE measure = 'moves' AND run_id IN (SELECT run_id FROM scoped)
+ORDER BY states DESC, run, reason, hint
+
 -- statement: conditions
 -- One row per run, condition and intervention. Random directions random-0, random-1, … are one condition.
 SELECT DISTINCT t.run_id, t.condition, regexp_replace(t.condition, '-[0-9]+$', '') AS kind, t.intervention_id,

@@ -52,6 +52,11 @@
 --   panels: checkpoint
 --   where: frontier
 
+-- statement: skipped
+SELECT run, reason, states, hint FROM skipped_edits
+WHERE measure = 'moves' AND run_id IN (SELECT run_id FROM scoped)
+ORDER BY states DESC, run, reason, hint
+
 -- statement: trials
 -- The greedy row of every state and condition; numbers of conditions and of edits are told by their names.
 SELECT t.run_id, t.unit, t.condition, regexp_replace(t.condition, '-[0-9]+$', '') AS kind, t.intervention_id, t.setting,

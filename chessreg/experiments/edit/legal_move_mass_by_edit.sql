@@ -57,6 +57,11 @@
 --   series: run
 --   panels: checkpoint
 
+-- statement: skipped
+SELECT run, reason, states, hint FROM skipped_edits
+WHERE measure = 'next-token' AND run_id IN (SELECT run_id FROM scoped)
+ORDER BY states DESC, run, reason, hint
+
 -- statement: trials
 -- The row of every case and condition of runs that read the next token; `kind` is the condition without its number.
 SELECT t.run_id, t.unit, t.condition, regexp_replace(t.condition, '-[0-9]+$', '') AS kind, t.intervention_id, t.setting,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -254,14 +255,16 @@ def spec_of(
 
 
 def read_files(kind: type[ImportedProbe] | type[ImportedVector], paths: Sequence[Path]) -> tuple[list[Any], list[Any]]:
-    """What the files hold: with what their names tell, and without."""
+    """What the files hold: with what their names tell, and without. Both are called by their paths in messages."""
     from chessreg.models.importers.directions import read_vector
 
     read: Callable[..., Any] = read_probe if kind is ImportedProbe else read_vector
     for path in paths:
         if not path.is_file():
             raise NotFoundError(f"no file {path}")
-    return [read(path) for path in paths], [read(path, "") for path in paths]
+    named = [read(path) for path in paths]
+    bare = [(path, read(path, "")) for path in paths]
+    return named, [replace(file, origin=replace(file.origin, file=str(path))) for path, file in bare]
 
 
 def emit(task: Task[Any, Any], unit: int, measured: dict[str, Any]) -> None:

@@ -35,10 +35,10 @@ def read_probe(path: Path, name: str | None = None) -> ProbeFile:
 
 
 def probes_fit(spec: ImportedProbeSpec, files: Sequence[ProbeFile]) -> None:
-    for number, file in enumerate(files, 1):
+    for file in files:
         if not (spec.label or file.origin.label):
             shape = " x ".join(map(str, file.weight.shape))
-            raise BadInputError(f"file {number} does not say what its probe ({shape}) reads off", "give --label")
+            raise BadInputError(f"{file.origin.file} does not say what its probe ({shape}) reads off", "give --label")
     if len({spec.label or file.origin.label for file in files}) > 1:
         raise BadInputError("these probes read off different things", "import each label by itself")
 
@@ -62,7 +62,7 @@ def settings_of_paths(
     places = []
     for file, path in zip(files, paths, strict=True):
         if file.origin.residual_index is None:
-            raise BadInputError(f"{path.name} does not say its layer", "its path has layer-NN, or give --layers")
+            raise BadInputError(f"{path} does not say its layer", "its path has layer-NN, or give --layers")
         places.append(hook_point_of(file.origin.residual_index, blocks))
     for what, values in (
         ("hook points", {pattern for pattern, _ in places}),
@@ -111,12 +111,12 @@ def how_made(spec: ImportedVectorSpec, file: VectorFile) -> str:
     if spec.source == "auto" or spec.source == file.source:
         return file.source
     if "probe" in (spec.source, file.source):
-        raise BadInputError(f"a file is of source {file.source}, not {spec.source}", "leave out --source")
+        raise BadInputError(f"{file.origin.file} is of source {file.source}, not {spec.source}", "leave out --source")
     return spec.source
 
 
 def read_all(references: Sequence[str], inputs: Inputs, read: Callable[..., F]) -> list[F]:
-    """Every file, by its content alone: in the store it has no name of its own."""
+    """Every file, by its content alone: in the store it has no name, so messages call it by its number and digest."""
     files: list[F] = []
     for number, reference in enumerate(references, 1):
         path = inputs.store.artefact(inputs.artefact("files", reference).digest).file
@@ -130,9 +130,14 @@ def fit_together(spec: ImportSpec, inputs: Inputs, files: Sequence[ProbeFile | V
     """Raises BadInputError unless the files are of one model, that of the checkpoint if one is named, one a layer."""
     if spec.layers and len(spec.layers) != len(files):
         raise BadInputError(f"{len(files)} files, but {len(spec.layers)} layers", "give one layer a file, in order")
-    layers = [layer_of(spec, unit, file.origin) for unit, file in enumerate(files)]
-    if len(set(layers)) < len(layers):
-        raise BadInputError(f"two files are of layer {max(layers, key=layers.count)}", "import one file a layer")
+    by_layer: dict[int, str] = {}
+    for unit, file in enumerate(files):
+        layer = layer_of(spec, unit, file.origin)
+        if layer in by_layer:
+            raise BadInputError(
+                f"{by_layer[layer]} and {file.origin.file} are both of layer {layer}", "import one file a layer"
+            )
+        by_layer[layer] = file.origin.file
     models = {model_of(spec, file.origin) for file in files}
     if len(models) > 1:
         raise BadInputError(f"these files are of different models: {', '.join(sorted(map(str, models)))}")
@@ -143,7 +148,9 @@ def fit_together(spec: ImportSpec, inputs: Inputs, files: Sequence[ProbeFile | V
 
 def model_of(spec: ImportSpec, origin: Origin) -> str | None:
     if spec.model and origin.model and spec.model != origin.model:
-        raise BadInputError(f"a file says that its model is {origin.model}, not {spec.model}", "leave out --model")
+        raise BadInputError(
+            f"{origin.file} says that its model is {origin.model}, not {spec.model}", "leave out --model"
+        )
     return origin.model or spec.model or None
 
 
@@ -152,10 +159,10 @@ def layer_of(spec: ImportSpec, unit: int, origin: Origin) -> int:
     explicit = spec.layers[unit] if spec.layers else None
     layer = origin.layer if explicit is None else explicit
     if layer is None:
-        raise BadInputError(f"file {unit + 1} does not say its layer", "give --layers, 0-based, one a file")
+        raise BadInputError(f"{origin.file} does not say its layer", "give --layers, 0-based, one a file")
     if explicit is not None and origin.layer is not None and explicit != origin.layer:
         raise BadInputError(
-            f"file {unit + 1} says that it is of layer {origin.layer}, not {explicit}", "leave out --layers"
+            f"{origin.file} says that it is of layer {origin.layer}, not {explicit}", "leave out --layers"
         )
     return layer
 
@@ -169,7 +176,7 @@ def centred_of(spec: ImportSpec, origin: Origin) -> bool:
     model = model_of(spec, origin)
     if model is None:
         raise BadInputError(
-            "a file does not say of which model it is, so its residual convention is not known",
+            f"{origin.file} does not say of which model it is, so its residual convention is not known",
             "give --model, or --residual centred (TransformerLens, folded) or raw",
         )
 
@@ -187,12 +194,18 @@ def checkpoint_of(
     for unit, file in enumerate(files):
         width = len(file.weight if isinstance(file, ProbeFile) else file.vector)
         if width != checkpoint.d_model:
-            raise BadInputError(f"a file is of a model with d_model {width}, {name} has {checkpoint.d_model}")
+            raise BadInputError(
+                f"{file.origin.file} is of a model with d_model {width}, {name} has {checkpoint.d_model}"
+            )
         n_layers = file.origin.n_layers
         if n_layers is not None and n_layers != checkpoint.layers:
-            raise BadInputError(f"a file is of a model with {n_layers} layers, {name} has {checkpoint.layers}")
+            raise BadInputError(
+                f"{file.origin.file} is of a model with {n_layers} layers, {name} has {checkpoint.layers}"
+            )
         if (layer := layer_of(spec, unit, file.origin)) >= checkpoint.layers:
-            raise BadInputError(f"a file is of layer {layer}, {name} has layers 0 to {checkpoint.layers - 1}")
+            raise BadInputError(
+                f"{file.origin.file} is of layer {layer}, {name} has layers 0 to {checkpoint.layers - 1}"
+            )
     return checkpoint
 
 

@@ -41,7 +41,7 @@ def read_probe(path: Path, name: str) -> ProbeFile:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    file_name = Path(name).name or "the file"
+    file_name = name or "the file"
     try:
         tensors = load_file(path)
     except (SafetensorError, KeyError, ValueError, TypeError, OverflowError, RuntimeError) as error:
@@ -81,6 +81,7 @@ def read_probe(path: Path, name: str) -> ProbeFile:
         residual_index=int(index[-1]) if index else None,
         phase=int(phase[-1]) if phase else None,
         raw=True,
+        file=file_name,
     )
     return ProbeFile(np.ascontiguousarray(weights[:, ORDER[label]].transpose(2, 0, 1)), origin)
 

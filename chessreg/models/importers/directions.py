@@ -54,6 +54,7 @@ class Origin:
     residual_index: int | None = None  # Davis's: 0 the embeddings, L the output of the L-th block
     phase: int | None = None  # of the token, in UCI squares
     raw: bool = False  # of Hugging Face's hidden states: nothing is centred
+    file: str = ""  # what messages call the file
 
     @property
     def centred(self) -> bool | None:
@@ -191,6 +192,7 @@ def origin_of(logged: dict[str, Any], name: str) -> Origin:
         positions=positions,
         first_position=None if first is None else int(first),
         logged={key: value for key, value in known.items() if value is not None},
+        file=name,
     )
 
 

@@ -31,6 +31,7 @@ kind in `markov.py` they are `markov.sql` and `markov_*.sql`. A file has a heade
     -- statement: table        one row per cell, ORDER BY cell
     -- statement: clusters     per cell: distinct (counts of a cluster), and how many clusters have them
     -- statement: rows         what lies behind a cell; `board` is what `chessreg board` takes
+    -- statement: skipped      where there is no row: run, reason, states and hint of runs that skipped every state
 
 A column `warning` is also told in a note beside the table, with the rows that it is of.
 
@@ -131,7 +132,8 @@ class Entry:
     @property
     def relations(self) -> dict[str, str]:
         """The statements that others may name (`base` and those before it), in file order."""
-        return {name: sql for name, sql in self.statements.items() if name not in ("table", "clusters", "rows")}
+        asked = ("table", "clusters", "rows", "skipped")
+        return {name: sql for name, sql in self.statements.items() if name not in asked}
 
     def column(self, name: str) -> Column:
         return next((c for c in self.columns if c.name == name), Column(name, "", ""))
