@@ -426,6 +426,9 @@ class ChessregApp(App[Exception | None]):
         self.push_screen(LineageScreen(noun, id, called))
 
     def action_go(self, name: str) -> None:
+        """Go to a room as it was left; in that room, back to its first screen."""
+        if name == self.current_mode:
+            self.back_to(1)
         self.switch_mode(name)
         self.remembered.set("room", name)
 

@@ -240,13 +240,14 @@ def ended(session: Session, since: datetime) -> list[Row]:
         key = attempt.job_id or attempt.run_id
         if key in rows or (job is not None and job.ended_at is None) or (job is None and run.id in again):
             continue  # it was tried again since
+        interrupted = job is None and attempt.state is AttemptState.KILLED and attempt.cause is Cause.KILLED
         rows[key] = {
             "id": attempt.job_id,
             "run_id": run.id,
             "kind": run.kind,
             "name": called.get(run.id),
             "title": queue.title(job) if job is not None else f"{run.kind} {run.id.hex[-6:]}",
-            "cause": ending(job, attempt.cause or Cause.LOST),
+            "cause": "interrupted" if interrupted else ending(job, attempt.cause or Cause.LOST),
             "message": attempt.message,
             "done": done_of(session, run.id),
             "units": run.units,

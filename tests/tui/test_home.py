@@ -171,6 +171,14 @@ async def test_results_and_their_change_are_those_of_the_command(drive, world: P
         assert any(f"{one['measure']} {one['value']:.4g}, Δ {one['change']:+.3g}" in driver.text for one in changed)
 
 
+async def test_what_a_person_interrupted_has_not_failed(drive, world: Path) -> None:
+    told = {row["name"]: row["cause"] for row in status(world, "--since", "1d")["ended"]}
+    assert told["cut"] == "interrupted"
+    async with drive(world, size=(160, 40), start="home") as driver:
+        assert f"{len(told) - 1} finished · 0 failed · 1 interrupted" in driver.text
+        assert "open" not in driver.text.split("Ended in")[1].splitlines()[0], "there is no failure whose log opens"
+
+
 async def test_an_empty_registry_is_filled_from_inside(drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own.pgn").write_text("1. e4 e5 2. Nf3 Nc6 1/2-1/2\n")
     async with drive(tmp_path, size=(80, 24), start="") as driver:

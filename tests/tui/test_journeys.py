@@ -53,8 +53,10 @@ async def test_typing_narrows_the_runs_and_escape_brings_them_back(drive) -> Non
         assert "1 of 8 runs" in driver.text
         assert " cut " in driver.text
         assert "complete " not in driver.text.replace("not complete", "")
-        await driver.press("slash", "escape")
+        assert "Esc back" in driver.lines[-1]
+        await driver.press("escape")
         assert "8 runs (1" in driver.lines[1]
+        assert "Esc back" not in driver.lines[-1]
         assert isinstance(driver.app.focused, PageTable)
 
 
@@ -134,6 +136,18 @@ async def test_a_game_is_stepped_through_to_its_end_and_its_illegal_tries_are_to
         assert screen.frame == with_tries[0]
         told = next(line for line in frames[with_tries[0]].caption if "illegal" in line)
         assert told[:20] in driver.text
+
+
+async def test_a_room_is_left_as_it_is_and_its_own_key_leads_to_its_first_screen(drive) -> None:
+    async with drive() as driver:
+        await driver.find_row("plain")
+        await driver.press("enter", "enter")
+        assert isinstance(driver.screen, BoardScreen)
+        await driver.press("7", "4")
+        assert isinstance(driver.screen, BoardScreen)
+        await driver.press("4")
+        assert "chessreg › runs " in driver.lines[0]
+        assert driver.screen.query_one(PageTable).current["name"] == "plain"
 
 
 async def test_down_goes_on_to_the_next_game_of_the_list(drive) -> None:

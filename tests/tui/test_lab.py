@@ -16,6 +16,7 @@ from typing import Any
 import chess
 import pytest
 from sqlalchemy import select
+from textual.widgets import Static
 
 from chessreg.cli.root import run_command_line
 from chessreg.lab import answer as text
@@ -25,10 +26,13 @@ from chessreg.registry.database import Database
 from chessreg.registry.tables import Trial
 from chessreg.session import Session
 from tui.data.result_rows import results
+from tui.model_process import ModelProcess
 from tui.screens.board_base import PANES
 from tui.screens.edit import EditScreen
 from tui.screens.lab import LabScreen, next_scale
+from tui.widgets.bars import FilterBar
 from tui.widgets.board import BoardPane
+from tui.widgets.moves import Rankings
 from tui.widgets.table import PageTable
 
 
@@ -126,6 +130,43 @@ async def test_an_edit_is_scrubbed_by_layer_class_and_condition(drive, session: 
 
 
 @pytest.mark.usefixtures("near_model")
+async def test_numbers_of_one_condition_never_stand_under_the_name_of_another(
+    drive, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with drive(size=(120, 40)) as driver:
+        screen = await opened(driver, session, "edit")
+        assert screen.head().startswith("edit: ")
+        ask = ModelProcess.ask
+
+        async def none(self: ModelProcess, question: Any) -> None:
+            """A newer question has taken its place, or none has been answered yet."""
+
+        monkeypatch.setattr(ModelProcess, "ask", none)
+        await driver.press("tab")
+        assert screen.state is not None
+        assert screen.state.condition == "random-0"
+        assert "random-0, game" in driver.text
+        assert "the model is being asked…; what is shown is edit" in driver.text
+        monkeypatch.setattr(ModelProcess, "ask", ask)
+        await driver.press("shift+tab", "tab")
+        assert "random-0: " in driver.text
+        assert "being asked" not in driver.text
+
+
+@pytest.mark.usefixtures("near_model")
+async def test_numbers_fit_their_place_also_where_it_becomes_narrower_later(drive, session: Session) -> None:
+    async with drive(size=(120, 40)) as driver:
+        screen = await opened(driver, session, "edit")
+        numbers = screen.query_one(Rankings)
+        for cells in (100, 44):
+            numbers.styles.width = cells
+            await driver.settle()
+            for pane in numbers.query(Static):
+                lines = str(pane.content).splitlines()
+                assert max(map(len, lines)) <= pane.content_size.width, f"a line is broken in {cells} cells"
+
+
+@pytest.mark.usefixtures("near_model")
 async def test_boards_of_every_size_fit_and_stand_beside_each_other(drive, session: Session) -> None:
     async with drive(size=(80, 24)) as driver:
         screen = await opened(driver, session)
@@ -217,11 +258,17 @@ async def test_moves_are_typed_taken_back_and_played_and_no_key_waits_for_the_mo
         await driver.press("slash", "ctrl+u")
         await driver.type("e4 e4")
         await driver.press("enter")
-        assert screen.sans == ("d4", "Nf6", second)  # and a note says what was wrong
-        await driver.press("slash", "ctrl+u")
+        assert screen.sans == ("d4", "Nf6", second)
+        assert "1...e4 is not legal" in driver.notices
+        assert screen.query_one("#moves", FilterBar).value == "e4 e4", "what was typed stays, to be mended"
+        await driver.press("ctrl+u")
         await driver.type("rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1")
         await driver.press("enter")
         assert screen.sans == ("e4",)
+        await driver.press("slash")
+        await driver.type("1. d4 Nf6")  # a game from its first move, behind the moves that stand there
+        await driver.press("enter")
+        assert screen.sans == ("d4", "Nf6")
         screen.go(("d4", "Nf6", second))
         await driver.settle()
         # the process hangs: every key is still answered; it dies: the next question starts another

@@ -146,6 +146,7 @@ class AppScreen(Screen[None]):
         if (bar := self.filtering) is None:
             return False
         bar.action_clear_words()
+        self.relabel()
         return True
 
     def offers(self, action: Action) -> bool:

@@ -112,6 +112,7 @@ class EditScreen(FourBoardsScreen, StateScreen):
 
     def __init__(self, pages: Pages, place: int, row: Mapping[str, Any]) -> None:
         super().__init__()
+        self.answered = ""  # the condition that the answer is of
         self.stand_on(pages, place, row)
 
     async def fill(self) -> None:
@@ -124,6 +125,7 @@ class EditScreen(FourBoardsScreen, StateScreen):
         self.state, self.stored = state, state.boards
         if not same:
             self.answer = None
+        self.answered = self.answered if same else ""
         self.crumb = f"{state.run} {state.unit}"
         self.relabel()
         self.draw()
@@ -140,7 +142,7 @@ class EditScreen(FourBoardsScreen, StateScreen):
             return
         self.require_shown()
         if answer is not None:
-            self.answer = answer
+            self.answer, self.answered = answer, state.condition
             self.relabel()
             self.draw()
 
@@ -151,8 +153,9 @@ class EditScreen(FourBoardsScreen, StateScreen):
         if not state.condition:
             return f"{state.boards[0].title}: {state.boards[0].caption[0]}"
         where = state.boards[0].title.removeprefix("clean, ")
-        if self.answer is None:
-            return f"{state.condition}, {where} · the model is being asked…"
+        if self.answer is None or self.answered != state.condition:
+            shown = f"; what is shown is {self.answered}" if self.answer is not None else ""
+            return f"{state.condition}, {where} · the model is being asked…{shown}"
         answer = self.answer
         edited = ", ".join(map(str, answer.edited_layers))
         scales = ", ".join(f"{scale:g}" for scale in dict.fromkeys(answer.scales))

@@ -273,20 +273,20 @@ def overview_line(state: AtHome) -> str:
     states = [row["state"] for row in state.going]
     running = sum(state in ("running", "cancelling") for state in states)
     ended = [row["cause"] for row in state.ended]
-    finished, cancelled = ended.count("finished"), ended.count("cancelled")
+    well = {how: ended.count(how) for how in WELL}
     counts = [
         f"{running} running",
         f"{len(states) - running} waiting",
-        f"{finished} finished",
-        f"{len(ended) - finished - cancelled} failed",
-        *([f"{cancelled} cancelled"] if cancelled else []),
+        f"{well.pop('finished')} finished",
+        f"{len(ended) - sum(cause in WELL for cause in ended)} failed",
+        *(f"{number} {how}" for how, number in well.items() if number),
         f"{show.counted(state.counts['run'], 'run')} in all",
     ]
     return " · ".join(counts)
 
 
 HISTORY, SAMPLE = 60, 5.0  # loads that are kept of a machine, and seconds between looks at them
-WELL = ("finished", "cancelled")  # how what did not fail ended
+WELL = ("finished", "cancelled", "interrupted")  # how what did not fail ended
 BEGINNINGS = {"demo": ["demo"], "model": ["import", "checkpoint", "--reference", "--name", "reference"]}
 KEYS = """
 

@@ -445,8 +445,9 @@ class LabScreen(FourBoardsScreen):
     def leave_filter(self) -> None:
         bar = self.query_one(FilterBar)
         text, bar.display = bar.value, False
-        if "/" in text:  # a FEN, also where it was typed behind the moves
-            text = text.removeprefix("".join(f"{san} " for san in self.sans))
+        said = text.removeprefix("".join(f"{san} " for san in self.sans))
+        if "/" in said or said.startswith("1."):  # a FEN or a whole game, also where it was typed behind the moves
+            text = said
         self.set_focus(None)
         self.relabel()
         if text.strip():
@@ -461,6 +462,10 @@ class LabScreen(FourBoardsScreen):
             sans = await self.app.database.ask("searching a game to the position", lambda session: typed_moves(text))
         except BadInputError as error:
             self.notify(str(error), severity="error")
+            if self.is_current:  # to be mended: what was typed stays
+                bar = self.query_one(FilterBar)
+                bar.set_text(text)
+                bar.open()
             return
         self.require_shown()
         if sans != self.sans:

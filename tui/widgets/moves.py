@@ -159,28 +159,36 @@ class Rankings(Horizontal):
     Rankings > Static { width: 1fr; height: 1fr; padding: 0 1; }
     """
 
+    shown: tuple[Answer, str | None] | None = None
+
     def compose(self) -> ComposeResult:
         yield Static("", id="of-clean")
         yield Static("", id="of-edited")
+
+    def on_resize(self) -> None:
+        if self.shown is not None:
+            self.show(*self.shown)
 
     def show(self, answer: Answer, chosen: str | None = None) -> None:
         """Draw these numbers; `chosen` is the move (UCI) that is pointed at."""
         from chessreg.lab.answer import compared
 
+        self.shown = answer, chosen
         wide = max(20, self.size.width // 2 - 2)
         lines = max(1, self.size.height - HEAD)
         moves = compared(answer)
         at = next((n for n, move in enumerate(moves) if move.uci == chosen), None)
         first = 0 if at is None else max(0, min(at - lines // 2, len(moves) - lines))
-        shown = [(place == at, move) for place, move in enumerate(moves)][first : first + lines]
+        seen = [(place == at, move) for place, move in enumerate(moves)][first : first + lines]
         for name, side in (("clean", answer.clean), ("edited", answer.edited)):
             pane = self.query_one(f"#of-{name}", Static)
             if side is None:
                 pane.update(Text(f"no edit: {answer.why_not}"))
             else:
-                pane.update(ranking(name, side, shown, wide))
+                pane.update(ranking(name, side, seen, wide))
 
     def clear(self) -> None:
+        self.shown = None
         for pane in self.query(Static):
             pane.update("")
 
