@@ -8,6 +8,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -222,7 +223,7 @@ class Home:
         from chessreg.session import open_session
 
         path = self.place.path
-        own = path is not None and path.parent.name == ".chessreg" and not path.parent.exists()
+        own = path is not None and path.parent.name == ".chessreg" and not path.exists()
         self._session = open_session(self.registry_url, self.store_path, create=create)
         if own and path is not None:
             (path.parent / ".gitignore").write_text("*\n")  # results are no source code
@@ -254,11 +255,13 @@ def pass_home(function: F) -> F:
 
 
 class FilePath(click.Path):
-    """A file or folder that a person names. No name at all would be this folder: it is refused."""
+    """A file or folder that a person names. No name at all would be this folder: it is refused, as is a web address."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not str(value).strip():
             self.fail("it is empty, and names no file", param, ctx)
+        if re.match(r"(https?|ftp)://", str(value)):
+            self.fail(f"{value} is an address: download it, or take what `chessreg fetch` lists", param, ctx)
         return super().convert(value, param, ctx)
 
 

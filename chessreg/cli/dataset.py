@@ -235,10 +235,14 @@ def fetch(home: Home, source: str, month: str, name: str | None, base_url: str |
     Example: chessreg dataset fetch lichess 2013-01 --name jan-2013
     """
     from chessreg.cli.base import progress_line
-    from chessreg.entities.adding import fetch_dataset
-    from chessreg.games.lichess import month_name
+    from chessreg.entities.adding import check_files, download_month, fetch_dataset
 
-    session = home.adding(check=lambda: month_name(month))
+    def arrive() -> None:
+        with progress_line(f"{source} {month}", quiet=home.json) as on_progress:
+            path = download_month(month, home.store_path / "downloads", base_url, on_progress)
+        check_files([path])
+
+    session = home.adding(check=arrive)
     with progress_line(f"{source} {month}", quiet=home.json) as on_progress:
         added = fetch_dataset(
             session.database, session.store, month, base_url=base_url, keep=keep, name=name, on_progress=on_progress

@@ -178,10 +178,10 @@ def vector(home: Home, paths: tuple[Path, ...], name: str | None, **settings: An
 
 def bring_in(home: Home, kind: Any, paths: tuple[Path, ...], name: str | None, settings: dict[str, Any]) -> str:
     """Import the files as a run, and return its id."""
-    from chessreg.experiments.imported.directions import read_files, spec_of
+    from chessreg.experiments.imported.directions import spec_of
 
-    session = home.adding(needs=[settings["checkpoint"]], check=lambda: read_files(kind, paths))
     settings["residual"] = None if settings["residual"] == "auto" else settings["residual"]
+    session = home.adding(needs=[settings["checkpoint"]], check=lambda: spec_of(kind, paths, None, **settings))
     spec = spec_of(kind, paths, session.inputs, **settings)
     options = kind.options(names=", ".join(path.name for path in paths))
     report = session.run(spec, options, name=name)
@@ -232,7 +232,18 @@ def fetch(
         ]
         emit(home, rows, ["name", "repository", "file", "about"])
         return
-    source_file, session = source_named(source), home.adding()
+    source_file, arrived = source_named(source), None
+
+    def arrive() -> None:
+        nonlocal arrived
+        downloads = home.store_path / "downloads"
+        with progress_line(source_file.name, quiet=home.json) as on_progress:
+            arrived = adding.download(
+                source_file, downloads, file=file, revision=revision, endpoint=endpoint, on_progress=on_progress
+            )
+        adding.check_downloaded(source_file, arrived.path)
+
+    session = home.adding(check=arrive)
     with progress_line(source_file.name, quiet=home.json) as on_progress:
         made = adding.fetch(
             session.database,
@@ -243,6 +254,7 @@ def fetch(
             endpoint=endpoint,
             name=name,
             keep=keep,
+            arrived=arrived,
             on_progress=on_progress,
         )
     if isinstance(made, Added):

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from chessreg.cli.base import Home, LazyCommand, LazyGroup
-from chessreg.errors import described, of_own_kind
+from chessreg.errors import BadInputError, described, of_own_kind
 from chessreg.terminal import visible, visible_json, visible_streams
 
 PIPE_CLOSED = 141  # 128 + SIGPIPE, as a shell says it of any program
@@ -156,11 +156,26 @@ def show_version(ctx: click.Context, parameter: click.Parameter, value: bool) ->
         ctx.exit()
 
 
+def no_blank(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Refuse a place that is given and names nothing: `--registry "$UNSET"` would be the registry of this folder."""
+    if value is not None and not value.strip():
+        raise BadInputError(f"{parameter.opts[0]} is empty, and names no place", f"leave {parameter.opts[0]} out")
+    return value
+
+
 @click.group(cls=Root, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--registry", metavar="URL", help="Path, folder or URL of the registry [CHESSREG_REGISTRY, ./.chessreg/]."
+    "--registry",
+    metavar="URL",
+    callback=no_blank,
+    help="Path, folder or URL of the registry [CHESSREG_REGISTRY if not empty, else ./.chessreg/].",
 )
-@click.option("--store", metavar="FOLDER", help="Folder of arrays and files [CHESSREG_STORE, beside the registry].")
+@click.option(
+    "--store",
+    metavar="FOLDER",
+    callback=no_blank,
+    help="Folder of arrays and files [CHESSREG_STORE if not empty, else beside the registry].",
+)
 @click.option("--debug", is_flag=True, help="Show where an error arose.")
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=show_version, help="Print the version."
@@ -171,7 +186,7 @@ def root(ctx: click.Context, registry: str | None, store: str | None, debug: boo
 
     --registry, --store and --debug may stand anywhere in the line.
     """
-    if ctx.obj is None or registry or store:  # a command that calls others hands its home on
+    if ctx.obj is None or registry is not None or store is not None:  # a command that calls others hands its home on
         ctx.obj = Home(registry, store, debug=debug)
         ctx.call_on_close(ctx.obj.close)
     if ctx.invoked_subcommand is None:

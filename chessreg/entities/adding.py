@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from chessreg.entities.checkpoint import Registered
     from chessreg.games.chessbench import BenchFile
     from chessreg.games.dataset import DatasetReport
+    from chessreg.games.download import Fetched
     from chessreg.games.positions import Filter
     from chessreg.models.hub import HubSource
     from store import Artefact, Store
@@ -278,18 +279,28 @@ def fetch_dataset(
     """
     from chessreg.games import lichess
 
-    def report(done: int, total: int | None) -> None:
-        on_progress(done / total if total else 0.0, f"{done >> 20:,} MiB")
-
     lichess.month_name(month)  # raises before anything is asked of the registry or the network
     register.prepare(database, name)
-    path = lichess.fetch(month, store.root / "downloads", base_url or lichess.BASE_URL, report)
+    path = download_month(month, store.root / "downloads", base_url, on_progress)
     added = add_dataset(
         database, store, [path], name=name, licence="CC0-1.0", rating_scale="lichess", on_progress=on_progress
     )
     if not keep:
         path.unlink()
     return added
+
+
+def download_month(month: str, downloads: Path, base_url: str | None = None, on_progress: OnProgress = silent) -> Path:
+    """Download a month of Lichess games into the folder `downloads` of a store, or go on where that broke off; at once
+    where it is there. Needs no registry. Raises as `games.lichess.fetch` does."""
+    from chessreg.games import lichess
+
+    return lichess.fetch(month, downloads, base_url or lichess.BASE_URL, mebibytes(on_progress))
+
+
+def mebibytes(on_progress: OnProgress) -> Callable[[int, int | None], None]:
+    """Progress of a download: told (bytes done, bytes in all or None), it tells a fraction and a text."""
+    return lambda done, total: on_progress(done / total if total else 0.0, f"{done >> 20:,} MiB")
 
 
 def generate_dataset(
@@ -372,6 +383,39 @@ def text_file(path: Path) -> Iterator[IO[str]]:
         yield packed
 
 
+def download(
+    source: HubSource | BenchFile,
+    downloads: Path,
+    *,
+    file: str | None = None,
+    revision: str = "main",
+    endpoint: str | None = None,
+    on_progress: OnProgress = silent,
+) -> Fetched:
+    """Download a source into the folder `downloads` of a store, or go on where that broke off. Needs no registry.
+
+    Raises as `games.download.fetch` does, and BadInputError for a revision of what has none."""
+    from chessreg.games import chessbench
+    from chessreg.models import hub
+
+    report = mebibytes(on_progress)
+    if not isinstance(source, chessbench.BenchFile):
+        return hub.fetch(source, downloads, file=file, revision=revision, endpoint=endpoint, on_progress=report)
+    if revision != "main":
+        raise BadInputError(f"{source.name} has no revisions", "leave out --revision")
+    return chessbench.fetch(source, downloads, file=file, endpoint=endpoint, on_progress=report)
+
+
+def check_downloaded(source: HubSource | BenchFile, path: Path) -> None:
+    """Raise what `fetch` would for a download that is no checkpoint, or has no legal game. Registers nothing."""
+    from chessreg.models import importers
+
+    if source.holds == "checkpoint":
+        importers.check(path)
+    else:
+        check_files([path])
+
+
 def fetch(
     database: Database,
     store: Store,
@@ -382,30 +426,29 @@ def fetch(
     endpoint: str | None = None,
     name: str | None = None,
     keep: bool = False,
+    arrived: Fetched | None = None,
     on_progress: OnProgress = silent,
 ) -> Registered | Added:
     """Download a source and register what it holds: a checkpoint, or a dataset of games or positions.
 
     A download that breaks off stays in the store's `downloads` folder and is gone on with the next time; once it is
     registered the file is removed, unless `keep`. Its address, commit and SHA-256 are kept with the checkpoint or
-    dataset. Raises what downloading and importing raise; then nothing is registered.
+    dataset. `arrived`: it was downloaded already. Raises what downloading and importing raise; then nothing is
+    registered.
     """
     from chessreg.games import chessbench
-    from chessreg.models import hub
-
-    def report(done: int, total: int | None) -> None:
-        on_progress(done / total if total else 0.0, f"{done >> 20:,} MiB")
 
     register.prepare(database, name)
     noun = "checkpoint" if source.holds == "checkpoint" else "dataset"
     wanted = name or (source.called if file in (None, source.file) else None)
-    downloads = store.root / "downloads"
-    if isinstance(source, chessbench.BenchFile):
-        if revision != "main":
-            raise BadInputError(f"{source.name} has no revisions", "leave out --revision")
-        arrived = chessbench.fetch(source, downloads, file=file, endpoint=endpoint, on_progress=report)
-    else:
-        arrived = hub.fetch(source, downloads, file=file, revision=revision, endpoint=endpoint, on_progress=report)
+    arrived = arrived or download(
+        source,
+        store.root / "downloads",
+        file=file,
+        revision=revision,
+        endpoint=endpoint,
+        on_progress=on_progress,
+    )
     made: Registered | Added
     if noun == "checkpoint":
         made = import_checkpoint(database, store, arrived.path, name=wanted, fetched=arrived.as_json())

@@ -6,6 +6,7 @@ import hashlib
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
@@ -50,9 +51,11 @@ def fetch(
     """Download `url` to `target` and return it; at once when it is there and its digest is the expected one.
 
     An interrupted download leaves `<target>.part`, from which the next call goes on. A `.part` that is complete and
-    differs is deleted. expected None: nobody publishes a digest, so whatever arrives whole is taken. `what` names the
-    download in messages, `missing` is the hint where the server has no such file. `tag` is what the server says of this
-    version of the file: what was fetched under another one is thrown away.
+    differs is deleted. A download of which nothing arrived leaves no folder that was not there.
+
+    expected None: nobody publishes a digest, so whatever arrives whole is taken. `what` names the download in messages,
+    `missing` is the hint where the server has no such file. `tag` is what the server says of this version of the file:
+    what was fetched under another one is thrown away.
 
     Raises NotFoundError when the server has no such file, BadInputError for a wrong digest or a folder that cannot be
     written, ChessregError when the network or the disk fails.
@@ -65,6 +68,7 @@ def fetch(
             f"{target} is not the published file: its {called} differs", f"delete it and fetch {what} again"
         )
     part = target.with_name(f"{target.name}.part")
+    new_folders = [folder for folder in part.parents if not folder.exists()]  # the innermost first
     try:
         part.parent.mkdir(parents=True, exist_ok=True)
         if tag is not None:
@@ -82,6 +86,10 @@ def fetch(
         tag_path(part).unlink(missing_ok=True)
     except OSError as error:
         raise disk_error(error, part) from error
+    finally:
+        for folder in new_folders:  # those that a download made which left nothing in them
+            with suppress(OSError):
+                folder.rmdir()
     return target
 
 

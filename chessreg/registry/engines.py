@@ -57,9 +57,10 @@ class Place:
 
 
 def place_of(reference: str | Path | None = None) -> Place:
-    """A registry's place: as given, or CHESSREG_REGISTRY, or ./.chessreg/registry.db. A bare path means SQLite; that of
-    a folder, also of one that is not there yet (a name without a suffix), means the registry.db in it, or in its
-    .chessreg.
+    """A registry's place: as given, or CHESSREG_REGISTRY (unset where it is empty), or ./.chessreg/registry.db.
+
+    A bare path means SQLite; that of a folder, also of one that is not there yet (a name without a suffix), means the
+    registry.db in it, or in its .chessreg.
 
     Raises BadInputError for an empty name, a URL of another database system, and for SQLite in memory (readers have
     their own connection, so there is nothing that they could share).

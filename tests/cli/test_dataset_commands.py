@@ -294,6 +294,15 @@ def test_a_month_is_fetched_checked_and_added(here: Any, lichess: str) -> None:
     assert here.state() == before
 
 
+def test_a_month_that_does_not_arrive_makes_no_registry(here: Any, lichess: str, tmp_path: Path) -> None:
+    place = ["--registry", tmp_path / "new" / "registry.db"]
+    assert here("dataset", "fetch", "lichess", "2013-02", "--base-url", lichess, *place) == 4
+    assert here("dataset", "fetch", "lichess", "2013-03", "--base-url", lichess, *place) == 3
+    assert not (tmp_path / "new").exists()
+    assert here("dataset", "fetch", "lichess", "2013-01", "--base-url", lichess, *place) == 0
+    assert "made the registry" in here.err
+
+
 @pytest.mark.skipif(shutil.which("stockfish", path="/usr/games:" + os.environ["PATH"]) is None, reason="no Stockfish")
 def test_generated_games_are_added_with_the_engine_that_played_them(here: Any, tmp_path: Path) -> None:
     kept = tmp_path / "kept.pgn"

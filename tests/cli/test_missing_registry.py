@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from chessreg.cli.root import run_command_line
 from chessreg.errors import ChessregError
@@ -60,7 +61,8 @@ BAD = [
     "import probe nothere.pth", "import probe words.pt", "import vector words.pt",
     "import probe words.pt --checkpoint model", "import results nothere.csv", "import results words.csv",
     "import results good.pgn --checkpoint model", "fetch nobody/nothing", "merge nothere", "merge folder",
-    "merge words.csv",
+    "merge words.csv", "dataset add https://example.org/games.pgn", "import checkpoint http://example.org/model.pt",
+    "import probe tensor.pth",
     "run cache --checkpoint model --dataset jan", "run imported-games --file nothere.csv",
     "run train --datasets jan --heldout jan", "run cache",
 ]  # fmt: skip
@@ -72,6 +74,7 @@ def test_bad_input_makes_no_registry(line: str, here: Path, capsys: pytest.Captu
         (here / name).write_text("Call me Ishmael.\n")
     (here / "empty.pgn").touch()
     (here / "folder").mkdir()
+    torch.save(torch.zeros(1, 32, 8, 8, 13), here / "tensor.pth")  # a probe that says neither its layer nor its model
     Path(games(here)).rename(here / "good.pgn")
     before = sorted(here.iterdir())
     assert run_command_line(line.split()) in (2, 3, 4)
@@ -101,6 +104,21 @@ def test_memory_is_no_place_for_a_registry(
     assert run_command_line([*line.split(), "--registry", place]) == 4
     assert capsys.readouterr().err.startswith("error: ")
     assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize("blank", ["", " "])
+@pytest.mark.parametrize("option", ["--registry", "--store"])
+def test_a_place_that_is_given_empty_is_refused_and_an_empty_variable_is_unset(
+    option: str, blank: str, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for line in ("runs list", "fetch", "init"):
+        assert run_command_line([*line.split(), option, blank]) == 4
+        assert capsys.readouterr().err == f"error: {option} is empty, and names no place\nhint: leave {option} out\n"
+    assert list(here.iterdir()) == []
+    for name in ("CHESSREG_REGISTRY", "CHESSREG_STORE"):
+        monkeypatch.setenv(name, "")
+    assert run_command_line(["init"]) == 0
+    assert (here / ".chessreg" / "store" / "store.json").is_file()
 
 
 def test_a_pipe_is_no_registry_and_nobody_waits_for_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

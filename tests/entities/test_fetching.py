@@ -277,6 +277,45 @@ def test_the_command_lists_what_there_is_and_imports_it(
     assert "karvonen/16layers" in capsys.readouterr().err
 
 
+def test_a_download_that_fails_makes_nothing(
+    server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from chessreg.cli.root import run_command_line
+
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HF_ENDPOINT", server.url)
+    server.told[MODEL] = 64 * "a"
+    for words, status in (
+        (["karvonen/8layers", "--file", "nothing.pt"], 3),
+        (["karvonen/8layers", "--endpoint", "http://127.0.0.1:9"], 1),
+        (["karvonen/8layers"], 4),
+        (["chessbench/puzzles", "--revision", "v1"], 4),
+    ):
+        assert run_command_line(["fetch", *words]) == status
+        assert "made the registry" not in capsys.readouterr().err
+        assert list(folder.iterdir()) == []
+    server.files[MODEL], server.told = b"Call me Ishmael.", {}
+    assert run_command_line(["fetch", "karvonen/8layers"]) == 4
+    assert not (folder / ".chessreg" / "registry.db").exists()
+
+
+@pytest.mark.parametrize("source", ["karvonen/8layers", "karvonen/games"])  # of the games there is no digest here
+def test_the_first_download_is_made_once_and_then_the_registry(
+    source: str, server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from chessreg.cli.root import run_command_line
+
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HF_ENDPOINT", server.url)
+    assert run_command_line(["fetch", source]) == 0
+    assert [method for method, path, _ in server.asked if not path.startswith("/storage")].count("GET") == 1
+    assert (folder / ".chessreg" / ".gitignore").read_text() == "*\n"
+
+
 STATES = "/data/test/state_value_data.bag"
 
 

@@ -222,12 +222,12 @@ def read_vectors(spec: ImportedVectorSpec, inputs: Inputs) -> list[VectorFile]:
 
 
 def spec_of(
-    kind: type[ImportedProbe] | type[ImportedVector], paths: Sequence[Path], inputs: Inputs, **options: Any
+    kind: type[ImportedProbe] | type[ImportedVector], paths: Sequence[Path], inputs: Inputs | None, **options: Any
 ) -> ImportedProbeSpec | ImportedVectorSpec:
     """The spec of importing these files. Their names tell what they do not: layer, model, label, cascade.
 
-    Everything is checked here, so that what is refused leaves nothing in the store. Raises BadInputError and, for a
-    file that is not there, NotFoundError.
+    Everything is checked here, so that what is refused leaves nothing in the store. `inputs` None: there is no registry
+    yet, so `checkpoint` names nothing. Raises BadInputError and, for a file that is not there, NotFoundError.
     """
     named, bare = read_files(kind, paths)
     settings: dict[str, Any] = {}

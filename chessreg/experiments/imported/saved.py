@@ -47,7 +47,7 @@ def probes_fit(spec: ImportedProbeSpec, files: Sequence[ProbeFile]) -> None:
 
 
 def settings_of_paths(
-    files: Sequence[ProbeFile], paths: Sequence[Path], inputs: Inputs, options: Mapping[str, Any]
+    files: Sequence[ProbeFile], paths: Sequence[Path], inputs: Inputs | None, options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The settings layers, hook_point and phase that the paths of Davis's files tell.
 
@@ -57,7 +57,7 @@ def settings_of_paths(
     from chessreg.models.importers.davis_probes import BLOCKS, hook_point_of
 
     blocks = BLOCKS
-    if options.get("checkpoint"):
+    if inputs is not None and options.get("checkpoint"):
         blocks = inputs.checkpoint_row(inputs.reference("checkpoint", options["checkpoint"])).layers
     places = []
     for file, path in zip(files, paths, strict=True):
@@ -126,7 +126,7 @@ def read_all(references: Sequence[str], inputs: Inputs, read: Callable[..., F]) 
     return files
 
 
-def fit_together(spec: ImportSpec, inputs: Inputs, files: Sequence[ProbeFile | VectorFile]) -> None:
+def fit_together(spec: ImportSpec, inputs: Inputs | None, files: Sequence[ProbeFile | VectorFile]) -> None:
     """Raises BadInputError unless the files are of one model, that of the checkpoint if one is named, one a layer."""
     if spec.layers and len(spec.layers) != len(files):
         raise BadInputError(f"{len(files)} files, but {len(spec.layers)} layers", "give one layer a file, in order")
@@ -184,10 +184,10 @@ def centred_of(spec: ImportSpec, origin: Origin) -> bool:
 
 
 def checkpoint_of(
-    spec: ImportSpec, inputs: Inputs, files: Sequence[ProbeFile | VectorFile]
+    spec: ImportSpec, inputs: Inputs | None, files: Sequence[ProbeFile | VectorFile]
 ) -> tables.Checkpoint | None:
     """The checkpoint that was named, if it can be the files' model by its width and layers. Raises BadInputError."""
-    if spec.checkpoint is None:
+    if spec.checkpoint is None or inputs is None:
         return None
     checkpoint, _ = inputs.checkpoint(inputs.reference("checkpoint", spec.checkpoint))
     name = f"checkpoint {checkpoint.id.hex[-6:]}"
