@@ -102,7 +102,9 @@ AUTHOR_2025: dict[str, Any] = {
     "resignation": "counts",
     "assist": "author",
 }
-"""What its code does (specification 4.2): 50 games a colour from the start, and Stockfish finishes won games."""
+"""What its code does (specification 4.2): 50 games a colour from the start, and Stockfish finishes won games. Tries
+after the first are drawn from all tokens (the code: from the 200 most probable, of a language model as its folder
+says), and a language model's answer is read as UCI (the code: as SAN, of which python-chess takes UCI for a form)."""
 
 LADDER: dict[str, Any] = {
     "ladder": ("random", "capture", "stockfish:-1+random=0.4", "stockfish:-1+random=0.2", "stockfish:-1+random=0.1",

@@ -1,7 +1,8 @@
 """Wins, draws and losses against Stockfish's levels, a line a level, as Junkin's sweeps are (specification 4.3).
 
-A line is `level,wins,draws,losses`, under a header or without one. A level is a number or `Stockfish N`: -1 is skill 0
-at one node, -2 the random mover. Neither model nor colour, limit or help is told.
+A line is `level,wins,draws,losses`, under a header or without one, or names its numbers as his first sweeps do:
+`Checkpoint: 0, Wins: 37, Draws: 62, Losses: 1`, where the first is the level. A level is a number or `Stockfish N`: -1
+is skill 0 at one node, -2 the random mover. Neither model nor colour, limit or help is told.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from chessreg.errors import BadInputError
 
 HEADER = re.compile(r"\s*level\s*,\s*wins\s*,\s*draws\s*,\s*losses\s*", re.IGNORECASE)
 LINE = re.compile(r"\s*(?:stockfish\s*)?(-?\d{1,2})((?:\s*,\s*\d{1,9}){3})\s*", re.IGNORECASE)
+NAMED = re.compile(r"\s*(?:checkpoint|level):(.*?),\s*wins:(.*?),\s*draws:(.*?),\s*losses:(.*)", re.IGNORECASE)
 NUMBER = re.compile(r"\s*(?:stockfish\s*)?[-+]?\d+(?:\.\d*)?\s*", re.IGNORECASE)
 LEVELS = range(-2, 21)
 MOST_GAMES = 100_000  # a rating takes each of them for one that was played
@@ -35,7 +37,7 @@ class LevelCount:
 
 def fits(text: str) -> bool:
     """Whether the first line is the header, or four fields of which three are numbers: `read` names a wrong one."""
-    first = next((line for line in text.splitlines() if line.strip()), "")
+    first = NAMED.sub(r"\1,\2,\3,\4", next((line for line in text.splitlines() if line.strip()), ""))
     fields = first.split(",")
     numbers = sum(NUMBER.fullmatch(field) is not None for field in fields)
     return HEADER.fullmatch(first) is not None or (len(fields) == 4 and numbers >= 3)
@@ -48,7 +50,7 @@ def read(text: str) -> list[LevelCount]:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or (not counts and HEADER.fullmatch(line)):
             continue
-        found = LINE.fullmatch(line)
+        found = LINE.fullmatch(NAMED.sub(r"\1,\2,\3,\4", line))
         if found is None:
             raise BadInputError(
                 f"line {number}: {line[:60]!r} is not level,wins,draws,losses", "whole numbers, 0 or more"

@@ -1,7 +1,8 @@
 """What a training script printed: losses by step, and evaluations of its checkpoints (Junkin, specification 3.4, 6).
 
 `iter N: loss X, time Yms` is a step of training, as nanoGPT prints it; `ckptN.pt, loss, acc` an evaluation of a
-checkpoint, `ckptN_causal.pt` of the variant `causal`. What else a log says is left aside, and counted.
+checkpoint, `ckptN_causal.pt` of the variant `causal`. Time, name and level of Python's logging may stand before it, as
+in his files, one of which has two such messages in a line. What else a log says is left aside, and counted.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from chessreg.errors import BadInputError
 STEP = re.compile(r"iter\s+(\d{1,12})\s*:\s*loss\s+([^\s,]+)\s*,\s*time\s+([^\s,]+?)\s*ms\b.*", re.IGNORECASE)
 EVALUATION = re.compile(r"(?:\S*/)?ckpt(\d{1,12})(?:_(\w{1,32}))?\.pt\s*,\s*([^\s,]+)\s*,\s*([^\s,%]+)\s*(%?)\s*")
 BEGINS = re.compile(r"\s*(iter\s+\d|(?:\S*/)?ckpt\d+\w*\.pt\s*,)", re.IGNORECASE)
+LOGGED = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?: - [^\s,]+ - [A-Z]+ -)? ")
+"""What logging writes before a message."""
 LOOKED_AT = 5_000  # lines, before a file is no training log
 
 
@@ -48,20 +51,30 @@ class TrainingLog:
 
 
 def fits(text: str) -> bool:
-    return any(BEGINS.match(line) for line in text.splitlines()[:LOOKED_AT])
+    return any(BEGINS.match(message) for line in text.splitlines()[:LOOKED_AT] for message in messages(line))
+
+
+def messages(line: str) -> list[str]:
+    """What a line says, without what logging put before it.
+
+    >>> messages("2024-11-09 03:21:01,667 - train - INFO - iter 100: loss 7.18, time 283ms")
+    ['iter 100: loss 7.18, time 283ms']
+    """
+    return [message.strip() for message in LOGGED.split(line) if message.strip()]
 
 
 def read(text: str) -> TrainingLog:
     """Every value that the log tells. An accuracy is stored as a share: the log's are percentages where one of them is
     above 1 or has the sign. Raises BadInputError naming the line that begins as a value and is none."""
     told: list[tuple[int, str, int, float]] = []
-    not_finite, others, lines, percent = [], 0, 0, False
-    for number, line in enumerate(text.splitlines(), 1):
-        lines += bool(line.strip())
+    not_finite, others, percent = [], 0, False
+    told_lines = [(number, messages(line)) for number, line in enumerate(text.splitlines(), 1)]
+    lines = sum(bool(said) for _, said in told_lines)
+    for number, line in ((number, message) for number, said in told_lines for message in said):
         if not BEGINS.match(line):
-            others += bool(line.strip())
+            others += 1
             continue
-        step, evaluation = STEP.fullmatch(line.strip()), EVALUATION.fullmatch(line.strip())
+        step, evaluation = STEP.fullmatch(line), EVALUATION.fullmatch(line)
         if step:
             at, names, texts = int(step[1]), ("loss", "step_milliseconds"), step.groups()[1:3]
         elif evaluation:
@@ -69,8 +82,8 @@ def read(text: str) -> TrainingLog:
             at, names = int(evaluation[1]), (f"heldout_loss{variant}", f"heldout_accuracy{variant}")
             texts = evaluation.groups()[2:4]
         else:
-            form = "iter N: loss X, time Yms" if line.strip().lower().startswith("iter") else "ckptN.pt, loss, accuracy"
-            raise BadInputError(f"line {number}: {line.strip()[:60]!r} is not {form}")
+            form = "iter N: loss X, time Yms" if line.lower().startswith("iter") else "ckptN.pt, loss, accuracy"
+            raise BadInputError(f"line {number}: {line[:60]!r} is not {form}")
         values = [_number(value, number) for value in texts]
         if evaluation and math.isfinite(values[1]):
             percent |= values[1] > 1 or bool(evaluation[5])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from concurrent.futures import Future
 
@@ -15,6 +16,7 @@ from chessreg.experiments.matches import PlayedGame, Rules
 from chessreg.experiments.move_quality import MoveQualitySpec
 from chessreg.experiments.play import PlaySpec
 from chessreg.experiments.play.arena import Arena
+from chessreg.games.assist import takes_over
 from chessreg.games.engines import Limit, parse_engine
 from chessreg.games.openings import Opening
 from chessreg.games.pool import EnginePool, Evaluation
@@ -148,6 +150,18 @@ def test_help_comes_where_the_worst_of_five_moves_wins_and_is_marked(model, colo
         assert game.board.move_stack[ply] == min(pool.asked[(ply - first) // 2].legal_moves, key=chess.Move.uci)
     assert [tries == 0 for tries in game.tries] == [True, False, True]
     assert (len(game.legal_mass), game.first_try_legal) == (1, 1)
+
+
+@pytest.mark.parametrize("colour", [chess.WHITE, chess.BLACK])
+def test_help_counts_wins_and_not_expected_points(colour):
+    sign = 1 if colour else -1
+    line = functools.partial(Evaluation, nodes=1, seconds=0.0)
+    surely = [line(score * sign) for score in (9_998, 900, 213)]
+    assert takes_over(surely, colour)
+    assert not takes_over([*surely, line(212 * sign)], colour)
+    assert not takes_over([line(200 * sign)], colour), "0.992 of a point, but 984 of 1,000 games won"
+    assert not takes_over([line(-9_998 * sign)], colour)
+    assert not takes_over([], colour)
 
 
 def test_help_on_repetition_asks_in_no_other_position(model):

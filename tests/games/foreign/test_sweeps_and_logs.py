@@ -18,6 +18,12 @@ def test_a_sweep_is_read_with_and_without_its_header() -> None:
     assert [c.level for c in sweep.read("Stockfish 3,1,0,0\nstockfish4,0,1,0\nstockfish4,1,1,0")] == [3, 4, 4]
 
 
+def test_a_sweep_that_names_its_numbers_is_read() -> None:
+    text = "Checkpoint: 0, Wins: 37, Draws: 62, Losses: 1\nCheckpoint: 10, Wins: 1, Draws: 32, Losses: 67\n"
+    assert sweep.fits(text)
+    assert sweep.read(text) == sweep.read("0,37,62,1\n10,1,32,67\n")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -28,6 +34,8 @@ def test_a_sweep_is_read_with_and_without_its_header() -> None:
         ("zero,1,2,3\n", "line 1"),
         ("0,1,-2,3\n", "line 1"),
         ("0,1,2,3\n21,1,1,1\n", "line 2: Stockfish has the levels -2 to 20, not 21"),
+        ("Checkpoint: 0, Wins: 1, Draws: 2, Losses: 3\nCheckpoint: 1, Wins: 1\n", "line 2: 'Checkpoint: 1, Wins"),
+        ("Checkpoint: 0, Wins: 1, Draws: two, Losses: 3\n", "line 1: 'Checkpoint: 0, Wins: 1, Draws: two"),
         ("5,0,0,0\n", "line 1: no games against level 5"),
         ("5,1,1,999999999\n", "line 1: 1,000,000,001 games against one level"),
         ("level,wins,draws,losses\n", "no line of results"),
@@ -63,6 +71,19 @@ def test_a_log_keeps_both_of_two_evaluations_and_says_what_it_left_out() -> None
         ("heldout_loss/causal", 4000, 1): 2.7, ("heldout_accuracy/causal", 4000, 1): pytest.approx(0.2556),
     }  # fmt: skip
     assert (log.repeats, log.not_finite, log.others, log.lines) == (2, (5,), 2, 9)
+
+
+def test_what_logging_writes_before_a_message_is_left_aside() -> None:
+    stamp = "2024-11-09 03:21:01,667 - train - INFO - "
+    plain = training_log.read(LOG)
+    stamped = "".join(f"{stamp}{line}\n" for line in LOG.splitlines())
+    assert training_log.fits(stamped)
+    assert training_log.read(stamped) == plain
+    joined = stamped.replace("25.60\n", "25.60")  # a line without its end, and the next behind it
+    values = [(point.name, point.step, point.value) for point in training_log.read(joined).points]
+    assert values == [(point.name, point.step, point.value) for point in plain.points]
+    with pytest.raises(BadInputError, match=r"line 2: 'iter 6: loss' is not"):
+        training_log.read(f"{stamp}iter 5: loss 1.0, time 3ms\n{stamp}iter 6: loss\n")
 
 
 def test_an_accuracy_is_a_share_where_no_line_says_percent() -> None:
