@@ -18,10 +18,11 @@ from uuid import UUID
 from sqlalchemy import delete, select
 
 from chessreg.entities import gc, groups
+from chessreg.entities.merge import merged_runs
 from chessreg.errors import ChessregError
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
-from chessreg.registry.machine import boot_id, pid_start
+from chessreg.registry.machine import boot_id, pid_start, this_machine
 from chessreg.registry.run_state import complete_units
 from chessreg.registry.tables import Cause, JobState
 from chessreg.runs import ingest, transfer, watch
@@ -201,7 +202,8 @@ def unfinished_artefacts(database: Database, store: Store) -> Iterator[Problem]:
 
 
 def missing_files(database: Database, store: Store) -> Iterator[Problem]:
-    """Bytes that are said to be in this store, that something registered and not archived needs, and that are not."""
+    """Bytes that are said to be in this store, that something registered and not archived needs, and that are not.
+    Activations that a merge did not bring are `not_pulled`."""
     with database.read() as session:
         location = tables.ArtefactLocation
         rows = session.execute(
@@ -209,13 +211,11 @@ def missing_files(database: Database, store: Store) -> Iterator[Problem]:
             .join(location, location.digest == tables.Artefact.digest)
             .where(location.uri.startswith(str(store.root) + "/", autoescape=True))
         ).all()
-        items = [
-            transfer.Item(group.digest, f"activations of run {group.run_id.hex[-6:]}", group.bytes,
-                          array=group.path.removeprefix("arrays/"))
-            for table in names.with_arrays() for group in session.scalars(select(table))
-        ]  # fmt: skip
+        activations = groups_of_activations(session)
+        away = {item.digest for item in not_pulled(session, store)}
         needed, _ = gc.references(session)
-    arrays = {item.digest for item in items}
+    items = [item for _, item in activations if item.digest not in away]
+    arrays = {item.digest for _, item in activations}
     for digest, kind, size, uri in rows:
         if digest not in arrays and digest in needed and not store.exists(digest):
             item = transfer.Item(digest, f"{kind} {digest[:6]}", size)
@@ -224,6 +224,43 @@ def missing_files(database: Database, store: Store) -> Iterator[Problem]:
     for item in items:
         if item.array in needed and not item.here(store) and (item.digest in known or written_here(database, item)):
             yield missing(database, store, item, None)
+
+
+def groups_of_activations(session: Session) -> list[tuple[UUID, transfer.Item]]:
+    """Every group of activations that is registered, with the run that made it."""
+    return [
+        (group.run_id, transfer.Item(group.digest, f"activations of run {group.run_id.hex[-6:]}", group.bytes,
+                                     array=group.path.removeprefix("arrays/")))
+        for table in names.with_arrays() for group in session.scalars(select(table))
+    ]  # fmt: skip
+
+
+def not_pulled(session: Session, store: Store) -> list[transfer.Item]:
+    """Activations of merged runs that nobody has pulled into this store: a merge brings rows, and no bytes. What this
+    machine has noted to be here was pulled, and is missing if it is gone."""
+    location = tables.ArtefactLocation
+    here = location.uri.startswith(str(store.root) + "/", autoescape=True), location.machine_id == this_machine()["id"]
+    noted, merged = set(session.scalars(select(location.digest).where(*here))), merged_runs(session)
+    return [
+        item
+        for run_id, item in groups_of_activations(session)
+        if run_id in merged and item.digest not in noted and not item.here(store)
+    ]
+
+
+def elsewhere(database: Database, store: Store) -> Iterator[Problem]:
+    """What is not here and need not be: activations of merged runs, which --fix leaves alone."""
+    with database.read() as session:
+        away = not_pulled(session, store)
+    if away:
+        runs = list(dict.fromkeys(item.what.split()[-1] for item in away))
+        several = f"{len(runs)} runs ({', '.join(runs[:3])}{', …' * (len(runs) > 3)})"
+        yield Problem(
+            "activations",
+            f"those of {several if len(runs) > 1 else f'run {runs[0]}'}, {sum(item.bytes for item in away):,} bytes, "
+            "are not here: the runs came by merge, which brings rows",
+            f"chessreg pull {runs[0]} --from STORE brings them from the store where they are",
+        )
 
 
 def written_here(database: Database, item: transfer.Item) -> bool:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 from sqlalchemy import delete, func, select
 
 from chessreg import doctor as health
+from chessreg.cli.root import run_command_line
+from chessreg.entities.merge import merge
 from chessreg.registry import migrations, tables
 from chessreg.registry.engines import place_of
 from chessreg.registry.tables import ArtefactState
+from chessreg.runs import transfer
 from chessreg.session import open_session
+from store.places import place
 
 
 def found(session) -> list[health.Problem]:
@@ -63,3 +68,28 @@ def test_artefacts_that_were_begun_are_completed_if_their_bytes_are_here(session
         assert sql.get_one(tables.Artefact, here).state is ArtefactState.COMPLETE
         sql.execute(delete(tables.Artefact).where(tables.Artefact.digest == away))
     assert found(session) == []
+
+
+def test_activations_that_a_merge_did_not_bring_are_not_here_and_not_broken(session, world, capsys):
+    """The other registry was made on this very machine, so that its runs' attempts were here."""
+    merge(session.database, session.store, str(world / "registry.db"))
+    made = transfer.wanted(session.database, ["reference-test"], inputs=False)
+    arrays = [item for item in made if item.array is not None]
+    short = session.id("run", "reference-test").hex[-6:]
+    words = ["--registry", session.database.url, "--store", str(session.store.root), "doctor", "--json"]
+    before = session.database.data_version()
+    for more in ([], ["--fix"]):
+        run_command_line([*words, *more])
+        checks = {check["check"]: check for check in json.loads(capsys.readouterr().out)}
+        assert (checks["activations"]["state"], checks["work"]["state"]) == ("optional", "ok")
+        assert "came by merge" in checks["activations"]["detail"]
+        assert "files" not in checks
+    assert session.database.data_version() == before
+    [away] = health.elsewhere(session.database, session.store)
+    assert short in away.detail
+    transfer.pull(session.database, session.store, arrays, place(str(world / "store")))
+    assert short not in "".join(each.detail for each in health.elsewhere(session.database, session.store))
+    assert list(health.missing_files(session.database, session.store)) == []
+    shutil.rmtree(arrays[0].path(session.store))
+    [gone] = health.missing_files(session.database, session.store)
+    assert gone.detail == f"activations of run {short} is not in {session.store.root}"

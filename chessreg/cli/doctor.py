@@ -83,8 +83,8 @@ def work(home: Home, fix: bool, digests: bool) -> Iterator[Check]:
     if not home.store_path.exists():
         return
     wrong = 0
-    database = home.database()
-    for problem in health.problems(database, Store.present(home.store_path), home.registry_url, digests=digests):
+    database, store = home.database(), Store.present(home.store_path)
+    for problem in health.problems(database, store, home.registry_url, digests=digests):
         wrong += 1
         if not fix:
             yield Check(problem.check, "broken", problem.detail, problem.mend)
@@ -92,6 +92,8 @@ def work(home: Home, fix: bool, digests: bool) -> Iterator[Check]:
         outcome = health.mend(problem)
         state: Literal["ok", "broken"] = "ok" if outcome.startswith("mended") else "broken"
         yield Check(problem.check, state, f"{problem.detail}: {outcome}", "" if state == "ok" else problem.mend)
+    for away in health.elsewhere(database, store):
+        yield Check(away.check, "optional", away.detail, away.mend)
     if not wrong:
         unread = "" if digests else "; bytes were not read: --digests does"
         yield Check("work", "ok", f"attempts, jobs, results and files are as they are said to be{unread}")

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 STAYS = frozenset({"registry_state", "job"})  # of this registry alone
 APART = frozenset({*RESULT_TABLES, "unit_range", "fragment"})  # results, taken in unit by unit
 UNFIT: tuple[type[Exception], ...] = (DataError, IntegrityError, *DAMAGE)
+PART = "merge."  # how the record of a part of a merged run begins, where one of a fragment begins with its time
 AT_ONCE = 500  # rows in one statement
 UNITS_AT_ONCE = 500  # units in one transaction
 
@@ -231,6 +232,14 @@ def settle(database: Database, there: Database, run_id: UUID) -> None:
             run.completed_at = min(run.completed_at, theirs)
 
 
+def merged_runs(session: Session) -> set[UUID]:
+    """Runs of which every result came by a merge: nothing of them was done with this registry's store."""
+    record = tables.FragmentRecord
+    merged = record.name.startswith(PART, autoescape=True)
+    by_merge, by_fragment = (set(session.scalars(select(record.run_id).where(of))) for of in (merged, ~merged))
+    return by_merge - by_fragment
+
+
 def one_at_a_time(session: Session) -> None:
     if session.get_bind().dialect.name == "postgresql":
         session.execute(text("select pg_advisory_xact_lock(hashtext('chessreg ingest'))"))
@@ -368,7 +377,7 @@ def result_rows(
         of_run = select(ranges).where(ranges.c.run_id == run_id).order_by(ranges.c.start, ranges.c.stop)
         results = [dict(row) for row in session.execute(of_run).mappings()]
     for part in parts(results):
-        name = f"merge.{origin.hex}.{run_id.hex}.{part[0]['start']}.{part[-1]['stop']}.{len(part)}"
+        name = f"{PART}{origin.hex}.{run_id.hex}.{part[0]['start']}.{part[-1]['stop']}.{len(part)}"
         if name in seen:
             continue
         units = {unit for row in part for unit in range(row["start"], row["stop"])}
