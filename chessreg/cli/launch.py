@@ -260,10 +260,15 @@ def kind_reference(kind: str, file: Path) -> str:
 def go(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: bool) -> None:
     """Plan, queue, see that a supervisor is there, and say what is to come."""
     from chessreg.runs.ingest import ingest
+    from chessreg.scheduling.executors import executor
     from chessreg.scheduling.launch import launch, plan
     from chessreg.scheduling.presence import Presence
 
-    session = home.session(create=not dry_run)
+    session = (
+        home.session()
+        if dry_run
+        else home.adding(needs=needed(orders), check=lambda: [executor(order.on) for order in orders])
+    )
     ingest(session.database, session.store)
     if dry_run:
         group, planned = None, plan(orders, session.database, session.store)
@@ -287,6 +292,16 @@ def go(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: b
         from chessreg.cli.jobs import until_over
 
         until_over(home, [group.hex], None, as_json)
+
+
+def needed(orders: list[Order]) -> list[str]:
+    """What these orders name that none of them makes."""
+    from chessreg.runs.inputs import FILES
+    from chessreg.runs.resolve import named_inputs
+
+    made = {order.name for order in orders}
+    named = [(noun, reference) for order in orders for _, noun, reference in named_inputs(order.spec)]
+    return [reference for noun, reference in named if noun not in FILES and reference not in made]
 
 
 def show_scripts(home: Home, orders: list[Order], as_json: bool) -> None:

@@ -54,7 +54,7 @@ SENTENCE = 60  # a longer cell is a sentence, and stands below the table
 def layout(result: QueryResult) -> tuple[list[str], dict[str, str]]:
     """The columns that a printed table shows, and those that say the same in every row: they go above it.
 
-    Hidden columns, ends of intervals and empty columns are left out.
+    Hidden columns, ends of intervals, and empty columns that nobody asked for by name are left out.
     """
     rows = result.rows
     ends = {f"{name}{end}" for name in result.intervals for end in ("_low", "_high")}
@@ -69,11 +69,12 @@ def layout(result: QueryResult) -> tuple[list[str], dict[str, str]]:
         ended = name in result.intervals and any(
             row[f"{name}{e}"] is not None for row in rows for e in ("_low", "_high")
         )
-        if all(v is None for v in values) and not ended:
+        empty = all(v is None for v in values) and not ended
+        if empty and name not in result.asked:
             continue
         describes = isinstance(values[0], str) or result.column(name).unit in ("", "moves")
         constant = len(rows) > 1 and all(value == values[0] for value in values)  # lists too, which have no hash
-        if name not in stays and describes and name not in result.intervals and constant:
+        if name not in stays and describes and name not in result.intervals and constant and not empty:
             same[name] = cell(result, rows[0], name)
         else:
             kept.append(name)

@@ -125,9 +125,9 @@ class Maker:
         self.add(tables.Engine(id=id, name="Stockfish", version=version, binary_sha256=None, options={}))
         return id
 
-    def vector(self, checkpoint, source, of=None, layers=(3, 4, 5)):
+    def vector(self, checkpoint, source, of=None, layers=(3, 4, 5), seed=0):
         """A vector run, `of` another where it is a control; returns the run with its source."""
-        spec = {"source": source.partition(":")[0], "of": of and f"run:{of.spec_hash}"}
+        spec = {"source": source.partition(":")[0], "of": of and f"run:{of.spec_hash}", "seed": seed}
         run = self.run("vector", len(layers), spec=spec)
         run.source = source
         digest = digest_of(["vector", next(self.count)])

@@ -88,6 +88,9 @@ def test_only_the_columns_that_are_asked_for_with_their_intervals(type_, filled)
     assert (code, out.split()[:3]) == (0, ["#", "intervention", "score"])
     code, out, _ = type_("elo", "--show", "checkpoint_id,score")  # a column that else is hidden
     assert (code, out.split()[:4]) == (0, ["#", "checkpoint", "id", "score"])
+    assert "stopped" not in type_("elo")[1]
+    code, out, _ = type_("elo", "--show", "stopped,n,delta_random")  # they hold nothing, and else are left out
+    assert (code, out.splitlines()[0].split()) == (0, ["#", "stopped", "n", "delta", "random"])
     code, out, err = type_("elo", "--show", "scor")
     assert (code, out) == (4, "")
     assert err == "error: there is no column 'scor'\nhint: did you mean score?\n"

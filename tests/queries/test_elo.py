@@ -5,8 +5,10 @@ from itertools import pairwise
 
 import pytest
 
-from chessreg.queries import run_query
+from chessreg.queries import run_query, run_sql
 from chessreg.queries.ask import rows_behind
+
+from ..fixtures.karvonen.clusters import TABLES as CLUSTERS
 
 WON, LOST, DRAWN = {"result": "1-0"}, {"result": "0-1"}, {"result": "1/2-1/2", "termination": "stalemate"}
 
@@ -311,3 +313,16 @@ def test_a_player_of_another_program_has_no_checkpoint_and_is_shown(database, ma
     )  # fmt: skip
     [row] = ask(database)
     assert (row["checkpoint"], row["checkpoint_id"], row["engine"], row["level"]) == ("gpt-4", None, None, None)
+
+
+def test_a_control_in_the_reference_result_has_the_number_of_its_step(make, database):
+    """Not its place among those that are complete, which moves when another one is."""
+    checkpoint = make.checkpoint("model")
+    skill = make.vector(checkpoint, "contrastive:skill")
+    for seed in (5, 2):
+        control = make.vector(checkpoint, "random:contrastive:skill", of=skill, seed=seed)
+        intervention = make.intervention(checkpoint, control.source, vector=control)
+        make.play(checkpoint, [{}], intervention=intervention, name=f"random-{seed}")
+    make.play(checkpoint, [{}], intervention=make.intervention(checkpoint, vector=skill), name="skill")
+    rows = run_sql(database, CLUSTERS["games"]).rows
+    assert sorted((row["source"], row["draw"]) for row in rows) == [("contrastive", 0), ("random", 2), ("random", 5)]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 from uuid import UUID
 
+from chessreg.errors import BadInputError
 from chessreg.named import Registry
 from chessreg.registry.tables import Cause
 
@@ -113,8 +114,11 @@ class Executor(Protocol):
 
 
 def executor(on: str) -> Executor:
-    """The executor that `--on` names: `local`, `slurm:PROFILE`, `ray`, `ray:ADDRESS`."""
-    word, _, rest = on.partition(":")
+    """The executor that `--on` names: `local`, `slurm:PROFILE`, `ray`, `ray:ADDRESS`. Raises what its class does, and
+    BadInputError for a colon with nothing after it."""
+    word, colon, rest = on.partition(":")
+    if word in EXECUTORS and colon and not rest.strip():
+        raise BadInputError(f"--on {word}: has nothing after its colon", f"--on {word}; {EXECUTORS.example}")
     module, _, name = EXECUTORS[word].partition(":")
     made: Executor = getattr(importlib.import_module(module), name)(rest)
     return made

@@ -54,7 +54,7 @@ class SlurmExecutor:
         self._largest = 0
         # A supervisor stands in its store; there, profiles are looked for where the launch was typed (`submit`).
         if not Path("store.json").is_file():
-            self._profile(Path.cwd())
+            self._require_partitions(self._profile(Path.cwd()))
 
     # -- the four verbs -------------------------------------------------------------------------------------------
 
@@ -122,6 +122,20 @@ class SlurmExecutor:
         self._every = chosen.poll
         return chosen
 
+    def _require_partitions(self, chosen: Profile) -> None:
+        """Raise BadInputError for a partition that Slurm does not know. A controller that does not answer proves
+        nothing: sbatch will say it."""
+        for name in filter(None, map(str.strip, (chosen.partition or "").split(","))):
+            try:
+                shown = run("scontrol", "show", "partition", name)
+            except Unanswered:
+                return
+            if shown.returncode and "not found" in shown.stdout + shown.stderr:
+                raise BadInputError(
+                    f"Slurm has no partition {name!r}, which profile {self.name or 'default'} asks for",
+                    "sinfo lists those that there are",
+                )
+
     def _batches(self, works: Sequence[Work]) -> Iterator[list[Work]]:
         """Works that can be one array: of one folder, environment and need, and not too many."""
         alike: dict[Any, list[Work]] = {}
@@ -153,8 +167,10 @@ class SlurmExecutor:
             for number, work in enumerate(works):
                 output.with_name(f"{number}.txt").symlink_to(os.path.relpath(work.log, output.parent))
         path.write_text(script(works, profile, output))
+        begun = {work.job_id: size(work.log) for work in works}
         for number, work in enumerate(works):
-            write(work.folder / NOTE, {"script": str(path), "task": number if len(works) > 1 else ""})
+            task = number if len(works) > 1 else ""
+            write(work.folder / NOTE, {"script": str(path), "task": task, "before": begun[work.job_id]})
         env = environment(profile) | dict(first.env)
         if profile.registry:
             env["CHESSREG_REGISTRY"] = profile.registry
@@ -168,7 +184,7 @@ class SlurmExecutor:
         handles = {}
         for number, work in enumerate(works):
             job = number_of if len(works) == 1 else f"{number_of}_{number}"
-            handles[work.job_id] = note(work, handle_of(work, job, str(path)))
+            handles[work.job_id] = note(work, handle_of(work, job, str(path), begun[work.job_id]))
         return handles
 
     def _earlier(self, work: Work) -> Handle | None:
@@ -194,7 +210,7 @@ class SlurmExecutor:
         for line in listed.stdout.splitlines():
             job, _, command = line.partition("|")
             if command.strip() == noted["script"] and job.partition("_")[2] == str(noted["task"]):
-                return handle_of(work, job, noted["script"])
+                return handle_of(work, job, noted["script"], noted.get("before", 0))
         return None
 
     # -- looking --------------------------------------------------------------------------------------------------
@@ -239,8 +255,9 @@ def environment(profile: Profile) -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith(("SBATCH_", "SLURM_")) or key in kept}
 
 
-def handle_of(work: Work, job: str, script: str) -> Handle:
-    return Handle(job, script, str(work.log), size(work.log))
+def handle_of(work: Work, job: str, script: str, before: int) -> Handle:
+    """`before`: bytes of the log when the script was written; the job may have written more since."""
+    return Handle(job, script, str(work.log), before)
 
 
 def note(work: Work, handle: Handle) -> str:

@@ -237,7 +237,7 @@ def test_a_supervisor_that_died_while_submitting_leaves_no_second_job(executor, 
     for each in works:  # as the note stood before sbatch had answered
         note = json.loads((each.folder / "slurm.json").read_text())["handle"]
         task = note["job"].partition("_")[2]
-        (each.folder / "slurm.json").write_text(json.dumps({"script": note["script"], "task": task}))
+        (each.folder / "slurm.json").write_text(json.dumps({"script": note["script"], "task": task, "before": 0}))
     following = SlurmExecutor()
     assert following.submit(works) == handles
     assert SlurmExecutor().submit(works) == handles, "nor when the handle was noted, but not in the registry"
@@ -252,9 +252,18 @@ def test_a_supervisor_that_died_while_submitting_leaves_no_second_job(executor, 
 
 
 def test_what_slurm_will_never_take_is_refused_in_its_own_words(executor, tmp_path):
-    (tmp_path / ".chessreg" / "profiles.toml").write_text('[gone]\npartition = "nowhere"\n')
-    with pytest.raises(BadInputError, match=r"invalid partition.*profile gone"):
+    (tmp_path / ".chessreg" / "profiles.toml").write_text('[gone]\noptions = ["--qos=nowhere", "--nodelist=nowhere"]\n')
+    with pytest.raises(BadInputError, match=r"Invalid node name.*profile gone"):
         SlurmExecutor("gone").submit([work(tmp_path)])
+
+
+def test_a_partition_that_there_is_not_is_refused_before_anything_is_queued(executor, tmp_path):
+    (tmp_path / ".chessreg" / "profiles.toml").write_text(
+        '[gone]\npartition = "main,nowhere"\n[here]\npartition = "main,steady"\n'
+    )
+    with pytest.raises(BadInputError, match=r"no partition 'nowhere', which profile gone"):
+        SlurmExecutor("gone")
+    assert SlurmExecutor("here").name == "here"
 
 
 def test_a_setup_line_that_fails_ends_the_job_and_says_why(executor, tmp_path):
