@@ -512,6 +512,8 @@ class ChessregApp(App[Exception | None]):
         if self.read_only:
             self.notify("nothing is changed with --read-only", severity="warning")
             return
+        if self.refused_while_lost():
+            return
         self.notify(shlex.join(["chessreg", *words]), title=doing)
         status, out, err = await self.model.run_command(exact or words)
         said = [line for line in err.splitlines() if line.strip()]
@@ -522,6 +524,12 @@ class ChessregApp(App[Exception | None]):
             self.notify(printed[-1] if printed else "", title=done)
             if self.top_screen is not None:
                 self.top_screen.load()
+
+    def refused_while_lost(self) -> bool:
+        """Say, where the registry cannot be read, that no command is begun: one would make another in its place."""
+        if self.lost:
+            self.notify("the registry cannot be read now: no command is begun on it", severity="warning")
+        return self.lost
 
     def action_glyphs(self) -> None:
         from tui.screens.board_base import DrawingScreen

@@ -24,7 +24,8 @@ EMPTY = "."
 
 class Arrow(NamedTuple):
     """An arrow between two squares; `weight` 0..1 is how strongly it is drawn, `label` what a text view says of it.
-    `role`: a model's move (empty), the move that was played, or the best one."""
+    `role`: a model's move (empty), the move that was played, or the best one. Weights of model's moves are shares, and
+    so is then that of the move played; a weight beside no such share is told nowhere."""
 
     start: int
     end: int
@@ -103,6 +104,11 @@ class BoardFrame:
         object.__setattr__(self, "read", MappingProxyType({s: Reading(*one) for s, one in self.read.items()}))
         if self.heat is not None:
             object.__setattr__(self, "heat", MappingProxyType(dict(self.heat)))
+
+    @property
+    def shares(self) -> bool:
+        """Whether the arrows' weights are shares of a model's moves, which are worth telling in numbers."""
+        return any(not arrow.role and arrow.weight < 1.0 for arrow in self.arrows)
 
     @classmethod
     def from_board(

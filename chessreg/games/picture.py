@@ -73,7 +73,7 @@ def render_svg(frame: BoardFrame, size: int = 400) -> str:
         below.append(f"heat: {frame.heat_label}")
     below += [f"{_arrow_name(arrow.start, arrow.end)} {arrow.label}" for arrow in frame.arrows if arrow.label]
     below += [f"read instead: {reading_words(frame)}"] if frame.read else []
-    below += [f"evaluation {evaluation_words(frame.evaluation)} for White"] if frame.evaluation is not None else []
+    below += [f"evaluation {evaluation_words(frame.evaluation)}"] if frame.evaluation is not None else []
     top = round(line * 1.6) * len(above)
     height = top + size + round(line * 1.4) * len(below) + (line if below else 0)
     texts = [
@@ -112,9 +112,10 @@ def render_text(frame: BoardFrame, unicode: bool = True) -> str:
     if frame.read:
         lines.append(f"read instead: {reading_words(frame)}")
     for arrow in frame.arrows:
-        lines.append(f"{_arrow_name(arrow.start, arrow.end)} {arrow.weight:.2f} {arrow.label}".rstrip())
+        share = f"{arrow.weight:.2f} " if frame.shares else ""
+        lines.append(f"{_arrow_name(arrow.start, arrow.end)} {share}{arrow.label}".rstrip())
     if frame.evaluation is not None:
-        lines.append(f"evaluation {evaluation_words(frame.evaluation)} for White")
+        lines.append(f"evaluation {evaluation_words(frame.evaluation)}")
     return "\n".join([*lines, *frame.caption]) + "\n"
 
 
@@ -129,13 +130,22 @@ def reading_words(frame: BoardFrame) -> str:
     return ", ".join(named) + more
 
 
-def evaluation_words(centipawns: float) -> str:
-    """Centipawns in pawns, with their sign.
+LONGEST_MATE = 100  # moves: an evaluation that is further from a mate's is centipawns
 
-    >>> evaluation_words(-35)
-    '-0.35'
+
+def evaluation_words(centipawns: float) -> str:
+    """Centipawns, White's view, in pawns with their sign; a mate as one, as engines here and Lichess' files write it.
+
+    >>> evaluation_words(-35), evaluation_words(9_997), evaluation_words(-29_999), evaluation_words(10_000)
+    ('-0.35 for White', 'mate in 3 for White', 'mate in 1 for Black', 'mate for White')
     """
-    return f"{centipawns / 100:+.2f}"
+    from chessreg.games.pool import MATE_CP
+    from chessreg.games.positions import MATE
+
+    for mate in (MATE_CP, MATE):
+        if 0 <= (left := round(mate - abs(centipawns))) < LONGEST_MATE:
+            return f"mate{f' in {left}' if left else ''} for {'White' if centipawns > 0 else 'Black'}"
+    return f"{centipawns / 100:+.2f} for White"
 
 
 def _cell(frame: BoardFrame, square: int, unicode: bool) -> str:

@@ -93,11 +93,13 @@ def test_a_sweep_and_games_of_ours_rate_one_player_together(session, imported, t
     rows = ratings(session, low, high)
     assert next(r["games"] for r in rows if r["estimator"] == "anchored-ml") == 30
     spec = RatingSpec(runs=(low,), scoring="author-2024", resamples=20)
-    session.run(spec)
+    rated = session.run(spec).run_id.hex
     [row] = [r for r in session.query("ratings").rows if r["scoring"] == "author-2024" and r["anchor"] is None]
     assert (row["games"], row["d"], row["unscored"]) == (18, 0, 2)
     with pytest.raises(BadInputError, match="no games that count"):
         session.run(RatingSpec(runs=(low,), colors="white", resamples=20))
+    with pytest.raises(BadInputError, match="is of kind rating, which has no games"):
+        session.run(RatingSpec(runs=(low, rated), resamples=20))
 
 
 def test_counts_that_no_sweep_has_are_refused(session, imported):

@@ -14,12 +14,14 @@ import pytest
 from textual.widgets import Static
 
 from chessreg.cli.root import run_command_line
+from chessreg.games.boardframe import BoardFrame
 from chessreg.games.pgn import game_pgn
+from chessreg.games.picture import evaluation_words
 from chessreg.session import Session, open_session
 from tui.data.result_rows import results
 from tui.screens.boards import BoardScreen, PairScreen
 from tui.screens.dialogs import Prompt
-from tui.widgets.board import BoardPane
+from tui.widgets.board import BoardPane, legend
 from tui.widgets.evaluation import EvaluationBar, EvaluationStrip
 from tui.widgets.images import SIDE
 from tui.widgets.moves import MoveList
@@ -291,6 +293,38 @@ async def test_a_puzzle_is_gone_through_by_steps_with_the_models_moves_and_the_b
         assert f'--fen "{screen.views[0].position}"' in driver.app.clipboard
         await driver.go("boards")
         assert " predictions" in driver.lines[1].replace("[", " ")
+
+
+def test_a_puzzle_of_two_moves_is_gone_through_and_two_ways_to_one_position_stand_side_by_side() -> None:
+    from chessreg.experiments.puzzles import Puzzle, views
+    from tui.data.board_views import Boards
+    from tui.data.pages import Listed
+
+    screen = BoardScreen(Listed([]), 0, {})
+    line = tuple(chess.Move.from_uci(word) for word in ("e2e4", "e7e5", "g1f3"))
+    solved = views(Puzzle(0, chess.Board(), line, 1500), ["e2e4", "g1f3"], {})
+    assert [frame.title[-11:] for frame in solved] == ["move 1 of 2", "move 2 of 2"]
+    assert not any("1.00" in told for frame in solved for told in legend(frame)), (
+        "a weight that is no share is not told"
+    )
+    screen.boards = Boards({}, solved, "solved", "puzzles")
+    assert not screen.paired
+    ways = [chess.Board(), chess.Board()]
+    for board, words in zip(ways, ("e4 e5 Nf3 Nc6", "Nf3 Nc6 e4 e5"), strict=True):
+        for word in words.split():
+            board.push_san(word)
+    screen.boards = Boards({}, [BoardFrame.from_board(board) for board in ways], "orders", "markov")
+    assert screen.paired
+    belief = BoardFrame.from_board(chess.BaseBoard())
+    screen.boards = Boards({}, [BoardFrame.from_board(chess.Board()), belief], "read", "probe")
+    assert screen.paired
+
+
+def test_a_mate_is_told_as_one() -> None:
+    told = {153: "+1.53 for White", 15_300: "+153.00 for White", -9_995: "mate in 5 for Black"}
+    told |= {29_996: "mate in 4 for White", -10_000: "mate for Black"}
+    for centipawns, words in told.items():
+        assert evaluation_words(centipawns) == words
 
 
 @pytest.mark.parametrize(

@@ -194,3 +194,42 @@ async def test_a_command_tells_what_it_said_last_and_what_went_wrong(drive, tmp_
         driver.app.run_command(["dataset", "add", str(tmp_path / "none.pgn"), "--name", "x"], done="added")
         await driver.settle()
         assert "none.pgn" in driver.notices.splitlines()[-1]
+
+
+async def test_a_datasets_games_and_positions_are_looked_at_from_the_data_room(
+    drive, world: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(world, tmp_path / "world"))
+    positions = folder / "positions.csv"
+    positions.write_text(
+        "fen,best,eval\n4k3/8/8/8/8/8/8/R3K2R w KQ - 0 1,a1a8,29998\n4k3/8/8/8/8/8/8/4K2R b K - 0 1,e8d7,35\n"
+    )
+    place = ["--registry", str(folder / "registry.db"), "--store", str(folder / "store")]
+    assert run_command_line([*place, "dataset", "add", str(positions), "--name", "endings"]) == 0
+    async with drive(folder, size=(120, 40), start="data") as driver:
+        await driver.stand_on("endings")
+        await driver.press("v")
+        assert "data › endings rows" in driver.lines[0]
+        assert driver.lines[2].split()[:5] == ["position", "best", "move", "ply", "white"]
+        assert " a1a8 " in driver.text
+        assert "e2e4" not in driver.text, "no row of another dataset"
+        await driver.press("enter")
+        assert isinstance(driver.screen, BoardScreen)
+        assert "endings position 0" in driver.text
+        assert "evaluation mate in 2 for White" in driver.text
+        assert "= a1-a8 best a1a8" in driver.text
+        await driver.press("escape", "escape")
+        await driver.stand_on("games")
+        await driver.press("enter", "v")
+        assert "dataset games › rows" in driver.lines[0]
+        assert driver.lines[2].split()[:3] == ["game", "result", "plies"]
+        await driver.press("tab", "slash")
+        await driver.type("game<2")
+        await driver.press("enter", "enter")
+        assert "games game 0" in driver.text
+        await driver.press("escape", "escape", "escape")
+        assert "dataset games" in driver.lines[0]
+        await driver.press("escape", "tab")
+        assert "v games" not in driver.lines[-1]
+        await driver.press("v")
+        assert isinstance(driver.screen, DataScreen)

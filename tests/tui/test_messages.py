@@ -100,10 +100,15 @@ async def test_a_name_that_is_taken_is_told_and_not_held(drive: Any, own: Path) 
 
 async def test_a_deleted_registry_says_so_in_every_room(drive: Any, own: Path) -> None:
     async with drive(own, size=(120, 30)) as driver:
+        await driver.press("8")
+        assert "[datasets 1]" in driver.text
         (own / "registry.db").rename(own / "away.db")
         for room in ("4", "2", "8"):
             await driver.press(room, "r")
             assert "was deleted" in driver.text
+        await driver.press("S", "enter")
+        assert "no command is begun on it" in driver.notices, "it would make another in its place"
+        assert not (own / "registry.db").exists()
         (own / "away.db").rename(own / "registry.db")
         await driver.once(lambda: "was deleted" not in driver.text, "the registry again")
 

@@ -545,13 +545,14 @@ def any_dataset(session: Session) -> bool:
         return sql.scalar(select(tables.Dataset.id).limit(1)) is not None
 
 
-def dataset_games(session: Session) -> DatasetPages:
-    """The datasets in the order in which they were made; those whose files are elsewhere are left out."""
+def dataset_games(session: Session, only: UUID | None = None) -> DatasetPages:
+    """The datasets in the order in which they were made, or one; those whose files are elsewhere are left out."""
     from chessreg.entities.dataset import folder_of, opened
 
     with session.database.read() as sql:
         called = names.names(sql, "dataset")
         ids = sql.scalars(select(tables.Dataset.id).order_by(tables.Dataset.created_at, tables.Dataset.id)).all()
+        ids = [id for id in ids if only in (None, id)]
     parts = []
     for id in ids:
         try:

@@ -13,7 +13,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Static
 
-from chessreg.errors import ChessregError
+from chessreg.errors import ChessregError, NotFoundError
 from chessreg.games.boardframe import Arrow, BoardFrame
 from tui import show
 from tui.actions import Action, bindings
@@ -22,6 +22,7 @@ from tui.data.pages import PAGE, Pages, Row, reach
 from tui.data.result_rows import (
     DATASET_GAME,
     TITLES,
+    DatasetPages,
     any_dataset,
     columns_of,
     dataset_games,
@@ -38,6 +39,8 @@ from tui.widgets.moves import MoveList, line_of, with_tries
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from chessreg.lab.answer import Answer
     from chessreg.session import Session
     from tui.data.board_views import Boards, Sides
@@ -54,6 +57,16 @@ DATASET_GAMES = (
     Column("black_elo", "black elo", right=True),
     Column("eco", "opening"),
     Column("text", "moves", widest=80, least=20),
+)
+
+
+DATASET_POSITIONS = (
+    Column("unit", "position", right=True),
+    Column("result", "best move"),
+    Column("plies", "ply", right=True),
+    Column("white_elo", "white elo", right=True),
+    Column("black_elo", "black elo", right=True),
+    Column("text", "FEN", widest=80, least=20),
 )
 
 
@@ -82,7 +95,7 @@ class BoardsScreen(PreviewingScreen):
         table, wanted = self.query_one(PageTable), self.result_table
         keep = table.loaded and wanted == self._shown_table
         number = table.cursor // PAGE if keep else 0
-        listed = await self.ask("reading the rows", lambda session: read(session, wanted, number))
+        listed = await self.ask("reading the rows", lambda session: self.read(session, wanted, number))
         if listed is None:
             return
         self.result_table = self._shown_table = listed.result_table
@@ -90,14 +103,27 @@ class BoardsScreen(PreviewingScreen):
         strip.names = tuple(TITLES[name] for name in listed.result_tables)
         if listed.pages is not None:
             strip.place = listed.result_tables.index(listed.result_table)
-            known = listed.result_table == DATASET_GAME
-            columns = DATASET_GAMES if known else columns_of(listed.result_table, listed.rows, with_run=True)
+            columns = self.columns(listed)
             table.show(listed.pages, listed.rows, columns=columns, keep=keep, number=listed.number)
         else:
             table.loaded = True
             table.refresh()
 
     _shown_table = ""
+
+    def read(self, session: Session, result_table: str, number: int) -> BoardRows:
+        """The rows of this result table, if there are any, from this page on."""
+        there = result_tables_with_boards(session) + ([DATASET_GAME] if any_dataset(session) else [])
+        if not there:
+            return BoardRows([], "", None, 0, [])
+        chosen = result_table if result_table in there else there[0]
+        return paged(
+            there, chosen, dataset_games(session) if chosen == DATASET_GAME else results(session, chosen), number
+        )
+
+    def columns(self, listed: BoardRows) -> Sequence[Column]:
+        known = listed.result_table == DATASET_GAME
+        return DATASET_GAMES if known else columns_of(listed.result_table, listed.rows, with_run=True)
 
     def action_result_table(self, way: str) -> None:
         strip = self.query_one(PaneStrip)
@@ -134,12 +160,34 @@ class BoardsScreen(PreviewingScreen):
             self.app.push_screen(BoardScreen(event.table.source, event.place, event.row))
 
 
-def read(session: Session, result_table: str, number: int) -> BoardRows:
-    there = result_tables_with_boards(session) + ([DATASET_GAME] if any_dataset(session) else [])
-    if not there:
-        return BoardRows([], "", None, 0, [])
-    chosen = result_table if result_table in there else there[0]
-    pages = dataset_games(session) if chosen == DATASET_GAME else results(session, chosen)
+class DatasetRowsScreen(BoardsScreen):
+    """The games or positions of one dataset, opened from the data room."""
+
+    crumb = "rows"
+
+    def __init__(self, dataset_id: UUID) -> None:
+        super().__init__()
+        self.dataset_id = dataset_id
+
+    def read(self, session: Session, result_table: str, number: int) -> BoardRows:
+        pages = dataset_games(session, self.dataset_id)
+        if not pages.parts:
+            raise NotFoundError("the files of this dataset are not here", "chessreg pull")
+        return paged([DATASET_GAME], DATASET_GAME, pages, number)
+
+    def columns(self, listed: BoardRows) -> Sequence[Column]:
+        assert isinstance(listed.pages, DatasetPages)
+        return DATASET_POSITIONS if listed.pages.parts[0][2].content == "positions" else DATASET_GAMES[1:]
+
+    def offers(self, action: Action) -> bool:
+        return action.method != "result_table" and super().offers(action)
+
+    def command(self) -> str:
+        return f"chessreg dataset show {show.short(self.dataset_id)}"
+
+
+def paged(there: list[str], chosen: str, pages: Pages, number: int) -> BoardRows:
+    """These rows from this page on, or from the first where there are not so many."""
     reach(pages, number * PAGE)
     number = number if number * PAGE < pages.count else 0
     return BoardRows(there, chosen, pages, number, pages.page(number))
@@ -234,9 +282,12 @@ class BoardScreen(DrawingScreen):
 
     @property
     def paired(self) -> bool:
-        """Whether two boards belong together: what is there and what a probe reads, not a game of one ply."""
-        whole_game = self.is_game or (self.boards is not None and self.boards.kind == "dataset")
-        return self.boards is not None and len(self.boards.views) == 2 and not whole_game
+        """Whether two boards belong together: what is there and what a probe reads, or two ways to one position; not a
+        game of one ply, or a puzzle of two moves."""
+        if self.boards is None or len(self.boards.views) != 2:
+            return False
+        one, other = self.boards.views
+        return not (one.position and other.position) or one.fen == other.fen
 
     @property
     def views(self) -> list[BoardFrame]:

@@ -117,7 +117,7 @@ class HomeScreen(JobActionsScreen):
             return
         self.at_home = state
         self.set_class(not state.counts["run"] and not state.going and not state.ended, "-empty")
-        self.query_one("#overview", Static).update(overview_line(state))
+        self.tell_overview()
         if self.has_class("-empty"):
             from tui.screens.runs import nothing_yet
 
@@ -245,14 +245,25 @@ class HomeScreen(JobActionsScreen):
         if self.busy:
             self.notify(f"chessreg {self.busy} is still at work", severity="warning")
             return
-        self.busy = " ".join(command)
-        self.notify(f"chessreg {shlex.join(command)}", title="begun; this screen follows")
+        if self.app.refused_while_lost():
+            return
+        self.busy = shlex.join(command)
+        self.tell_overview()
+        self.notify(f"chessreg {self.busy}", title="begun; this screen follows")
         try:
             status, out, err = await self.app.model.run_command(command)
         finally:
             self.busy = ""
+            self.tell_overview()
         last = next((line for line in reversed(f"{out}\n{err}".splitlines()) if line.strip()), "")
-        self.notify(last, title="failed" if status else "done", severity="error" if status else "information")
+        ended = f"{'failed' if status else 'done'}: chessreg {shlex.join(command)}"
+        self.notify(last, title=ended, severity="error" if status else "information")
+
+    def tell_overview(self) -> None:
+        """Count in one line what goes on, and name the command that was begun here."""
+        if self.at_home is not None and self.is_attached:
+            begun = f" · at work: chessreg {self.busy}" if self.busy else ""
+            self.query_one("#overview", Static).update(overview_line(self.at_home) + begun)
 
     busy = ""
 

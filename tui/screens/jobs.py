@@ -35,13 +35,21 @@ class JobActionsScreen(AppScreen):
         raise NotImplementedError
 
     def offers(self, action: Action) -> bool:
-        changes = action.place == self.place and action.method in ("cancel", "retry", "priority")
-        return not (changes and self.chosen is None) and super().offers(action)
+        if action.place == self.place and action.method in ("cancel", "retry", "priority"):
+            if (row := self.chosen) is None:
+                return False
+            ended = row.get("ended_at") is not None
+            whole = action.parameter == "launch"  # others of it may go on
+            if (action.method == "cancel" and ended and not whole) or (action.method == "retry" and not ended):
+                return False
+        return super().offers(action)
 
     def action_cancel(self, whole: str = "") -> None:
         if (row := self.chosen) is None:
             return
-        if not whole:
+        if not whole and row.get("ended_at") is not None:
+            self.notify("it had ended already", severity="warning")
+        elif not whole:
             question = f"Cancel {row['title']}? Complete units are kept."
             self.app.push_screen(Confirm(question), partial(self._cancel, row, False))
         else:
@@ -178,6 +186,9 @@ class JobsScreen(JobActionsScreen, PreviewingScreen):
     @property
     def chosen(self) -> Mapping[str, Any] | None:
         return self.query_one(PageTable).current
+
+    def on_page_table_moved(self, event: PageTable.Moved) -> None:
+        self.relabel()  # what can be done to a job depends on its state
 
     async def action_launch(self) -> None:
         await self.app.run_action("go('launch')")

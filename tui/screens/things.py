@@ -21,7 +21,7 @@ from tui.columns import Column
 from tui.data import entity_rows
 from tui.data.pages import Listed, Row
 from tui.screens.annotate import AnnotatingScreen
-from tui.screens.base import PartsScreen, fields_of
+from tui.screens.base import AppScreen, PartsScreen, fields_of
 from tui.screens.files import bring_in
 from tui.screens.preview import PreviewingScreen, Shown, fields
 from tui.widgets.bars import PaneStrip
@@ -91,6 +91,7 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
         columns = [ID, NAME, *entity_rows.columns(declared.overview_columns or declared.columns, rows)]
         table.show(Listed(rows), rows[:200], columns=columns, keep=self._drawn == self.noun)
         self._drawn = self.noun
+        self.relabel()
 
     async def previewed(self, row: Mapping[str, Any]) -> Shown | None:
         """What is known of it, but for its report, which `i` shows."""
@@ -122,13 +123,19 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
     def offers(self, action: Action) -> bool:
         if action.place == "data" and action.method == "add":
             return self.noun in BROUGHT_IN and super().offers(action)
-        if action.place == "data" and action.method == "split":
+        if action.place == "data" and action.method in ("split", "rows"):
             return self.noun == "dataset" and bool(self.chosen()[1]) and super().offers(action)
         return super().offers(action)
 
     def action_add(self) -> None:
         if self.noun in BROUGHT_IN and not self.app.read_only:
             bring_in(self, *BROUGHT_IN[self.noun])
+
+    def action_rows(self) -> None:
+        _, chosen = self.chosen()
+        if self.noun == "dataset" and chosen:
+            id, called = next(iter(chosen.items()))
+            view_rows(self, id, called)
 
     def action_split(self) -> None:
         from tui.screens.dialogs import Prompt
@@ -218,6 +225,8 @@ class ThingScreen(PartsScreen):
         return f"chessreg {self.noun} show {show.short(self.thing_id)}"
 
     def offers(self, action: Action) -> bool:
+        if action.place == "thing" and action.method == "rows":
+            return self.noun == "dataset" and super().offers(action)
         return super().offers(action) and (action.method != "verify" or self.entity.verify is not None)
 
     # -- actions --------------------------------------------------------------------------------------------------
@@ -225,6 +234,10 @@ class ThingScreen(PartsScreen):
     def action_lineage(self) -> None:
         noun = "run" if self.entity.of_run else self.noun
         self.app.open_lineage(noun, self.thing_id.hex, self.called)
+
+    def action_rows(self) -> None:
+        if self.noun == "dataset":
+            view_rows(self, self.thing_id, self.called)
 
     def action_verify(self) -> None:
         if not self.entity.of_run and self.app.read_only:  # it is noted when the bytes were verified last
@@ -251,6 +264,15 @@ class ThingScreen(PartsScreen):
             self.app.push_screen(ThingScreen(self.noun, UUID(str(made_by)), str(event.row["name"])))
         else:
             self.on_page_table_inspected(PageTable.Inspected(event.table, event.place, event.row))
+
+
+def view_rows(screen: AppScreen, dataset_id: UUID, called: str) -> None:
+    """Show a dataset's games or positions; where one stands in the data room its name is said too."""
+    from tui.screens.boards import DatasetRowsScreen
+
+    rows = DatasetRowsScreen(dataset_id)
+    rows.crumb = rows.crumb if isinstance(screen, ThingScreen) else f"{called} {rows.crumb}"
+    screen.app.push_screen(rows)
 
 
 def outcome(verified: Verified, noun: str) -> str:

@@ -237,10 +237,11 @@ def legend(frame: BoardFrame) -> list[str]:
         lines.append(f"read instead: {reading_words(frame)}")
     for arrow, sign in numbered(frame):
         move = f"{chess.square_name(arrow.start)}-{chess.square_name(arrow.end)}"
-        bar = "━" * max(1, round(10 * arrow.weight)) + " "
-        lines.append(f"{sign} {move} {arrow.weight:4.2f} {bar if arrow.weight < 1 else ''}{arrow.label}".rstrip())
+        bar = "━" * max(1, round(10 * arrow.weight)) + " " if arrow.weight < 1 else ""
+        share = f"{arrow.weight:4.2f} {bar}" if frame.shares else ""
+        lines.append(f"{sign} {move} {share}{arrow.label}".rstrip())
     if frame.evaluation is not None:
-        lines.append(f"evaluation {evaluation_words(frame.evaluation)} for White")
+        lines.append(f"evaluation {evaluation_words(frame.evaluation)}")
     return lines
 
 
@@ -291,7 +292,9 @@ def square_words(frame: BoardFrame, square: int) -> str:
     if frame.heat is not None and square in frame.heat:
         facts.append(f"{frame.heat_label or 'heat'} {frame.heat[square]:.3f}")
     moves = [arrow for arrow in frame.arrows if square in (arrow.start, arrow.end)]
-    facts += [f"{arrow.label or chess.square_name(arrow.end)} {arrow.weight:.2f}" for arrow in moves]
+    for arrow in moves:
+        share = f" {arrow.weight:.2f}" if frame.shares else ""
+        facts.append(f"{arrow.label or chess.square_name(arrow.end)}{share}")
     return f"{chess.square_name(square)}: {', '.join(facts)}"
 
 

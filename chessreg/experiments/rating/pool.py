@@ -98,6 +98,8 @@ def add_run(
     """The games of one run, each as (player, opponent, outcome, cluster)."""
     game = tables.Game
     matches = {m.number: m for m in session.scalars(select(tables.Match).where(tables.Match.run_id == run.id))}
+    if not matches:
+        raise BadInputError(f"run {run.id.hex[-6:]} is of kind {run.kind}, which has no games", "chessreg game list")
     sides: dict[int, list[Player]] = {}
     if run.kind == SWEEP:
         add_counts(session, run, spec, matches, players, games)
