@@ -139,6 +139,14 @@ def unknown_family(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config | {"model_type": "mamba2000"}))
 
 
+def without_a_context(folder: Path) -> None:
+    """A model whose state is all that it keeps of what it read: no token is too far."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    shape = {"hidden_size": 32, "num_hidden_layers": 1, "state_size": 4, "vocab_size": VOCABULARY}
+    AutoModelForCausalLM.from_config(AutoConfig.for_model("mamba", **shape)).save_pretrained(folder)
+
+
 def pickled(folder: Path) -> None:
     """Weights in a pickle that calls a function."""
     (folder / "model.safetensors").unlink()
@@ -151,6 +159,7 @@ def pickled(folder: Path) -> None:
         (weights(lambda matrix: matrix.fill_(float("nan"))), [], "down_proj.weight holds NaN or infinite values"),
         (weights(lambda matrix: matrix[:1].clone()), [], "has shape [1, 32], the configuration says [32, 32]"),
         (unknown_family, [], "hint: gpt2, llama, gpt_neox and what else"),
+        (without_a_context, [], "models of the family mamba cannot be read"),
         (pickled, [], "pytorch_model.bin is refused: loading it would execute code"),
         (without("tokenizer.json"), [], "llama has no tokenizer.json"),
         (missing_king, [], "no token for the character 'K' alone"),

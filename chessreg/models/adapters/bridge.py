@@ -19,6 +19,10 @@ from chessreg.models.adapters.base import Network, all_points, read_config
 from chessreg.models.adapters.gpt2 import GPT2
 from chessreg.models.hook_points import PATTERNS
 
+SHAPE = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings",
+         "vocab_size", "hidden_act")  # fmt: skip
+"""What a configuration has to tell, by the library's own names."""
+READABLE = "gpt2, llama, gpt_neox and other transformers with a longest context can be read"
 RUN_TIME = ("transformers_version", "_name_or_path", "_attn_implementation_autoset", "torch_dtype")
 
 
@@ -29,9 +33,14 @@ class Bridged(Network):
     points = PATTERNS
 
     def __init__(self, hf: Any) -> None:
+        """Raises BadInputError for a family that lacks what every model here has, or that has no bridge."""
         super().__init__()
         self.hf_config = hf.config
         self.family = hf.config.model_type
+        if missing := [name for name in SHAPE if not hasattr(hf.config, name)]:
+            raise BadInputError(
+                f"models of the family {self.family} cannot be read: they have no {missing[0]}", READABLE
+            )
         self.n_layer, self.d_model = hf.config.num_hidden_layers, hf.config.hidden_size
         self.block_size, self.vocab_size = hf.config.max_position_embeddings, hf.config.vocab_size
         self.outputs = self.vocab_size
@@ -39,7 +48,11 @@ class Bridged(Network):
         self.named = {name: parameter for name, parameter in hf.named_parameters() if name not in tied}
         embedding, head = hf.get_input_embeddings().weight, hf.get_output_embeddings().weight
         self.embedding_size = embedding.numel() + (0 if head is embedding else head.numel())
-        self.bridge = bridged(hf)
+        try:
+            self.bridge = bridged(hf)
+        except (ValueError, NotImplementedError) as error:
+            message = f"TransformerLens cannot read models of the family {self.family}: {first_line(error)}"
+            raise BadInputError(message, READABLE) from error
         self.after = [block.hook_out for block in self.bridge.blocks]
 
     @property
