@@ -18,6 +18,7 @@ from chessreg.experiments.edit.states import after_moves, states
 from chessreg.experiments.settings import games as selections
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.overlap import Evaluated
+from chessreg.experiments.settings.sites import site_name
 from chessreg.games.boardframe import BoardFrame, move_arrows
 from chessreg.models.hook_points import check_editable, hook_point
 from chessreg.registry import tables
@@ -188,7 +189,11 @@ def check(spec: EditSpec, inputs: Inputs) -> None:
                 f"there are probes of {', '.join(map(str, sorted(known)))}",
             )
         if missing := [layer for layer in setting.layers if not 0 <= layer < checkpoint.layers]:
-            raise BadInputError(f"the model has no layer {missing[0]}", f"it has layers 0 to {checkpoint.layers - 1}")
+            message, hint = f"the model has no layer {missing[0]}", f"it has layers 0 to {checkpoint.layers - 1}"
+            if (shift := spec.probe_shift) and not spec.layers and not spec.layer_sets:
+                message += f": the probe of {missing[0] + shift} is best, and --probe-shift {shift}"
+                hint += "; choose with --layers"
+            raise BadInputError(message, hint)
     if spec.sae is not None:
         check_saes(
             spec.sae, {layer for setting in settings_of(spec, inputs) for layer in setting.layers}, checkpoint, inputs
@@ -258,10 +263,11 @@ def check_phase(spec: EditSpec, inputs: Inputs, encoding: Encoding, ply: int) ->
     fitted = [(option, reference) for option, own in asked.items() for reference in own if reference is not None]
     for option, reference in fitted:
         probe = inputs.rows(tables.Probe, inputs.run(reference, "probe"))[0]
-        known = probe.positions in encoding.site_names
-        if known and len(prompt) - 1 in encoding.sites(probe.positions, tokens).token:
+        site = site_name(probe.positions, encoding)
+        known = site in encoding.site_names
+        if known and len(prompt) - 1 in encoding.sites(site, tokens).token:
             continue
-        where = f"at {probe.positions}" if known else "where it does not say"
+        where = f"at {site}" if known else "at tokens that it does not name"
         hint = "--phase any, or a probe that was fitted there"
         if side == "Black" and not black:
             hint += ": --black-probe"
@@ -273,7 +279,7 @@ KNIGHTS = ("Nf3", "Nf6", "Ng1", "Ng8", "Nf3")  # some game, whose tokens have ev
 
 def of_white(site: str, encoding: Encoding) -> bool:
     """Whether White is to move at every site of this name."""
-    sites = encoding.sites(site, Tokens.of([encoding.prompt(["e4", "e5", "Nf3", "Nc6"])]))
+    sites = encoding.sites(site_name(site, encoding), Tokens.of([encoding.prompt(["e4", "e5", "Nf3", "Nc6"])]))
     return len(sites) > 0 and bool((sites.ply % 2 == 0).all())
 
 

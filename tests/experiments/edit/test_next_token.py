@@ -52,8 +52,8 @@ def squares(world, tmp_path_factory):
     save_checkpoint(network, folder, CheckpointInfo.of(network, "uci-square-72"))
     with open_session(str(world / "registry.db"), world / "store") as session:
         import_checkpoint(session.database, session.store, folder, name="squares")
-        for side in ("white", "black"):
-            cache = {"checkpoint": "squares", "dataset": "sample:fit", "sites": f"{side}-turns"}
+        for side, sites in {"white": "white-turns", "black": "black-turns", "dots": "dots"}.items():
+            cache = {"checkpoint": "squares", "dataset": "sample:fit", "sites": sites}
             session.run(CacheSpec(**cache), CacheHow(threads=1), name=f"cache-{side}")
             probe = ProbeSpec(cache=f"cache-{side}", epochs=1)
             session.run(probe, ProbeHow(threads=1), name=f"probe-{side}")
@@ -304,6 +304,16 @@ def test_figure_3(squares):
 CASE = {"moves": "e2e4 d7d5", "board": "d5=. d7=p e7=. e5=p"}
 
 
+def test_a_probe_of_dots_is_one_of_whites_turns(squares):
+    """What a cache is of unless another is asked for, in the words of PGN characters."""
+    directions = []
+    for name in ("dots", "white"):
+        _, by_unit = ran(squares, **CASE, layers=(1,), black_probe=None, probe=f"probe-{name}")
+        [rows] = by_unit.values()
+        directions.append(rows["edit"].detail)
+    assert directions[0] == directions[1]
+
+
 def test_figure_4(squares):
     """6.5: four terms of the direction, the target board, and 64 squares before and after as boards."""
     report, by_unit = ran(squares, **CASE, layers=(1,), black_probe=None)
@@ -398,6 +408,9 @@ def test_a_scale_that_falls_with_the_position(squares):
         ({**CASE, "board": "d5=. d5=p"}, "names d5 twice"),
         ({**GAMES, "board": "d5=."}, "position of --moves"),
         ({**CASE, "probe": "probe-black"}, "--probe was fitted at black-turns, and White is to move after 2 plies"),
+        ({**GAMES, "black_probe": "probe-dots"}, "--black-probe was fitted at dots, where White is to move"),
+        ({**CASE, "layers": (3,), "probe_shift": -1}, "the model has no layer 3"),
+        ({**CASE, "layers": (), "probe_shift": -5}, "no layer [567]: the probe of [012] is best, and --probe-shift -5"),
         ({**GAMES, "black_probe": None}, "Black is to move after 5 plies .*--black-probe"),
         ({**CASE, "probe": "reference-board"}, "another checkpoint"),
         ({**CASE, "checkpoint": "reference", "probe": "reference-board"}, "does not name a square or a move"),
