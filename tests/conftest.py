@@ -13,8 +13,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
+from importlib.util import cache_from_source
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,29 @@ LONGEST = (
     "test_pictures_of_data.py", "test_pictures.py", "test_queries.py", "test_render.py", "test_stopping.py",
     "test_other_cpu.py", "test_everywhere.py", "test_every_kind.py", "test_demo.py", "test_journeys.py",
     "test_hostile_settings.py", "test_edit.py", "test_published.py", "test_matrix.py", "test_catalogue.py",
+    "test_trust.py", "test_launch.py", "test_finding.py", "test_web.py", "test_terminal.py", "test_migrations.py",
+    "test_database.py", "test_boards_of_squares.py", "test_boards_room.py", "test_private_files.py",
+    "test_read_only.py", "test_order.py",
 )  # fmt: skip
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """In a new checkout one process of several compiles a file of tests; the others wait for what it has written."""
+
+    def compiled() -> bool:
+        usual = Path(cache_from_source(str(collector.path)))
+        return usual.with_name(f"{usual.stem}-pytest-{pytest.__version__}.pyc").exists()
+
+    if "PYTEST_XDIST_WORKER" not in os.environ or not isinstance(collector, pytest.Module) or compiled():
+        return (yield)
+    with Path(__file__).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if compiled():
+            fcntl.flock(lock, fcntl.LOCK_UN)
+        return (yield)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
