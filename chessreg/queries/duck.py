@@ -12,8 +12,9 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from chessreg.errors import BadInputError
-from chessreg.queries import gate, views
+from chessreg.queries import gate
 from chessreg.queries.buffers import without_dashes
+from chessreg.queries.macros import MACROS
 
 if TYPE_CHECKING:
     import duckdb
@@ -52,7 +53,7 @@ def connect(memory: str, threads: int, without_optimizers: Collection[str] = ())
     if without_optimizers:
         known = {str(row[0]) for row in connection.execute("SELECT name FROM duckdb_optimizers()").fetchall()}
         connection.execute(f"SET disabled_optimizers = '{','.join(sorted(known.intersection(without_optimizers)))}'")
-    for macro in views.MACROS:
+    for macro in MACROS:
         connection.execute(macro)
     for statement in LOCK:
         connection.execute(statement)
@@ -118,7 +119,7 @@ def _sorted(connection: duckdb.DuckDBPyConnection, rows: pa.Table) -> pa.Table:
     """Rows in the order of their values, by the first column, then the second."""
     register(connection, "short_answer", rows)
     try:
-        return _rows(connection.sql("SELECT * FROM short_answer ORDER BY ALL"))
+        return arrow_table(connection.sql("SELECT * FROM short_answer ORDER BY ALL"))
     finally:
         connection.unregister("short_answer")
 
@@ -201,10 +202,10 @@ def _arrow(connection: duckdb.DuckDBPyConnection, sql: str, parameters: dict[str
     relation = connection.sql(sql, params=parameters or None)
     if relation is None:  # a statement without rows; the gate lets none through
         raise BadInputError("that gives no rows", gate.HINT)
-    return _tidied(_rows(relation), [str(kind) for kind in relation.types])
+    return _tidied(arrow_table(relation), [str(kind) for kind in relation.types])
 
 
-def _rows(relation: Any) -> pa.Table:
+def arrow_table(relation: Any) -> pa.Table:
     return relation.to_arrow_table() if hasattr(relation, "to_arrow_table") else relation.fetch_arrow_table()
 
 

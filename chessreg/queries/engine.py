@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chessreg.errors import DAMAGE, ChessregError
-from chessreg.queries import duck, gate, source, views
+from chessreg.queries import duck, extras, gate, source, views
 from chessreg.queries.duck import DEFAULT_MEMORY
 from chessreg.queries.planner import Plan, define, planner
 from chessreg.queries.source import TABLES
@@ -75,7 +75,8 @@ class Engine:
         self._kinds: list[views.KindRow] = []  # as the registry's runs recorded them
         self._registered: list[views.KindRow] = []  # as this installation has them: read when a query needs them
         self._files: tuple[Path, ...] | None = None  # of users' kinds among them; None: not read yet
-        self._views: dict[str, str] = {}  # of kinds
+        self._views: Mapping[str, str] = {}  # of kinds
+        self._extras: Mapping[str, frozenset[str]] = {}  # columns that these name, by result table
         self._data: duckdb.DuckDBPyConnection | None = None
         self._defined: set[str] = set()  # the tables and views in it
 
@@ -189,7 +190,11 @@ class Engine:
         does not bind."""
         with self._lock:
             self.refresh()
-            return dict(self._plan({"rows": sql}, None, duck.deadline(None)).columns)
+            plan = self._plan({"rows": sql}, None, duck.deadline(None))
+            return {
+                table: frozenset(extras.DETAIL if name in extras.among(names) else name for name in names)
+                for table, names in plan.columns.items()
+            }
 
     def keep(self) -> None:
         """Write what large complete runs gave to files beside the registry, so that the next process reads it fast.
@@ -198,7 +203,7 @@ class Engine:
         can be read any more or written, nothing is.
         """
         with suppress(OSError, ChessregError):
-            source.keep(self.database, tuple(self._read))
+            source.keep(self.database, {table: self._extras.get(table, ()) for table in self._read})
 
     # -- the snapshot ---------------------------------------------------------------------------------------------
 
@@ -217,7 +222,8 @@ class Engine:
     def _forget(self) -> None:
         """Forget what was read. What is defined stays: to define it anew takes longer than to read a small registry."""
         if self._data is not None:
-            for name in (*self._read, *self._made):
+            relations = [extras.relation(table) for table in self._read if table in self._extras]
+            for name in (*self._read, *relations, *self._made):
                 self._data.execute(self._unread_view(name))
             for name in self._read:
                 self._data.unregister(f"_{name}")
@@ -259,7 +265,9 @@ class Engine:
         return True
 
     def _set_views(self) -> None:
-        self._views = views.of_kinds([*self._kinds, *self._registered], {*TABLES, *self._handy})
+        taken = {*TABLES, *map(extras.relation, TABLES), *self._handy}
+        self._views, self._extras = views.of_kinds([*self._kinds, *self._registered], taken)
+        self._planner.learn(self._extras)
         if self._data is not None:
             self._data.close()
             self._data = None
@@ -290,8 +298,11 @@ class Engine:
             self._read[table] = missing[table]
             self._rows[table] = arrow.num_rows
             duck.register(self._data, f"_{table}", arrow)
-            select = source.view(self.database, table, missing[table], f'"_{table}"')
-            self._data.execute(f'CREATE OR REPLACE VIEW "{table}" AS {select}')
+            names = {table: (), extras.relation(table): self._extras[table]} if table in self._extras else {table: ()}
+            for name, extra in names.items():
+                select = source.view(self.database, table, missing[table], f'"_{table}"', extra)
+                self._data.execute(f'CREATE OR REPLACE VIEW "{name}" AS {select}')
+                self._defined.add(name)
         self._compute(self._data, plan, until)
         return self._data
 
@@ -341,9 +352,9 @@ class Engine:
 
     def _statements(self, names: frozenset[str]) -> Iterator[tuple[str, str]]:
         """The statements that define these tables and handy views, each after those that it names."""
-        for name in [*TABLES, *self._handy]:
+        for name in [*TABLES, *self._planner.relations, *self._handy]:
             if name in names:
-                read = name in TABLES or name in ONCE
+                read = name not in self._handy or name in ONCE
                 yield name, self._unread_view(name) if read else f'CREATE VIEW "{name}" AS {self._handy[name]}'
 
     def _unread_view(self, name: str) -> str:

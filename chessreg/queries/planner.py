@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from chessreg.queries import duck, gate, source, views
+from chessreg.queries import duck, extras, gate, source, views
 from chessreg.queries.duck import DEFAULT_MEMORY
 from chessreg.queries.source import TABLES
 from chessreg.queries.views import ONCE
@@ -47,6 +47,7 @@ class Planner:
     def __init__(self) -> None:
         self.handy = views.handy()
         self.columns = {t: {n: source.duckdb_type(c) for n, c in source.columns(t).items()} for t in TABLES}
+        self.relations: dict[str, str] = {}  # with extra columns, and the result table of each
         self._lock = threading.RLock()
         self._plans: dict[Any, Plan] = {}
         self._connect()
@@ -56,6 +57,18 @@ class Planner:
         weakref.finalize(self, duck.close, [self._connection])
         self._there: set[str] = set()  # what is defined
         self._kinds: dict[str, str] = {}  # of it, the views of kinds
+
+    def learn(self, extra: Mapping[str, frozenset[str]]) -> None:
+        """Know these extra columns of result tables, beside those that other engines have: each means one thing."""
+        with self._lock:
+            for table, names in extra.items():
+                relation = extras.relation(table)
+                self.relations[relation] = table
+                known = self.columns.setdefault(relation, dict(self.columns[table]))
+                for name in sorted(names - known.keys()):
+                    known[name] = extras.type_of(name)
+                    if relation in self._there:
+                        self._connection.execute(f'ALTER TABLE "{relation}" ADD COLUMN "{name}" {known[name]}')
 
     def parser(self) -> duckdb.DuckDBPyConnection:
         """A connection for looking at SQL; it holds no data."""
@@ -100,6 +113,8 @@ class Planner:
         with self._lock:
             self._define(self._all(kinds), kinds)
             columns_of: dict[str, list[str]] = {name: list(columns) for name, columns in self.columns.items()}
+            for name in self.relations:
+                del columns_of[name]
             for name in {*self.handy, *self._kinds} - columns_of.keys():
                 rows = self._connection.execute(f'DESCRIBE "{name}"').fetchall()
                 columns_of[name] = [str(row[0]) for row in rows]
@@ -109,7 +124,8 @@ class Planner:
         """Every table, view and macro that these statements name, also by way of views."""
         if any(views.lists(sql) for sql in statements.values()):
             return self._all(kinds)
-        return views.named_in(statements.values(), {**dict.fromkeys(TABLES, ""), **self.handy, **views.AFTER, **kinds})
+        tables = dict.fromkeys([*TABLES, *self.relations], "")
+        return views.named_in(statements.values(), {**tables, **self.handy, **views.AFTER, **kinds})
 
     def some_of(self, name: str, columns: frozenset[str]) -> str:
         """SELECT of some columns of a handy view, from what it is made of."""
@@ -130,7 +146,7 @@ class Planner:
             raise
 
     def _all(self, kinds: Mapping[str, str]) -> frozenset[str]:
-        return frozenset([*TABLES, *self.handy, *views.AFTER, *kinds])
+        return frozenset([*TABLES, *self.relations, *self.handy, *views.AFTER, *kinds])
 
     def _bound(
         self, names: frozenset[str], kinds: Mapping[str, str], bind: Callable[[], T]
@@ -163,7 +179,7 @@ class Planner:
 
     def _tables(self) -> Iterator[tuple[str, str]]:
         """The statements that define the empty tables, and the handy views."""
-        for name in TABLES:
+        for name in (*TABLES, *self.relations):
             types = ", ".join(f'"{column}" {type_}' for column, type_ in self.columns[name].items())
             yield name, f'CREATE TABLE "{name}" ({types})'
         for name, select in self.handy.items():
@@ -197,7 +213,7 @@ class Planner:
                 names = frozenset([listed] if isinstance(listed, str) else listed)
                 if not names <= self.columns[table].keys():  # a plan that reads otherwise: take it all
                     names = frozenset(self.columns[table])
-                merge(needed, {table: names})
+                merge(needed, {self.relations.get(table, table): names})
         return needed
 
 

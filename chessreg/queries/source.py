@@ -8,16 +8,17 @@ any type: of a table in which one does, the values are asked for one by one, and
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sa
 
 from chessreg.errors import ChessregError
+from chessreg.queries import extras
 from chessreg.queries.buffers import bits, bytes_of, validity
 from chessreg.queries.column_files import ColumnFiles
 from chessreg.registry.migrations import VERSION_TABLE
@@ -39,13 +40,17 @@ RUN_NOW = sa.Table(
 )
 TABLES: dict[str, sa.Table] = {table.name: table for table in (*Base.metadata.sorted_tables, RUN_NOW)}
 BATCH_ROWS = "16384"
-LARGE = 100_000  # units of results from which two connections share the reading, and runs are kept as Arrow files
-LARGE_RUN = 10_000  # units of a run that is kept
+LARGE = 100_000  # rows of results from which two connections share the reading, and runs are kept as Arrow files
+LARGE_RUN = 10_000  # rows of a run that is kept
 MOST_RUNS = 10_000  # of a table some of whose runs are kept: SQLite takes so many names in one SELECT
 RUNS = """WITH RECURSIVE r(id) AS (
     SELECT min(run_id) FROM "{table}"
     UNION ALL SELECT (SELECT min(run_id) FROM "{table}" WHERE run_id > r.id) FROM r WHERE r.id IS NOT NULL
-) SELECT id, (SELECT max(unit) FROM "{table}" WHERE run_id = r.id) + 1 AS units FROM r WHERE id IS NOT NULL"""
+), sized AS (
+    SELECT id, (SELECT max(unit) FROM "{table}" WHERE run_id = r.id) + 1 AS units FROM r WHERE id IS NOT NULL
+) SELECT id, units, (SELECT count(*) FROM (SELECT 1 FROM "{table}" WHERE run_id = id AND unit >= units / 2
+                                           AND unit < units / 2 + {some} LIMIT 100)) AS sampled FROM sized"""
+SOME = 4  # units by which the rows of a run are estimated
 
 # SQLAlchemy's type → (first row's value on SQLite, DuckDB's type, how DuckDB reads what SQLite gave). Order matters.
 TYPES: list[tuple[type[Any], str, str, str]] = [
@@ -84,8 +89,9 @@ def columns(table: str) -> dict[str, sa.Column[Any]]:
     return {column.name: column for column in TABLES[table].columns}
 
 
-def view(database: Database, table: str, read: frozenset[str], source: str) -> str:
-    """SELECT that gives a table its declared types from the Arrow table `source`, which holds the columns `read`.
+def view(database: Database, table: str, read: frozenset[str], source: str, extra: Collection[str] = ()) -> str:
+    """SELECT that gives a table its declared types from the Arrow table `source`, which holds the columns `read`, and
+    with them these extra columns.
 
     A column that was not read fails when it is looked at; it never passes for NULL.
     """
@@ -99,6 +105,9 @@ def view(database: Database, table: str, read: frozenset[str], source: str) -> s
         else:
             expression = f'"{name}"::{kind}'
         parts.append(f'{expression} AS "{name}"')
+    for name in sorted(extra):
+        missing = f"CAST(error('{table}.{name} was not read') AS {extras.type_of(name)})"
+        parts.append(f'"{name}"' if name in read else f'{missing} AS "{name}"')
     return f"SELECT {', '.join(parts)} FROM {source}"
 
 
@@ -142,8 +151,9 @@ def read(
     return {t: pa.concat_tables(tables) for t, tables in parts.items()}, version
 
 
-def keep(database: Database, tables: Iterable[str]) -> None:
-    """Write Arrow files of those large complete runs in these tables that have none, for the next who reads them.
+def keep(database: Database, tables: Mapping[str, Collection[str]]) -> None:
+    """Write Arrow files of those large complete runs in these tables that have none, for the next who reads them, with
+    these extra columns of each table.
 
     Raises OSError where none can be written, ChessregError where the registry cannot be read.
     """
@@ -156,10 +166,11 @@ def keep(database: Database, tables: Iterable[str]) -> None:
         files = _column_files(connection, database)
         files.clean()
         for table, runs in large.items():
-            for run, units in runs.items():
-                if units >= LARGE_RUN and run in files.complete and not files.has(table, run):
-                    rows = _fetch(connection, table, _keepable(table), f"run_id = '{run}'", database.dialect)
-                    files.write(table, run, rows)
+            kept = _keepable(table).union(tables[table])
+            for run, size in runs.items():
+                if size.rows >= LARGE_RUN and run in files.complete and not files.has(table, run):
+                    rows = _fetch(connection, table, kept, f"run_id = '{run}'", database.dialect)
+                    files.write(table, run, extras.without_values(rows))
 
 
 def _keepable(table: str) -> frozenset[str]:
@@ -167,21 +178,21 @@ def _keepable(table: str) -> frozenset[str]:
     return frozenset(name for name, column in columns(table).items() if duckdb_type(column) not in ("BLOB", "JSON"))
 
 
-def _kept(files: Callable[[], ColumnFiles], table: str, names: frozenset[str], runs: dict[str, int]) -> list[pa.Table]:
+def _kept(files: Callable[[], ColumnFiles], table: str, names: frozenset[str], runs: dict[str, Size]) -> list[pa.Table]:
     """What Arrow files have of these columns; their runs are taken out of `runs`."""
-    if not (_worth_keeping(runs) and names <= _keepable(table)):
+    if not (_worth_keeping(runs) and names <= _keepable(table).union(extras.among(names))):
         return []
     kept = []
-    for run in [run for run, units in runs.items() if units >= LARGE_RUN]:
+    for run in [run for run, size in runs.items() if size.rows >= LARGE_RUN]:
         rows = files().read(table, run, names)
         if rows is not None:
-            kept.append(rows)
+            kept.append(extras.with_values(rows))
             del runs[run]
     return kept
 
 
-def _worth_keeping(runs: Mapping[str, int]) -> bool:
-    return sum(runs.values()) >= LARGE and len(runs) <= MOST_RUNS
+def _worth_keeping(runs: Mapping[str, Size]) -> bool:
+    return sum(size.rows for size in runs.values()) >= LARGE and len(runs) <= MOST_RUNS
 
 
 def _column_files(connection: Any, database: Database) -> ColumnFiles:
@@ -216,28 +227,40 @@ def _version(connection: Any, dialect: str) -> str:
     return f"{UUID(str(rows[0]['registry_id'])).hex[-6:]}.{rows[0]['data_version']}" if rows else "0.0"
 
 
-def _runs(connection: Any, dialect: str, table: str) -> dict[str, int]:
-    """Units by run of a table of results; empty for other tables, and on PostgreSQL."""
+class Size(NamedTuple):
+    """Units of a run, and about how many rows."""
+
+    units: int
+    rows: int
+
+
+def _runs(connection: Any, dialect: str, table: str) -> dict[str, Size]:
+    """The runs of a table of results; empty for other tables, and on PostgreSQL."""
     if dialect != "sqlite" or [c.name for c in TABLES[table].primary_key][:2] != ["run_id", "unit"]:
         return {}
-    rows = _answer(connection, RUNS.format(table=table), dialect).to_pylist()  # few steps down the index for each run
-    return {row["id"]: int(row["units"] or 0) for row in rows}
+    sizes = {}
+    asked = RUNS.format(table=table, some=SOME)  # few steps down the index for each run
+    for row in _answer(connection, asked, dialect).to_pylist():
+        units = int(row["units"] or 0)
+        sampled = max(1, min(units - units // 2, SOME))
+        sizes[row["id"]] = Size(units, max(1, units, row["sampled"] * units // sampled))
+    return sizes
 
 
-def _wheres(runs: Mapping[str, int], others_are_kept: bool) -> list[str]:
+def _wheres(runs: Mapping[str, Size], others_are_kept: bool) -> list[str]:
     """Conditions of the SELECTs that read the rows of these runs: two for a large table."""
     if others_are_kept and not runs:
         return []
     named = f"run_id IN ({', '.join(map(repr, runs))})" if others_are_kept else ""
-    total = sum(runs.values())
+    total = sum(size.rows for size in runs.values())
     if total < LARGE:
         return [named]
     before = 0
-    for run, units in runs.items():
-        if before + units >= total / 2:
-            cut = f"('{run}', {int(total / 2 - before)})"
+    for run, size in runs.items():
+        if before + size.rows >= total / 2:
+            cut = f"('{run}', {int((total / 2 - before) * size.units / size.rows)})"
             break
-        before += units
+        before += size.rows
     return [" AND ".join(filter(None, (named, f"(run_id, unit) {sign} {cut}"))) for sign in ("<", ">=")]
 
 
@@ -317,16 +340,26 @@ def _fetch(
     connection: Any, table: str, names: frozenset[str], where: str, dialect: str, stop: threading.Event | None = None
 ) -> pa.Table:
     """These columns of the rows of a table for which `where` holds (empty: of all)."""
-    sql = _select(table, names, dialect, where)
-    if dialect != "sqlite":
-        return _answer(connection, sql, dialect, stop)
-    try:
-        answer = _answer(connection, sql, dialect, stop)
-    except OSError:  # a value of another type than those before it: Arrow has no column of both
-        answer = None
-    if answer is None or not _as_declared(answer, table):
-        guarded = _select(table, names, dialect, where, guarded=True)
-        answer = _decoded(_answer(connection, guarded, dialect, stop), table)
+    extra = extras.among(names)
+    own = names.difference(extra) | ({extras.DETAIL} if extra else frozenset())
+    with closing(extras.Extractor(extra)) as extractor:
+
+        def finished(rows: pa.Table) -> pa.Table:
+            return extractor.beside(rows).select(sorted(names))
+
+        def as_declared(rows: pa.Table) -> pa.Table:
+            if not _as_declared(rows, table):
+                raise OSError("a value of another type than its column's")
+            return finished(rows)
+
+        sql = _select(table, own, dialect, where)
+        if dialect != "sqlite":
+            return _answer(connection, sql, dialect, stop, finished)
+        try:
+            answer = _answer(connection, sql, dialect, stop, as_declared)
+        except OSError:  # also where Arrow has no column of a value and of those before it
+            guarded = _select(table, own, dialect, where, guarded=True)
+            answer = _answer(connection, guarded, dialect, stop, lambda rows: finished(_decoded(rows, table)))
     return _with_uuids(answer.slice(1), table)
 
 
@@ -365,7 +398,14 @@ def _decoded(answer: pa.Table, table: str) -> pa.Table:
     return answer
 
 
-def _answer(connection: Any, sql: str, dialect: str, stop: threading.Event | None = None) -> pa.Table:
+def _answer(
+    connection: Any,
+    sql: str,
+    dialect: str,
+    stop: threading.Event | None = None,
+    made: Callable[[pa.Table], pa.Table] = lambda rows: rows,
+) -> pa.Table:
+    """The rows of a SELECT, each batch as `made` makes it."""
     import adbc_driver_manager as adbc
     import pyarrow as pa
 
@@ -375,14 +415,12 @@ def _answer(connection: Any, sql: str, dialect: str, stop: threading.Event | Non
         statement.set_sql_query(sql)
         handle, _ = statement.execute_query()
         reader = pa.RecordBatchReader._import_from_c(handle.address)
-        if stop is None:
-            return reader.read_all()
-        batches = []
+        parts = []
         for batch in reader:
-            if stop.is_set():
+            if stop is not None and stop.is_set():
                 raise StoppedError("the reading was stopped")
-            batches.append(batch)
-        return pa.Table.from_batches(batches, reader.schema)
+            parts.append(made(pa.Table.from_batches([batch])))
+        return pa.concat_tables(parts) if parts else made(pa.Table.from_batches([], reader.schema))
 
 
 def _quoted(text: str) -> str:
@@ -396,7 +434,7 @@ def _with_uuids(table: pa.Table, name: str) -> pa.Table:
     import pyarrow as pa
 
     for place, column in enumerate(table.column_names):
-        if _type(columns(name)[column])[0] is sa.Uuid:
+        if column in columns(name) and _type(columns(name)[column])[0] is sa.Uuid:
             try:
                 decoded = _uuids(table[column])
             except ValueError:  # not every one is an id: somebody else's file

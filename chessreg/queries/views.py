@@ -9,63 +9,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from chessreg.queries import extras
 from chessreg.queries.source import TABLES, columns
 from chessreg.registry.tables.annotations import ANNOTATION_NOW
-
-MACROS = (
-    # A value that does not fit is unknown: no row of anybody's makes a query fail.
-    "CREATE MACRO whole(x) AS TRY_CAST(x AS BIGINT)",
-    "CREATE MACRO exact(probability) AS TRY_CAST(probability AS DECIMAL(18, 15))",  # sums are the same in any order
-    # A score from the model's side. `paper` is the rule that Karvonen 2024 states; `author-2024` is what its code does
-    # (specs: draws drop out of the mean, and at the move limit only more than 100 centipawns count).
-    """CREATE MACRO game_score(scoring, result, termination, cp, color) AS CASE
-    WHEN termination = 'forfeit_illegal' THEN 0.0::DOUBLE
-    WHEN result = '1-0' THEN (color = 'white')::INTEGER::DOUBLE
-    WHEN result = '0-1' THEN (color = 'black')::INTEGER::DOUBLE
-    WHEN result = '1/2-1/2' THEN CASE WHEN scoring = 'paper' THEN 0.5::DOUBLE END
-    WHEN cp IS NULL THEN NULL
-    WHEN (CASE WHEN color = 'white' THEN cp ELSE -cp END) > 100 THEN 1.0::DOUBLE
-    WHEN scoring = 'paper' AND (CASE WHEN color = 'white' THEN cp ELSE -cp END) >= -100 THEN 0.5::DOUBLE
-    WHEN (CASE WHEN color = 'white' THEN cp ELSE -cp END) = 100 THEN 0.5::DOUBLE
-    ELSE 0.0::DOUBLE END""",
-    "CREATE MACRO square_text(square) AS substr('abcdefgh', square % 8 + 1, 1) || (square // 8 + 1)",
-    # 1.5 and 2, not 1.500000 and 2.0
-    """CREATE MACRO scale_text(scale) AS
-    coalesce(CASE WHEN scale = trunc(scale) THEN whole(scale)::VARCHAR END, scale::VARCHAR)""",
-    # the smallest and the largest of some numbers, or the one that all are: 1364-1500
-    """CREATE MACRO span_text(numbers) AS CASE
-    WHEN round(list_min(numbers)) = round(list_max(numbers)) THEN whole(round(list_min(numbers)))::VARCHAR
-    ELSE whole(round(list_min(numbers))) || '-' || whole(round(list_max(numbers))) END""",
-    # 3-6 for consecutive layers, else 5,7,9
-    """CREATE MACRO layers_text(layers) AS CASE
-    WHEN len(layers) > 1 AND list_max(layers) - list_min(layers) = len(layers) - 1
-        THEN list_min(layers) || '-' || list_max(layers)
-    ELSE array_to_string(layers, ',') END""",
-    # The settings of a spec as one text, without those that are named.
-    """CREATE MACRO settings_text(spec, without) AS list_aggregate(list_transform(
-    list_sort(list_filter(json_keys(spec), lambda name: NOT list_contains(without, name))),
-    lambda name: name || '=' || coalesce(json_extract(spec, '$."' || name || '"')::VARCHAR, 'null')),
-    'string_agg', '; ')""",
-    # Davis's index of a place in the residual stream: 0 the embeddings, L the output of the L-th block; the final
-    # LayerNorm has none.
-    """CREATE MACRO residual_index(hook_point, layer) AS CASE
-    WHEN ends_with(hook_point, 'hook_resid_pre') OR ends_with(hook_point, 'hook_embed') THEN layer
-    WHEN ends_with(hook_point, 'hook_resid_post') THEN layer + 1 END""",
-    # Number `place` of little-endian int32s that are given as hexadecimal digits.
-    """CREATE MACRO int32_of(digits, place) AS whole(
-    '0x' || substr(digits, 8 * place + 7, 2) || substr(digits, 8 * place + 5, 2)
-    || substr(digits, 8 * place + 3, 2) || substr(digits, 8 * place + 1, 2))""",
-    # What a probe's class means. Of pieces: class = value + 6, values -6 (black king) to 6 (white king); mine and the
-    # opponent's are told by the positions (`dots`: White to move; `even-spaces`: Black).
-    """CREATE MACRO class_text(label, positions, class) AS CASE
-    WHEN label = 'colour' AND class < 3 THEN ['Black', 'Blank', 'White'][class + 1]
-    WHEN label = 'type' AND class < 7 THEN ['Pawn', 'Knight', 'Bishop', 'Rook', 'Queen', 'King', 'Blank'][class + 1]
-    WHEN label <> 'piece' THEN 'class ' || class
-    WHEN class = 6 THEN 'Blank'
-    ELSE CASE WHEN positions NOT IN ('dots', 'odd-spaces', 'even-spaces') THEN if(class > 6, 'White ', 'Black ')
-              WHEN (class > 6) = (positions <> 'even-spaces') THEN 'My ' ELSE 'Opp. ' END
-         || ['Pawn', 'Knight', 'Bishop', 'Rook', 'Queen', 'King'][abs(class - 6)] END""",
-)
 
 # Handy views of few rows, which a statement names up to a dozen times, each in the other: computed once a snapshot.
 ONCE = frozenset({"annotated", "named", "tagged", "runs", "run_order", "checkpoints", "datasets", "interventions",
@@ -170,13 +116,21 @@ def _in_order(views: Mapping[str, str]) -> list[str]:
     return order
 
 
-def of_kinds(kinds: Iterable[KindRow], taken: Iterable[str]) -> dict[str, str]:
+class KindViews(NamedTuple):
+    """name → SELECT of the views of kinds, and the extra columns that they name, by result table."""
+
+    selects: Mapping[str, str] = MappingProxyType({})
+    extras: Mapping[str, frozenset[str]] = MappingProxyType({})
+
+
+def of_kinds(kinds: Iterable[KindRow], taken: Iterable[str]) -> KindViews:
     """A view `<kind>_<table>` for each result table of each kind, `<kind>` for its first, and `<kind>_run` of its runs.
 
     A name that a table or handy view has stays theirs (kind `probe`: see `probe_score`). Several versions of a kind
     share one view; the newest says what type a column has.
     """
     made: dict[str, str] = {}
+    extra: dict[str, frozenset[str]] = {}
     used = set(taken)
     by_name: dict[str, list[KindRow]] = {}
     for row in sorted(kinds, key=lambda row: row[:2]):
@@ -190,7 +144,13 @@ def of_kinds(kinds: Iterable[KindRow], taken: Iterable[str]) -> dict[str, str]:
                 except (AttributeError, TypeError, RecursionError):  # no JSON schema of a row model
                     continue
         tables = list(dict.fromkeys(t for v in reversed(versions) for t in v.tables if t in TABLES))
-        selects = {f"{_plain(name)}_{table}": _result_view(name, table, schemas.get(table, {})) for table in tables}
+        selects = {}
+        for table in tables:
+            fields = schemas.get(table, {})
+            selects[f"{_plain(name)}_{table}"] = _result_view(name, table, fields)
+            if extras.DETAIL in columns(table):
+                found = (extras.column(*field) for field in fields.items())
+                extra[table] = extra.get(table, frozenset()).union(filter(None, found))
         if tables:
             selects[_plain(name)] = selects[f"{_plain(name)}_{tables[0]}"]
         if SPEC in schemas:
@@ -199,7 +159,7 @@ def of_kinds(kinds: Iterable[KindRow], taken: Iterable[str]) -> dict[str, str]:
             if view not in used:
                 used.add(view)
                 made[view] = select
-    return made
+    return KindViews(made, extra)
 
 
 def extra_columns(schema: Mapping[str, Any]) -> dict[str, str]:
@@ -230,8 +190,9 @@ def _result_view(kind: str, table: str, extra: Mapping[str, str]) -> str:
     own = [name for name in columns(table) if name != "detail"]
     parts = [f'f."{name}"' for name in own]
     parts += [f'r."{name}" AS "{name}"' for name in RUN_COLUMNS if name not in own]
-    parts += _typed("f.detail", extra, {*own, *RUN_COLUMNS}, "detail")
-    joined = f'"{table}" AS f JOIN runs AS r ON r.run_id = f.run_id'
+    parts += _typed("f.detail", extra, {*own, *RUN_COLUMNS}, "detail", extracted="detail" in columns(table))
+    place = extras.relation(table) if "detail" in columns(table) else table
+    joined = f'"{place}" AS f JOIN runs AS r ON r.run_id = f.run_id'
     return f"SELECT {', '.join(parts)} FROM {joined} WHERE r.kind = {_text(kind)}"
 
 
@@ -240,15 +201,20 @@ def _run_view(kind: str, settings: Mapping[str, str]) -> str:
     return f"SELECT {', '.join(parts)} FROM runs AS r WHERE r.kind = {_text(kind)}"
 
 
-def _typed(source: str, fields: Mapping[str, str], taken: Collection[str], prefix: str) -> list[str]:
-    """The fields of a JSON column as typed columns; one whose name is taken gets the prefix."""
+def _typed(
+    source: str, fields: Mapping[str, str], taken: Collection[str], prefix: str, *, extracted: bool = False
+) -> list[str]:
+    """The fields of a JSON column as typed columns; one whose name is taken gets the prefix. `extracted`: those that
+    are extra columns are there."""
     parts = []
     for name, type_ in fields.items():
         path = '$."' + name.replace('"', '\\"') + '"'
         column = f"{prefix}_{name}" if name in taken else name
         function = "json_extract" if type_ == "JSON" else "json_extract_string"
         quoted = column.replace('"', '""')
-        parts.append(f'TRY_CAST({function}({source}, {_text(path)}) AS {type_}) AS "{quoted}"')
+        there = extras.column(name, type_) if extracted else None
+        value = f'f."{there}"' if there else f"TRY_CAST({function}({source}, {_text(path)}) AS {type_})"
+        parts.append(f'{value} AS "{quoted}"')
     return parts
 
 

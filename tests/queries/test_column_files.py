@@ -20,13 +20,13 @@ def small(monkeypatch):
 
 @pytest.fixture
 def fetched(monkeypatch):
-    """The SELECTs on table game that SQLite gets."""
+    """The columns and rows of table game that SQLite is asked for."""
     found = []
     plain = source._fetch
 
     def noted(connection, table, names, where, *rest):
         if table == "game":
-            found.append(source._select(table, names, "sqlite", where))
+            found.append(f"{sorted(names)} WHERE {where}")
         return plain(connection, table, names, where, *rest)
 
     monkeypatch.setattr(source, "_fetch", noted)
@@ -89,6 +89,61 @@ def test_moves_are_read_from_the_registry(database, make, small, fetched):
     fetched.clear()
     assert len(rows(database, "SELECT unit, moves FROM game")) == 9
     assert fetched
+
+
+NOTES = {"depth": 3, "share": 0.1 + 0.2, "note": 'a"b', "won": True, "best": ["e4"]}
+EXTRA = "SELECT unit, depth, share, note, won FROM play_game ORDER BY ALL"
+
+
+def notes(make, version=1, **properties):
+    """What a version of the kind `play` says of its games' extra columns."""
+    typed = {"depth": "integer", "share": "number", "note": "string", "won": "boolean", "best": "array", **properties}
+    schema = {"game": {"properties": {name: {"type": type_} for name, type_ in typed.items()}}}
+    make.add(
+        tables.KindRecord(name="play", version=version, source="x:X", result_tables=["game"], extra_columns=schema,
+                          determinism="exact")
+    )  # fmt: skip
+
+
+def test_extra_columns_are_kept_beside_the_others(database, make, small, fetched):
+    notes(make)
+    details = [NOTES, None, {**NOTES, "depth": "deep", "won": None}, {}, {"depth": 4}]
+    make.play(make.checkpoint("a"), [{"detail": detail} for detail in details])
+    make.play(make.checkpoint("b"), [{"detail": {"note": "of another run"}}] * 4)
+    plain = rows(database, EXTRA)
+    typed = {name: NOTES[name] for name in ("depth", "share", "note", "won")}
+    assert plain[0] == {"unit": 0, **typed}
+    assert sorted(row["depth"] for row in plain if row["depth"]) == [3, 4]
+    assert any("'depth BIGINT'" in asked for asked in fetched)
+    keep(database, EXTRA)
+    assert len(files(database)) == 2
+    fetched.clear()
+    assert rows(database, EXTRA) == plain
+    assert not fetched
+    assert rows(database, "SELECT best FROM play_game ORDER BY ALL")[0] == {"best": '["e4"]'}
+    assert fetched
+
+
+def test_a_file_without_a_column_that_kinds_got_since_is_made_anew(database, make, small, fetched):
+    notes(make)
+    make.play(make.checkpoint("a"), [{"detail": {**NOTES, "clock": 60 + unit}} for unit in range(9)])
+    keep(database, EXTRA)
+    notes(make, version=2, clock="integer", depth="number")
+    clocks = "SELECT clock, depth FROM play_game ORDER BY ALL"
+    assert rows(database, clocks) == [{"clock": 60 + unit, "depth": 3.0} for unit in range(9)]
+    assert not files(database)
+    keep(database, clocks)
+    fetched.clear()
+    assert rows(database, clocks)[8] == {"clock": 68, "depth": 3.0}
+    assert not fetched
+
+
+def test_a_run_of_few_units_with_many_rows_is_kept(database, make, small):
+    run = make.run("edit", 2)
+    common = {"run_id": run.id, "attempt_id": run.attempt_id, "sample": -1, "item": 0, "ply": 4, "text": "e4"}
+    make.add(*(tables.Trial(unit=unit, condition=f"random-{n}", **common) for unit in (0, 1) for n in range(5)))
+    keep(database, "SELECT unit, condition FROM trial")
+    assert [path.name.split("-")[0] for path in files(database)] == ["trial"]
 
 
 def test_a_run_that_was_done_again_is_read_again(database, make, small, fetched):

@@ -4,6 +4,7 @@ from uuid import UUID
 
 import chess
 import pytest
+from sqlalchemy import text
 
 from chessreg.errors import BadInputError
 from chessreg.games.moves import pack, unpack
@@ -73,6 +74,32 @@ def test_the_newest_version_of_a_kind_says_the_types(database, make):
     toy(make)
     types = {field.name: str(field.type) for field in run_sql(database, "SELECT * FROM my_toy").to_arrow().schema}
     assert (types["cp"], types["more"], types["fen"]) == ("double", "int64", "string")
+
+
+ODD = [
+    "null", "[1]", "{}", "", "{", "12", '{"cp": null}', '{"cp": "7"}', '{"cp": 1.5}', '{"cp": 1e3}', '{"cp": true}',
+    '{"cp": {"a": 1}}', '{"cp": 1, "cp": 2}', '{"cp": 12345678901234567890123}', '{"cp": 0.1, "CP": 3}', '{"cp": NaN}',
+    '{"cp": -0.0}', '{"cp": "\\ud800"}', '{"cp": "\u265e"}', '{"cp": [7]}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("type_", ["integer", "number", "boolean", "string"])
+def test_an_extra_column_is_what_its_json_has_under_its_name(database, make, type_):
+    kind(make, detail={"score": {"properties": {"cp": {"type": type_}}}})
+    toy(make)
+    copied = (
+        "INSERT INTO score (run_id, unit, split, item, attempt_id, n, correct, detail)"
+        " SELECT run_id, unit, split, :item, attempt_id, n, correct, :detail FROM score WHERE item = 0"
+    )
+    with database.write() as session:
+        for item, detail in enumerate(ODD, 1):
+            session.execute(text(copied), {"item": item, "detail": detail})
+    typed = run_sql(database, "SELECT item, cp FROM my_toy ORDER BY item").rows
+    plain = f"TRY_CAST(json_extract_string(detail, '$.\"cp\"') AS {views.JSON_TYPES[type_]})"
+    taken = run_sql(database, f"SELECT item, {plain} AS cp FROM score ORDER BY item").rows
+    assert repr(typed) == repr(taken)  # also of NaN
+    assert len(typed) == 1 + len(ODD)
+    assert any(row["cp"] is not None for row in typed[1:])
 
 
 def test_the_name_of_a_table_stays_the_tables(database, make):
