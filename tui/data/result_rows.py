@@ -173,11 +173,19 @@ def sql_field(session: Session, table: Any, name: str) -> Any:
     if name == "accuracy" and hasattr(table, "correct"):
         return 100.0 * table.correct / func.nullif(table.n, 0)
     column = getattr(table, name, None)
+    if table is tables.Trial and name == "sample":
+        dialect = session.database.dialect
+        return Worked(lambda term: column < 0 if is_greedy(term) else condition(column, term, dialect), column)
     if column is not None and name in table.__table__.columns and not isinstance(column.type, LargeBinary):
         return column
     if "detail" not in table.__table__.columns or not re.fullmatch(r"[\w.]+", name):
         return None
     return json_field(table.detail, name.removeprefix("detail_"), session.database.dialect)
+
+
+def is_greedy(term: Term) -> bool:
+    """Whether a word is how the greedy text is called, which is stored as sample -1."""
+    return term.sign in ":=" and term.value.lower() == "greedy"
 
 
 def match_field(session: Session, name: str) -> Worked:
