@@ -30,6 +30,7 @@ class Action:
     writes: bool = False  # not offered with --read-only
     first: bool = False  # before the focused widget sees the key: what is typed next must go to the new focus
     verb: str = ""  # what its letter means, where that is more than this method
+    ascii: bool = False  # arrows are shown by their names: as letters they would be other keys
 
     @property
     def name(self) -> str:
@@ -47,13 +48,15 @@ class Action:
 
     @property
     def shown_keys(self) -> str:
-        return " ".join(SHOWN.get(key, key) for key in self.keys.split(","))
+        shown = SHOWN | ARROWS if self.ascii else SHOWN
+        return " ".join(shown.get(key, key) for key in self.keys.split(","))
 
     @property
     def shown_key(self) -> str:
         return self.shown_keys.partition(" ")[0]
 
 
+ARROWS = {"up": "Up", "down": "Down", "left": "Left", "right": "Right"}
 SHOWN = {
     "up": "↑", "down": "↓", "left": "←", "right": "→", "pageup": "PgUp", "pagedown": "PgDn", "home": "Home",
     "end": "End", "enter": "Enter", "escape": "Esc", "question_mark": "?", "slash": "/", "space": "Space",

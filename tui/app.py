@@ -9,6 +9,7 @@ import unicodedata
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
@@ -180,7 +181,7 @@ class ChessregApp(App[Exception | None]):
         self._looking = self._taking_in = False
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        return [*super().get_line_filters(), PRINTABLE, *([ASCII] if self.plain and self.glyphs == "letters" else [])]
+        return [*super().get_line_filters(), PRINTABLE, *([ASCII] if self.only_ascii else [])]
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return BOARD_DARK
@@ -208,8 +209,13 @@ class ChessregApp(App[Exception | None]):
         self.database.close()
 
     def keyed(self, actions: Iterable[Action]) -> list[Action]:
-        """Actions with the user's own keys."""
-        return changed(actions, self.keys)
+        """Actions with the user's own keys, shown as the terminal can show them."""
+        own = changed(actions, self.keys)
+        return [replace(action, ascii=True) for action in own] if self.only_ascii else own
+
+    @property
+    def only_ascii(self) -> bool:
+        return self.plain and self.glyphs == "letters"
 
     @property
     def top_screen(self) -> AppScreen | None:
@@ -542,6 +548,8 @@ class ChessregApp(App[Exception | None]):
         self.glyphs = ways[place % len(ways)]
         if self.plain:
             self.refresh_css(animate=False)  # every line anew, with or without the filter
+            if self.top_screen is not None:
+                self.top_screen.relabel()
         if isinstance(self.top_screen, DrawingScreen):
             self.top_screen.draw()
 

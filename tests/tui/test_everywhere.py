@@ -129,7 +129,9 @@ async def test_a_terminal_of_ascii_gets_ascii_in_every_room_until_other_pieces_a
         await driver.press("enter", "right", "right")
         assert driver.text.isascii()
         assert " p " in driver.text
+        assert "Right step  Down next row" in driver.lines[-1], "as letters the arrows would be other keys"
         await driver.press("a")
+        assert "→ step  ↓ next row" in driver.lines[-1]
         assert "♟" in driver.text
         assert "›" in driver.text
 
