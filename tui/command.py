@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import click
@@ -80,6 +81,16 @@ def tui(
     error = app.run()
     if error is not None:
         raise error
+    end()
+
+
+def end() -> None:
+    """End the process at once where a thread of the app is still at work. Python breaks off daemons when it ends, and
+    where one is in C++ code then, as DuckDB's is, the process is aborted: `terminate called`."""
+    if any(thread.daemon and thread.name.startswith(("database-", "warm")) for thread in threading.enumerate()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 COERCED = ("C.UTF-8", "C.utf8", "UTF-8")

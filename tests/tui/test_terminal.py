@@ -103,3 +103,18 @@ def test_without_a_terminal_the_command_says_what_else_to_type(world: Path) -> N
     assert done.returncode == 4
     assert done.stderr.startswith("error: chessreg tui needs a terminal")
     assert "chessreg runs list" in done.stderr
+
+
+@pytest.mark.parametrize(("name", "printed"), [("database-0", ""), ("other", "Python ended")])
+def test_a_thread_that_is_still_at_work_is_not_broken_off_at_the_end(name: str, printed: str) -> None:
+    """Ctrl-C while DuckDB is asked: Python's own end would abort the process."""
+    code = f"""
+import atexit, threading
+from tui.command import end
+
+atexit.register(print, "Python ended")
+threading.Thread(target=threading.Event().wait, name={name!r}, daemon=True).start()
+end()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, printed, "")
