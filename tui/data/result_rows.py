@@ -174,8 +174,7 @@ def sql_field(session: Session, table: Any, name: str) -> Any:
         return 100.0 * table.correct / func.nullif(table.n, 0)
     column = getattr(table, name, None)
     if table is tables.Trial and name == "sample":
-        dialect = session.database.dialect
-        return Worked(lambda term: column < 0 if is_greedy(term) else condition(column, term, dialect), column)
+        return sample_field(session)
     if column is not None and name in table.__table__.columns and not isinstance(column.type, LargeBinary):
         return column
     if "detail" not in table.__table__.columns or not re.fullmatch(r"[\w.]+", name):
@@ -183,9 +182,16 @@ def sql_field(session: Session, table: Any, name: str) -> Any:
     return json_field(table.detail, name.removeprefix("detail_"), session.database.dialect)
 
 
-def is_greedy(term: Term) -> bool:
-    """Whether a word is how the greedy text is called, which is stored as sample -1."""
-    return term.sign in ":=" and term.value.lower() == "greedy"
+def sample_field(session: Session) -> Worked:
+    """A trial's sample: the greedy text is stored as -1."""
+    column = tables.Trial.sample
+
+    def holds(term: Term) -> ColumnElement[bool] | None:
+        if term.sign in ":=" and term.value.lower() == "greedy":
+            return column < 0
+        return condition(column, term, session.database.dialect)
+
+    return Worked(holds, column)
 
 
 def match_field(session: Session, name: str) -> Worked:
