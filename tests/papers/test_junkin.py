@@ -96,6 +96,8 @@ def test_a_language_model_that_is_given_is_tuned_in_place_of_one_of_initial_weig
     own, given = ({step.name: step for step in find("junkin").steps(request)}
                   for request in (asked("paper"), replace(asked("paper"), language_model="llama")))  # fmt: skip
     assert own.keys() - given.keys() == {"language-model"}
+    assert {step.operations > 0 for step in own.values() if step.kind == "finetune"} == {True}
+    assert {step.operations for step in given.values() if step.kind == "finetune"} == {0}, "its weights are not known"
     changed = {name for name in given if given[name] != own[name]}
     assert {name for name in changed if "tuned-" in name} == {
         f"tuned-{name}" for name in sizes.SIZES["paper"].templates

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from chessreg.encodings.prompts import TEMPLATES
 from chessreg.games.engines import engine_rating, parse_ladder
 from chessreg.games.estimators import SIDE_BY_SIDE, WEIGHTS
 from chessreg.papers.junkin.sizes import Shape, Size
@@ -23,6 +24,8 @@ of the rate, as games are of unequal length."""
 READ = 29
 """Tokens that a model of games takes through its blocks for each decision of the reference's games, with branches and
 padding; a model of positions 78. The column `flops` of `mask ablation` counts them as they were."""
+PROMPT = {True: 335, False: 92}
+"""Tokens of a prompt of initial weights' tokenizer, with its legal moves and without."""
 PRETRAINED_ON = "junkin-1"
 """The template that the language model reads first, with its legal moves, every token of it predicted."""
 DRAWS = "nodes=10000"  # Stockfish's limit for drawn games, as they stood before the model's last move
@@ -72,13 +75,15 @@ def language_models(request: Request, size: Size) -> Iterator[Step]:
     yield Step("positions", "split", {"dataset": request.positions, "parts": shares, "seed": 0}, "section 4.3")
     read = {"datasets": (f"{request.positions}:fit",), "heldout": f"{request.positions}:validation"}
     known = request.language_model
+    shape = size.language_model
+    weights = 0 if known else 12 * shape["n_layer"] * shape["n_embd"] ** 2
     if known is None:
-        yield finetuned("language-model", {**size.tuning, **size.language_model, **read, "loss": "all"}, PRETRAINED_ON)
+        yield finetuned("language-model", {**size.tuning, **shape, **read, "loss": "all"}, PRETRAINED_ON, weights)
     first, then = known or made_by("language-model"), made_by(f"tuned-{PRETRAINED_ON}")
     for template in size.templates:
         tuned = f"tuned-{template}"
         yield asking(request, f"decoding-before-{template}", first, template, size.asked)
-        yield finetuned(tuned, {**size.tuning, **read, "checkpoint": first}, template)
+        yield finetuned(tuned, {**size.tuning, **read, "checkpoint": first}, template, weights)
         yield asking(request, f"decoding-{tuned}", made_by(tuned), template, size.asked)
     asked = {("after", PRETRAINED_ON), *(("before", template) for template in size.templates)}
     for template in size.prompts:
@@ -92,11 +97,12 @@ def made_by(step: str) -> str:
     return f"@{step}/checkpoint"
 
 
-def finetuned(name: str, settings: dict[str, Any], template: str) -> Step:
-    """The tuning of a language model on one template."""
+def finetuned(name: str, settings: dict[str, Any], template: str, weights: int) -> Step:
+    """The tuning of a language model on one template; `weights` are those of its blocks, 0 where they are not known."""
+    tokens = PROMPT["{LM}" in TEMPLATES[template]] * settings["steps"] * settings["batch_positions"]
     return Step(
         name, "finetune", {**settings, "template": template}, "section 4.3", ("positions",), units=1,
-        rows={"metric_point": settings["steps"] // 10},
+        rows={"metric_point": settings["steps"] // 10}, operations=6.0 * weights * tokens,
     )  # fmt: skip
 
 
