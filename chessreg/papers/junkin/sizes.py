@@ -56,6 +56,9 @@ LEVELS = "stockfish:0-10@nodes=1000"
 BELOW = ("random", "capture", "stockfish:-1+random=0.4", "stockfish:-1+random=0.2", "stockfish:-1+random=0.1",
          "stockfish:-1")  # fmt: skip
 LLAMA: Mapping[str, Any] = {"family": "llama", "vocabulary": "bpe"}
+BRIEF: Mapping[str, Any] = {"steps": 600, "learning_rate": 2e-3}
+"""Of a language model's first reading, before it is tuned. Short: each prompt teaches it some thirty legal moves, which
+it then knows without the list, too."""
 PROMPTS = tuple(f"junkin-{number}" for number in range(1, 7))
 
 SIZES: dict[SizeName, Size] = {
@@ -71,7 +74,7 @@ SIZES: dict[SizeName, Size] = {
     "reference": Size(
         shapes=(Shape(4, 4, 128, (1, 2)), Shape(6, 6, 192, (1,))), training={**QUICK, "warmup_steps": 200}, steps=4454,
         batch_moves=256, heldout_moves=1000, heldout_steps=440, positions=50_000, puzzles=10_000,
-        language_model={**LLAMA, "n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 640},
+        language_model={**LLAMA, "n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 640, **BRIEF},
         tuning={"steps": 2000, "batch_positions": 32, "learning_rate": 1e-3, "warmup_steps": 100},
         templates=("junkin-small", "junkin-1"), asked=12_800, prompts=PROMPTS, asked_prompts=1000,
         rungs=(*BELOW, LEVELS), games=100,
