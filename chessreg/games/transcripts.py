@@ -92,7 +92,8 @@ class TranscriptSource(Source):
                 if not header and len(buffer) >= full:
                     cut = _whole_records(buffer)
                     if not cut and len(buffer) > _LONGEST_RECORD:
-                        raise BadInputError(f"{self.path} has a quote that is never closed", "is it a CSV?")
+                        what = "a quote that is never closed" if buffer.count(b'"') % 2 else "a row of more than 64 MiB"
+                        raise BadInputError(f"{self.path} has {what}", "is it a CSV?")
                     if cut:
                         yield bytes(buffer[:cut])
                         del buffer[:cut]

@@ -10,21 +10,25 @@ import json
 import os
 import re
 import shutil
+import struct
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
-from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
+from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
 
 from sqlalchemy import select
 
 from chessreg.entities.merge import MergeReport, export_runs, merge
-from chessreg.errors import BadInputError, NotFoundError
+from chessreg.errors import DAMAGE, BadInputError, ChessregError, NotFoundError, first_line
 from chessreg.papers.work import PREPARATIONS, Work
 from chessreg.registry import lineage, tables
 from chessreg.registry.identity import uuid_of
 from chessreg.runs import transfer
+from store.errors import StoreError
+from store.files import full
 from store.places import place
 from store.store import Store
 
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
 ROWS, ABOUT, BYTES = "registry.db", "paper.json", "store"
 INSIDE = re.compile(r"registry\.db|paper\.json|store/[\w.-]+(/[\w.-]+)*")  # nothing else is unpacked
 MOST_BYTES = 64 << 30  # of one unpacked
+MOST_ABOUT = 1 << 20  # bytes of its paper.json
 
 
 def save(work: Work, path: Path) -> dict[str, Any]:
@@ -65,18 +70,35 @@ def load(work: Work, path: Path) -> MergeReport:
         try:
             about = json.loads((root / ABOUT).read_text())
             tag = str(about["tag"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, *DAMAGE) as error:
             raise BadInputError(f"{path} is no saved paper", "chessreg paper NAME … --save FILE writes one") from error
+        if not (root / ROWS).is_file():
+            raise BadInputError(f"{path} is no saved paper: it holds no {ROWS}")
         if tag != work.tag:
             raise BadInputError(f"{path} is of {tag}, this is {work.tag}", "give the same checkpoint, dataset and size")
         session = work.session
-        report = merge(session.database, session.store, str(root / ROWS))
-        if (root / BYTES).is_dir():
-            there = Store(root / BYTES)
+        there = store_in(root, path)  # all is looked at before any of it is taken in
+        try:
+            report = merge(session.database, session.store, str(root / ROWS))
+        except ChessregError as error:
+            said = error.message.replace(str(root / ROWS), ROWS)
+            raise BadInputError(f"{path}: {said}", error.hint) from error
+        if there is not None:
             digests = [folder.name for folder in (there.root / "artefacts").glob("*/*")]
             items = [transfer.Item(digest, f"artefact {digest[:8]}", 0) for digest in digests]
             transfer.pull(session.database, session.store, items, place(str(there.root)))
     return report
+
+
+def store_in(root: Path, path: Path) -> Store | None:
+    """The store in an unpacked paper, if it has one. Raises BadInputError for a folder that is none."""
+    if not (root / BYTES).is_dir():
+        return None
+    try:
+        return Store(root / BYTES)
+    except StoreError as error:
+        said = error.message.replace(str(root / BYTES), BYTES)
+        raise BadInputError(f"{path} is no saved paper: {said}") from error
 
 
 def runs_begun(work: Work) -> dict[str, UUID]:
@@ -151,8 +173,14 @@ def unpacked(path: Path, store: Store) -> Iterator[Path]:
                 odd = [info.filename for info in listed if not INSIDE.fullmatch(info.filename) or ".." in info.filename]
                 if odd:
                     raise BadInputError(f"{path} holds {odd[0]!r}, which no saved paper does")
-                if sum(info.file_size for info in listed) > MOST_BYTES:
-                    raise BadInputError(f"{path} would unpack to more than {MOST_BYTES >> 30} GiB")
+                if any(info.compress_type not in (ZIP_STORED, ZIP_DEFLATED) for info in listed):
+                    raise BadInputError(f"{path} is packed as no saved paper is")
+                if any(info.filename == ABOUT and info.file_size > MOST_ABOUT for info in listed):
+                    raise BadInputError(f"{path} is no saved paper: its {ABOUT} is too long")
+                wanted, free = sum(info.file_size for info in listed), shutil.disk_usage(folder).free
+                if wanted > min(MOST_BYTES, free):
+                    most = f"{free:,} bytes, which are free" if free < MOST_BYTES else f"{MOST_BYTES >> 30} GiB"
+                    raise BadInputError(f"{path} would unpack to more than {most}")
                 for info in listed:
                     target = folder / info.filename
                     target.parent.mkdir(parents=True, exist_ok=True)
@@ -160,6 +188,10 @@ def unpacked(path: Path, store: Store) -> Iterator[Path]:
                         shutil.copyfileobj(source, out)
         except FileNotFoundError as error:
             raise NotFoundError(f"{path} does not exist") from error
-        except (BadZipFile, OSError, RuntimeError, NotImplementedError, EOFError) as error:
-            raise BadInputError(f"{path} is no saved paper: {error}") from error
+        except (BadZipFile, OSError, zlib.error, struct.error, *DAMAGE) as error:
+            if full(error):
+                raise ChessregError(
+                    f"cannot unpack {path}: the disk is full", "free some space and try again"
+                ) from error
+            raise BadInputError(f"{path} is no saved paper: {first_line(error)}") from error
         yield folder

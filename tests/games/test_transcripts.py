@@ -233,7 +233,7 @@ def test_the_layout_is_told_by_content(tmp_path: Path) -> None:
         assert type(open_source(tmp_path / name)) is kind
 
 
-def test_what_is_no_such_file_is_refused_with_the_way_out(tmp_path: Path) -> None:
+def test_what_is_no_such_file_is_refused_with_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(name: str, content: bytes, message: str) -> None:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(BadInputError, match=message):
@@ -253,6 +253,11 @@ def test_what_is_no_such_file_is_refused_with_the_way_out(tmp_path: Path) -> Non
     refused("cut.zip", archive("a.csv")[:-40], "damaged zip")
     refused("text.zip", b"no zip at all", "not a zip file")
     refused("nothing.csv", b"WhiteElo,transcript\n", "holds no game")
+    with monkeypatch.context() as patched:
+        patched.setattr(transcripts, "_LONGEST_RECORD", 1000)
+        patched.setattr(transcripts, "BLOCK", 500)
+        refused("row.csv", b"Result,transcript\n1-0,1.e4 e5\n1-0," + b"x" * (3 << 20), "has a row of more than 64 MiB")
+        refused("open.csv", b'Result,transcript\n1-0,1.e4 e5\n1-0,"' + b"x" * (3 << 20), "a quote that is never closed")
     whole = bytearray(archive("a.csv"))
     whole[200] ^= 255
     refused("flipped.zip", bytes(whole), "cannot be read to its end")

@@ -237,6 +237,11 @@ def damaged(kind: str, path: Path) -> None:
     match kind:
         case "truncated":
             path.write_bytes(whole[: len(whole) // 2])
+        case "flipped":
+            with zipfile.ZipFile(path) as archive:
+                weights = max(archive.infolist(), key=lambda member: member.file_size)
+            middle = weights.header_offset + weights.file_size // 2
+            path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
         case "empty":
             path.write_bytes(b"")
         case "random":
@@ -254,7 +259,7 @@ def damaged(kind: str, path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["truncated", "empty", "random", "text", "safe pickle", "compressed zip", "zip of text"]
+    "kind", ["truncated", "flipped", "empty", "random", "text", "safe pickle", "compressed zip", "zip of text"]
 )
 def test_what_is_no_torch_file_is_refused_in_one_line(kind: str, tmp_path: Path) -> None:
     damaged(kind, tmp_path / "ckpt.pt")
@@ -262,6 +267,16 @@ def test_what_is_no_torch_file_is_refused_in_one_line(kind: str, tmp_path: Path)
         import_checkpoint(tmp_path / "ckpt.pt", tmp_path / "out")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_torch_file_without_checksums_is_read(tmp_path: Path) -> None:
+    with_checksums = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        written(nanogpt_checkpoint(), tmp_path / "ckpt.pt")
+    finally:
+        torch.serialization.set_crc32_options(with_checksums)
+    assert import_checkpoint(tmp_path / "ckpt.pt", tmp_path / "out").format == "nanogpt"
 
 
 def without(name: str) -> Callable[[dict[str, Any]], None]:

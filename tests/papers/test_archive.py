@@ -1,6 +1,7 @@
 """A paper that is half done, as one file: taken in elsewhere, its complete steps are complete, and it goes on."""
 
-from zipfile import ZipFile
+from types import SimpleNamespace
+from zipfile import ZIP_LZMA, ZipFile
 
 import pytest
 from sqlalchemy import select, update
@@ -171,7 +172,30 @@ def test_a_file_of_others_is_refused_in_one_line_and_leaves_nothing(resting, els
     with ZipFile(path) as whole, ZipFile(tmp_path / "wrong.zip", "w") as wrong:
         for name in whole.namelist():
             wrong.writestr(name, b"SQLite no more" if name == "registry.db" else whole.read(name))
-    refused(tmp_path / "wrong.zip", Exception, "registry")
+    refused(tmp_path / "wrong.zip", BadInputError, r"wrong\.zip: the registry registry\.db is not a SQLite database")
+    flipped = bytearray(path.read_bytes())
+    with ZipFile(path) as whole:
+        offset = whole.getinfo("registry.db").header_offset
+    flipped[offset + 300 : offset + 340] = bytes(40)  # inside what is deflated
+    (tmp_path / "flipped.zip").write_bytes(flipped)
+    refused(tmp_path / "flipped.zip", BadInputError, "is no saved paper: (Error|Bad CRC)")
+    for name, changes, why in (
+        ("deep", {"paper.json": "[" * 100_000}, r"is no saved paper \("),
+        ("long", {"paper.json": " " * (1 << 20) + "{}"}, "its paper.json is too long"),
+        ("rowless", {"registry.db": None}, "it holds no registry.db"),
+        ("store", {"store/store.json": "[]"}, "cannot open the store store: its store.json is damaged"),
+    ):
+        with ZipFile(path) as whole, ZipFile(tmp_path / f"{name}.zip", "w") as other:
+            for member in whole.namelist():
+                if changes.get(member, "") is not None:
+                    other.writestr(member, changes.get(member) or whole.read(member))
+        refused(tmp_path / f"{name}.zip", BadInputError, why)
+    with ZipFile(tmp_path / "lzma.zip", "w", ZIP_LZMA) as other:
+        other.writestr("paper.json", "{}")
+    refused(tmp_path / "lzma.zip", BadInputError, "is packed as no saved paper is")
+    with monkeypatch.context() as patched:
+        patched.setattr(archive.shutil, "disk_usage", lambda _: SimpleNamespace(free=100))
+        refused(path, BadInputError, "would unpack to more than 100 bytes, which are free")
     monkeypatch.setattr(elsewhere, "tag", "toy-small-other")
     refused(path, BadInputError, "is of toy-small-abcdef, this is toy-small-other")
     assert not list(tmp_path.rglob("outside"))

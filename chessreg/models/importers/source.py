@@ -7,6 +7,8 @@ import pickletools
 import struct
 import warnings
 import zipfile
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 from chessreg.errors import BadInputError, NotFoundError
 
 LONGEST_NAME = 1000  # characters of a function or class that a pickle names
+CHUNK = 1 << 20  # bytes of a member that are in memory at once
 MOST_BYTES = 64 << 20  # of a file that is no zip, in which names are looked for
 
 
@@ -58,7 +61,8 @@ def read_torch_file(path: Path) -> Any:
     """What torch.save wrote, tensors on the CPU, read by torch's weights-only unpickler: no code of the file runs.
 
     Raises BadInputError for a pickle that asks for code, a damaged or truncated file, compressed zip members (torch
-    never writes them; a small file could unpack to any size) and anything else that is no torch file.
+    never writes them; a small file could unpack to any size) and anything else that is no torch file. torch itself does
+    not look at checksums; a member without one (0, as torch can be told to write) is taken as it is.
     """
     import torch
 
@@ -78,10 +82,13 @@ def read_torch_file(path: Path) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickle protocols; whatever matters is an error
-            return torch.load(path, map_location="cpu", weights_only=True)
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged pickle or archive can raise nearly anything, from EOFError to KeyError
         refuse_code(path)
         raise BadInputError(f"{path.name} is not a file of tensors written by torch.save, or it is damaged") from error
+    if damaged := next((m.filename for m in members if m.CRC and checksum(path, m) != m.CRC), None):
+        raise BadInputError(f"{path.name} is damaged: its part {damaged} is not what was written", "get the file again")
+    return content
 
 
 def refuse_code(path: Path) -> None:
@@ -100,11 +107,27 @@ def zip_members(path: Path) -> list[zipfile.ZipInfo]:
 
 def stored(path: Path, member: zipfile.ZipInfo) -> bytes:
     """A member of a zip that is not compressed, as torch reads it: whatever its checksum says."""
+    return b"".join(chunks(path, member))
+
+
+def checksum(path: Path, member: zipfile.ZipInfo) -> int:
+    """The CRC-32 of a member of a zip that is not compressed."""
+    crc = 0
+    for chunk in chunks(path, member):
+        crc = zlib.crc32(chunk, crc)
+    return crc
+
+
+def chunks(path: Path, member: zipfile.ZipInfo) -> Iterator[bytes]:
+    """The bytes of a member of a zip that is not compressed, some at a time."""
     with path.open("rb") as file:
         file.seek(member.header_offset + 26)
         name, extra = struct.unpack("<HH", file.read(4))
         file.seek(name + extra, 1)
-        return file.read(member.file_size)
+        left = member.file_size
+        while left and (chunk := file.read(min(left, CHUNK))):
+            left -= len(chunk)
+            yield chunk
 
 
 def globals_named(path: Path) -> list[str]:
