@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 ROWS, ABOUT, BYTES = "registry.db", "paper.json", "store"
 INSIDE = re.compile(r"registry\.db|paper\.json|store/[\w.-]+(/[\w.-]+)*")  # nothing else is unpacked
 MOST_BYTES = 64 << 30  # of one unpacked
+UNREADABLE: tuple[type[Exception], ...] = (BadZipFile, OSError, zlib.error, struct.error, *DAMAGE)
 MOST_ABOUT = 1 << 20  # bytes of its paper.json
 
 
@@ -70,7 +71,7 @@ def load(work: Work, path: Path) -> MergeReport:
         try:
             about = json.loads((root / ABOUT).read_text())
             tag = str(about["tag"])
-        except (OSError, *DAMAGE) as error:
+        except UNREADABLE as error:
             raise BadInputError(f"{path} is no saved paper", "chessreg paper NAME … --save FILE writes one") from error
         if not (root / ROWS).is_file():
             raise BadInputError(f"{path} is no saved paper: it holds no {ROWS}")
@@ -188,7 +189,7 @@ def unpacked(path: Path, store: Store) -> Iterator[Path]:
                         shutil.copyfileobj(source, out)
         except FileNotFoundError as error:
             raise NotFoundError(f"{path} does not exist") from error
-        except (BadZipFile, OSError, zlib.error, struct.error, *DAMAGE) as error:
+        except UNREADABLE as error:
             if full(error):
                 raise ChessregError(
                     f"cannot unpack {path}: the disk is full", "free some space and try again"

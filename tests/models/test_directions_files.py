@@ -252,3 +252,33 @@ def test_what_is_no_direction_is_named(name: str, tmp_path: Path) -> None:
     read, content, message = WRONG[name]
     with pytest.raises(BadInputError, match=message):
         read(written(content, tmp_path / "file.pth"))
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"layer": "zero"}, "its layer is 'zero', no whole number"),
+        ({"layer": -1}, "its layer is '-1'"),
+        ({"layer": 10**30}, "its layer is '1000"),
+        ({"layer": float("nan")}, "its layer is 'nan'"),
+        ({"layer": torch.tensor([1, 2])}, "its layer is"),
+        ({"iters": "many"}, "its iters is 'many'"),
+        ({"epochs": float("inf")}, "its epochs is 'inf'"),
+        ({"pos_end": "x"}, "its pos_end is 'x'"),
+        ({"metadata": 5}, "its metadata is a int"),
+        ({"metadata": {"count_high_elo": "a"}}, "its count_high_elo is 'a'"),
+        ({"model_name": "x" * 1000}, "its model_name is 'xxx.*no name"),
+        ({"config_name": ["a"]}, "its config_name is"),
+        ({"linear_probe": torch.zeros(1, 32, 8, 8, 13, dtype=torch.int32)}, "is strided of int32, not dense"),
+        ({"linear_probe": torch.zeros(1, 32, 8, 8, 13, dtype=torch.complex64)}, "of complex64"),
+        ({"linear_probe": torch.zeros(1, 32, 8, 8, 13).to_sparse()}, "is sparse_coo"),
+        ({"linear_probe": torch.zeros(1, 0, 8, 8, 13)}, "is empty"),
+        ({"linear_probe": torch.zeros(1, 32, 8, 8, 0)}, "is empty"),
+    ],
+)
+def test_what_a_file_says_that_cannot_be_is_one_line(said, why, tmp_path):
+    path = tmp_path / "probe.pth"
+    torch.save({"linear_probe": torch.zeros(1, 32, 8, 8, 13), "layer": 0, **said}, path)
+    with pytest.raises(BadInputError, match=rf"probe\.pth: .*{why}") as caught:
+        read_probe(path)
+    assert "\n" not in str(caught.value)

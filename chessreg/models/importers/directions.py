@@ -37,6 +37,19 @@ POSITIONS = re.compile(r"find_(dots|even_spaces|odd_spaces|spaces)(_indices)?(_o
 SIDES = ("difference_vector", "average_high_elo_activation", "average_low_elo_activation")
 LICHESS_DOTS = 33  # in every game of the author's Lichess sets (3.3)
 TRANSFORMER_LENS = "tf_lens_"  # how the author's names of folded models begin: their residual stream is centred (2.3)
+COUNTS = (
+    "layer",
+    "n_layers",
+    "pos_start",
+    "pos_end",
+    "iters",
+    "epochs",
+    "num_games",
+    "count_high_elo",
+    "count_low_elo",
+)
+WORDS = ("config_name", "linear_probe_name", "model_name", "indexing_function_name", "column_name", "dataset_prefix")
+MOST = 1 << 53  # of a count: the whole numbers that any program reads alike
 SAME = 1e-4  # of the norm: within this, difference_vector is the high average minus the low one
 
 
@@ -118,6 +131,7 @@ def read_probe(path: Path, name: str | None = None) -> ProbeFile:
         raise BadInputError(
             f"{name}: its probe has shape {list(tensor.shape)}", "known are [1, d_model, 8 or 1, 8 or 1, classes]"
         )
+    check_floats(tensor, name)
     origin = origin_of(logged, name)
     if origin.label is None:
         guessed = SHAPES.get(tuple(tensor.shape[2:]))
@@ -162,8 +176,26 @@ def is_vector(content: Any) -> bool:
     return isinstance(content, dict) and (SIDES[0] in content or (SIDES[1] in content and SIDES[2] in content))
 
 
+def check_logged(logged: dict[str, Any], name: str) -> None:
+    """Raise BadInputError for what a file logged that cannot be: a count that is none, a word of a thousand letters."""
+    described = logged.get("metadata") or {}
+    if not isinstance(described, dict):
+        raise BadInputError(f"{name}: its metadata is {contents(described)}, no dict")
+    for record in (logged, described):
+        for key in COUNTS:
+            value = plain(record.get(key))
+            whole = isinstance(value, int | float) and value == int(value) and 0 <= value < MOST
+            if record.get(key) is not None and not whole:
+                raise BadInputError(f"{name}: its {key} is {str(record[key])[:60]!r}, no whole number from 0 on")
+        for key in WORDS:
+            value = record.get(key)
+            if value is not None and not (isinstance(value, str) and len(value) <= 200 and value.isprintable()):
+                raise BadInputError(f"{name}: its {key} is {str(value)[:60]!r}, no name")
+
+
 def origin_of(logged: dict[str, Any], name: str) -> Origin:
-    """Where a file's tensors come from: what it logged, and its name where it logged nothing."""
+    """Where a file's tensors come from: what it logged, and its name where it logged nothing. Raises BadInputError."""
+    check_logged(logged, name)
     config = logged.get("config_name") or logged.get("linear_probe_name")
     if not config:
         config = next((key for key in LABELS if key in name), None)
@@ -207,6 +239,13 @@ def positions_of(indexing: str) -> str:
     return match[1].replace("_", "-") + ("+1" if match[3] else "") if match else indexing
 
 
+def check_floats(tensor: Tensor, name: str) -> None:
+    """Raise BadInputError for a tensor of integers or complex numbers, a sparse one and one without a number."""
+    if not tensor.is_floating_point() or tensor.is_sparse or not tensor.numel():
+        what = "empty" if not tensor.numel() else f"{tensor.layout} of {tensor.dtype}".replace("torch.", "")
+        raise BadInputError(f"{name}: its tensor {list(tensor.shape)} is {what}, not dense and of floats")
+
+
 def floats(tensor: Tensor, name: str) -> np.ndarray:
     import numpy as np
 
@@ -221,6 +260,7 @@ def one_dimensional(tensor: Any, key: str, name: str) -> np.ndarray | None:
         return None
     if not hasattr(tensor, "dim") or tensor.dim() != 1 or not tensor.is_floating_point():
         raise BadInputError(f"{name}: {key} is no tensor of floats [d_model]")
+    check_floats(tensor, name)
     return floats(tensor, name)
 
 
