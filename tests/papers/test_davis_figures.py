@@ -72,11 +72,10 @@ def difference(one: str, other: str, scale: float, column: int = 2, layer: int =
     return ratio(differences, np.array([mine[game][0] for game in games]))
 
 
-def autoencoder(name: str, block: int) -> Value:
+def autoencoder(name: str, block: int, expansion: int = 16) -> Value:
     rows = table("saes")
-    mine = (
-        (rows["hook_point"] == f"blocks.{block}.hook_resid_post") & (rows["name"] == name) & (rows["features"] == 3072)
-    )
+    mine = (rows["hook_point"] == f"blocks.{block}.hook_resid_post") & (rows["name"] == name)
+    mine &= rows["features"] == 192 * expansion
     return float(rows["value"][mine].item()), float(rows["low"][mine].item()), float(rows["high"][mine].item())
 
 
@@ -123,11 +122,13 @@ def linear_minus_latents() -> Value:
     return ratio(np.array(differences), np.array([n for _, n in linear.values()]))
 
 
-def beyond_a_control(phase: str) -> Value:
-    """Points of accuracy that joint probes of the model have beyond those of its random-init control, same games."""
+def beyond_a_control(phase: str, which: str = "best") -> Value:
+    """Points of accuracy that joint probes of the model have beyond those of its random-init control, same games: at
+    the site that reads best, or at that where they are furthest beyond it, both as the validation games have it."""
     rows = table("controls")
+    there = (rows["phase"] == phase) & rows[which]
     model, control = (
-        {game: (right, n) for game, right, n in zip(*(rows[name][(rows["phase"] == phase) & (rows["untrained"] == twin)]
+        {game: (right, n) for game, right, n in zip(*(rows[name][there & (rows["untrained"] == twin)]
                                                       for name in ("game", "correct", "n")), strict=True)}
         for twin in (False, True)
     )  # fmt: skip
@@ -153,6 +154,7 @@ def worst(values: list[Value], least: bool = True) -> Value:
     return min(values) if least else max(values)
 
 
+PHASES = ("white-origins", "white-destinations", "black-origins", "black-destinations")
 STRONG = 8.0  # chosen on the validation games
 QUANTITIES: dict[str, tuple[Any, float | None, float | None]] = {
     # as RESULTS.md names it: the value, and what it must be at least, and at most
@@ -161,9 +163,9 @@ QUANTITIES: dict[str, tuple[Any, float | None, float | None]] = {
     "greedy destination strictly legal, White's, %": (lambda: legal("white-origin"), 90, None),
     "greedy destination strictly legal, Black's, %": (lambda: legal("black-origin"), 90, None),
     **{
-        f"joint probe after the final LayerNorm minus random-init control, {phase}, points": (
+        f"joint probe minus random-init control, best of nine sites (final LayerNorm), {phase}, points": (
             lambda phase=phase: beyond_a_control(phase), 8, None)
-        for phase in ("white-origins", "white-destinations", "black-origins", "black-destinations")
+        for phase in PHASES
     },
     "target mass, Probe minus Random, α 0.5": (lambda: difference("Probe", "Random", 0.5), 0.10, None),
     "the same where α is a share of the residual's own norm": (share_of_the_residual, 0.10, None),
@@ -190,7 +192,18 @@ QUANTITIES: dict[str, tuple[Any, float | None, float | None]] = {
         lambda: worst([markov("d", block) for block in BLOCKS]), 2, None),
     "Markov, beyond the same last move, blocks 3-7, least": (
         lambda: worst([markov("beyond", block) for block in range(3, 8)]), 0.1, None),
+    **{
+        f"SAE of {expansion}×, {called}, block {block}": (
+            lambda name=name, block=block, expansion=expansion: autoencoder(name, block, expansion), None, None)
+        for called, name in (("explained variance", "explained_variance"), ("L0", "l0"))
+        for block in (2, 4, 7) for expansion in (16, 4)
+    },
     # causes of misses
+    **{
+        f"joint probe minus random-init control, {phase}, block {block}": (
+            lambda phase=phase: beyond_a_control(phase, "furthest"), None, None)
+        for phase, block in zip(PHASES, (0, 7, 0, 7), strict=True)
+    },
     "Probe minus SAE-Probe, layer 7, α 0.5": (lambda: difference("Probe", "SAE-Probe", 0.5), None, None),
     "Probe minus CD-Probe, layer 7, α 0.5": (lambda: difference("Probe", "CD-Probe", 0.5), None, None),
     "DM-Probe minus Probe, layer 7, α 0.5": (lambda: difference("DM-Probe", "Probe", 0.5), None, None),
