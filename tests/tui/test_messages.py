@@ -63,16 +63,15 @@ async def test_what_is_said_while_the_registry_is_locked_is_held_and_written_lat
             text = driver.text
             assert "! 3 not written: ^n" in text.splitlines()[0]
             await driver.press("ctrl+n")
-            text = driver.text
-            assert text.count("not written  plain") == 3
+            await driver.once(lambda: driver.text.count("not written  plain") == 3, "the three held changes")
             await driver.press("enter")
-            assert "stayed locked" in driver.text
+            await driver.until("stayed locked")
             await driver.press("escape", "down", "x")
-            assert "Drop this change of plain?" in driver.text
+            await driver.until("Drop this change of plain?")
             await driver.press("y")
-            assert driver.text.count("not written  plain") == 2
+            await driver.once(lambda: driver.text.count("not written  plain") == 2, "the two held changes")
             await driver.press("q")
-            assert "2 changes could not be written yet" in driver.text
+            await driver.until("2 changes could not be written yet")
             await driver.press("n")
             assert driver.app.is_running
         await driver.once(lambda: not driver.app.writes.waits, "the lock's end")
