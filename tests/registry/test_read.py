@@ -41,6 +41,8 @@ def registry(tmp_path: Path) -> Any:
                 names.annotate(session, "run", row["id"], "name", f"run-{'dacbe'[n]}")
             names.annotate(session, "run", rows[3]["id"], "star")
             names.annotate(session, "run", rows[3]["id"], "note", "looks right to me")
+            names.annotate(session, "run", rows[2]["id"], "note", "looks odd")
+            names.annotate(session, "run", rows[2]["id"], "note", "looks odd", withdrawn=True)
             names.annotate(session, "run", rows[1]["id"], "star")
             names.annotate(session, "run", rows[1]["id"], "star", withdrawn=True)
             names.annotate(session, "run", rows[4]["id"], "archive")
@@ -72,6 +74,12 @@ def found(registry: Any, text: str, sort: str = "created") -> list[int]:
         ("!~rnc", [0, 1, 3]),
         ("starred", [3]),
         ("note:right", [3]),
+        ("note:right !name:b", []),
+        ("note:odd", []),  # taken back
+        ("name:RUN-", [0, 1, 2, 3]),
+        ("run-d", [0]),
+        ("!run-d !run_", [1, 2, 3]),  # _ is a letter like others
+        ("nothing-has-this", []),
         ("invalid", [0]),
         ("stale", [2]),
         ("!stale !invalid", [1, 3]),
@@ -87,7 +95,10 @@ def found(registry: Any, text: str, sort: str = "created") -> list[int]:
         ("spec.nothing:1", []),
     ],
 )
-def test_words(registry: Any, text: str, expected: list[int]) -> None:
+@pytest.mark.parametrize("few", [run_filter.FEW, 0])
+def test_words(registry: Any, monkeypatch: pytest.MonkeyPatch, few: int, text: str, expected: list[int]) -> None:
+    """Also where more runs fit than a condition names one by one."""
+    monkeypatch.setattr(run_filter, "FEW", few)
     assert found(registry, text) == expected
 
 

@@ -123,6 +123,28 @@ def test_the_filter_and_the_order(registry: tuple[Session, str, Path], state: st
     assert in_order == sorted(in_order)
 
 
+@pytest.mark.parametrize("few", [run_filter.FEW, 1])
+@pytest.mark.parametrize(
+    ("words", "fits"),
+    [
+        ("name:RUNN", lambda name, state: "runn" in name),
+        ("!partial", lambda name, state: "partial" not in (name, state)),
+        ("lost", lambda name, state: "lost" in (name, state)),
+        ("~ofm", lambda name, state: name == "out-of-memory"),
+        ("machine:BO", lambda name, state: bool(CASES[name][0])),
+        ("machine:elsewhere", lambda name, state: False),
+    ],
+)
+def test_words(
+    registry: tuple[Session, str, Path], monkeypatch: pytest.MonkeyPatch, few: int, words: str, fits: Any
+) -> None:
+    """Whether few runs fit, which a condition names, or more."""
+    monkeypatch.setattr(run_filter, "FEW", few)
+    with registry[0].database.read() as sql:
+        found = run_filter.find(sql, words, archived=True)
+    assert set(found) == {uuid_of(digest_of(name)) for name, (state, _) in SAID.items() if fits(name, state)}
+
+
 def test_queries(registry: tuple[Session, str, Path]) -> None:
     rows = run_sql(registry[0].database, "SELECT run, state, done, archived, invalid FROM runs").rows
     assert {row["run"]: (row["state"], row["done"]) for row in rows} == SAID

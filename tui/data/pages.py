@@ -131,10 +131,11 @@ def stretches(
     descending: bool = False,
     cut: Sequence[Any] = (),
 ) -> Iterator[KeysetPages | None]:
-    """The rows of one table that fit, in the order of a unique key, for JoinedPages. The first source looks at STRETCH
-    rows, later ones at up to eight times as many, as a condition may cost something each time that it is asked; there
-    is a pause for every STRETCH rows. They are cut by `cut`: the key, or the columns that it begins with."""
-    cut, size = tuple(cut or key), JoinedPages.STRETCH
+    """The rows of one table that fit, in the order of a unique key, for JoinedPages. The first source looks at a
+    sixteenth of STRETCH rows, which is enough where many fit, later ones at up to eight times STRETCH, as a condition
+    may cost something each time that it is asked; there is a pause for every STRETCH rows. They are cut by `cut`: the
+    key, or the columns that it begins with."""
+    cut, size, looked = tuple(cut or key), max(1, JoinedPages.STRETCH // 16), 0
     order = [column.desc() if descending else column.asc() for column in cut]
     whole, begin = tuple_(*cut), list[ColumnElement[bool]]()
     while True:
@@ -149,7 +150,8 @@ def stretches(
         yield KeysetPages(session, table, key, where=[*its, *fits], descending=descending, rows=rows, count=count)
         if last is None:
             return
-        yield from [None] * (size // JoinedPages.STRETCH)
+        pauses, looked = divmod(looked + size, JoinedPages.STRETCH)
+        yield from [None] * pauses
         size = min(2 * size, 8 * JoinedPages.STRETCH)
 
 
