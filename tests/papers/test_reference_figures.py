@@ -6,6 +6,7 @@ openings. tests/fixtures/karvonen/clusters.py writes the counts.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from pathlib import Path
@@ -23,10 +24,11 @@ from ..fixtures.kept import beside
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = re.sub(r"\s+", " ", (ROOT / "RESULTS.md").read_text()).replace("−", "-")
 FOLDER = ROOT / "tests" / "fixtures" / "karvonen"
-GAMES, PROBES = (pq.read_table(FOLDER / f"{name}.parquet").to_pylist() for name in ("games", "probes"))
+GAMES, PROBES, EDITS = (pq.read_table(FOLDER / f"{name}.parquet").to_pylist() for name in ("games", "probes", "edits"))
+BOARDS = pq.read_table(FOLDER / "boards.parquet")
 
 
-@pytest.mark.parametrize("name", ["games", "probes"])
+@pytest.mark.parametrize("name", ["games", "probes", "edits"])
 def test_a_slice_takes_the_place_of_its_own_rows_alone(name):
     table = pq.read_table(FOLDER / f"{name}.parquet")
     of_one = [tuple(row[column] for column in OF_ONE[name]) for row in table.to_pylist()]
@@ -170,13 +172,18 @@ def accuracy(untrained: bool) -> list[tuple[int, float, dict[int, tuple[int, int
     return sorted(found, key=lambda one: -one[1])
 
 
+def by_game(beyond: np.ndarray) -> np.ndarray:
+    """The 95 % of 1,000 resamples of games, of the ratio of the sums of two columns."""
+    weights = np.random.default_rng(0).multinomial(len(beyond), [1 / len(beyond)] * len(beyond), 1000)
+    return np.quantile(np.divide(*(weights @ beyond).T), [0.025, 0.975])
+
+
 def test_board_probes_read_what_is_printed():
     (layer, ours, games), (_, paper, _) = accuracy(False)
     [(layer_of_control, control, games_of_control)] = accuracy(True)
     assert games.keys() == games_of_control.keys()
     beyond = np.array([[games[game][0] - games_of_control[game][0], games[game][1]] for game in games], np.float64)
-    weights = np.random.default_rng(0).multinomial(len(beyond), [1 / len(beyond)] * len(beyond), 1000)
-    low, high = np.quantile(np.divide(*(weights @ beyond).T), [0.025, 0.975])
+    low, high = by_game(beyond)
     assert says("Board probes read", f"{100 * ours:.1f}", f"% of the squares of test games at layer {layer},")
     points = f"{100 * (ours - control):.2f} [{100 * low:.2f}, {100 * high:.2f}] points more than those of"
     assert says(f"layer {layer},", points, f"a random-init control at layer {layer_of_control}. The goal was 8: missed")
@@ -185,3 +192,38 @@ def test_board_probes_read_what_is_printed():
     assert says(
         "paper's settings they read", f"{100 * paper:.1f} %, less than the {100 * control:.1f} % of that control"
     )
+
+
+def squares(untrained: bool, thirds: tuple[int, ...], **fit: float) -> np.ndarray:
+    """Squares [5000, 2] of each test game that a board probe reads right, and all, at these thirds of 33 moves."""
+    of = {"untrained": untrained, "epochs": 5, "held_out": 0.1, "first_ply": 0, **fit}
+    chosen = functools.reduce(pc.and_, [pc.equal(BOARDS[column], value) for column, value in of.items()])
+    mine = BOARDS.filter(chosen).filter(pc.field("third").isin(thirds))
+    assert len(mine["layer"].unique()) == 1
+    _, place = np.unique(mine["game"], return_inverse=True)
+    read = np.stack([np.bincount(place, mine[column]) for column in ("correct", "n")], 1)
+    assert len(read) == 5000
+    assert set(read[:, 1]) == {64 * 11 * len(thirds)}
+    return read
+
+
+@pytest.mark.parametrize(
+    ("name", "thirds", "fit"),
+    [
+        ("all 33 moves", (0, 1, 2), {}),
+        ("moves 1-11", (0,), {}),
+        ("moves 12-22", (1,), {}),
+        ("moves 1-22", (0, 1), {}),
+        ("moves 23-33", (2,), {}),
+        ("all, fitted on half of the games", (0, 1, 2), {"held_out": 0.55}),
+        ("all, fitted in 15 epochs, not 5", (0, 1, 2), {"epochs": 15}),
+        ("moves 23-33, fitted on them alone", (2,), {"first_ply": 44}),
+    ],
+    ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
+)
+def test_why_board_probes_miss_their_goal(name, thirds, fit):
+    model, control = (squares(untrained, thirds, **fit) for untrained in (False, True))
+    beyond = np.stack([model[:, 0] - control[:, 0], model[:, 1]], 1)
+    shares = [100 * np.divide(*read.sum(0)) for read in (model, control, beyond)]
+    low, high = 100 * by_game(beyond)
+    assert says(f"| {name} | {shares[0]:.1f} | {shares[1]:.1f} | {shares[2]:.2f} [{low:.2f}, {high:.2f}] |")
