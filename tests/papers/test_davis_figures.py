@@ -115,6 +115,16 @@ def cosine(what: str, block: int) -> Value:
     return ratio(known, np.ones(len(known)))
 
 
+def other_last_moves(block: int, beyond: bool = False) -> Value:
+    """Mean centred cosine of states at the same position whose last moves differ, of the positions that have such;
+    `beyond`: less that after the same last move on another board."""
+    rows = table("markov")
+    mine = rows["layer"] == block
+    values = (rows["apart"][mine] - (rows["same_last"][mine] if beyond else 0)) / 1000
+    known = values[np.isfinite(values)]
+    return ratio(known, np.ones(len(known)))
+
+
 def linear_minus_latents() -> Value:
     """Points of accuracy that probes of latents lose at block 0, same games."""
     rows = table("latents")
@@ -234,6 +244,16 @@ QUANTITIES: dict[str, tuple[Any, float | None, float | None]] = {
         for what in ("same position", "same last move") for block in (0, 2, 7)
     },
     **{
+        f"centred cosine, same position by other last moves, block {block}": (
+            lambda block=block: other_last_moves(block), None, None)
+        for block in (0, 2, 7)
+    },
+    **{
+        f"same position by other last moves minus same last move, block {block}": (
+            lambda block=block: other_last_moves(block, True), None, None)
+        for block in (3, 4)
+    },
+    **{
         f"random-init control, beyond the same last move, block {block}": (
             lambda block=block: control(block), None, None)
         for block in range(3)
@@ -271,6 +291,20 @@ def test_the_table_has_every_quantity_and_d_rises() -> None:
     assert raw == sorted(raw)
     assert centred[:4] == sorted(centred[:4])
     assert max(centred) == centred[3]
+
+
+def test_states_of_one_position_are_alike_by_their_last_move_first() -> None:
+    rows = table("markov")
+    apart, position = rows["apart"], rows["position"]
+    one = [set(position[(rows["layer"] == block) & ~np.isfinite(apart)].tolist()) for block in BLOCKS]
+    assert all(numbers == one[0] for numbers in one)
+    assert f"Of the {len(set(position.tolist())):,} positions {len(one[0]):,} are reached by one last move only" in TEXT
+    at_first, passes = other_last_moves(0)[0], other_last_moves(3, True)[0]
+    assert f"hardly alike at block 0 ({at_first:.3f})" in TEXT
+    assert f"at block 3, by {passes:.3f}" in TEXT
+    assert [other_last_moves(block, True)[2] < 0 for block in BLOCKS] == [True] * 3 + [False] * 5
+    values = [other_last_moves(block)[0] for block in BLOCKS]
+    assert values == sorted(values)
 
 
 def test_p_of_the_markov_test_is_the_least_there_is_at_every_block() -> None:
