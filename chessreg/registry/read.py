@@ -11,7 +11,7 @@ from sqlalchemy import and_, case, func, select
 from sqlalchemy.orm import Session
 
 from chessreg.errors import NotFoundError
-from chessreg.registry import lineage, names, tables
+from chessreg.registry import identity, lineage, names, tables
 from chessreg.registry.run_state import DONE, STATE
 
 Row = dict[str, Any]
@@ -104,27 +104,45 @@ def headline(session: Session, run_id: UUID) -> tuple[str, float] | None:
     return (followed[0].replace("_", " "), followed[1][-1][1]) if followed is not None and followed[1] else None
 
 
+LOOKED_BACK = 20  # complete runs of a kind, of which one is compared with
+
+
 def answers(session: Session, run_ids: Sequence[UUID]) -> dict[UUID, Row]:
-    """Run → `measure`, `value` and `change`: its headline, and how it differs from that of the complete run of its kind
-    before it that has the same measure (None: there is none). Runs without a headline are left out."""
-    run, rows = tables.Run, dict[UUID, Row]()
+    """Run → `measure`, `value`, `change` and `than`: its headline, and by how much it differs from that of the earlier
+    run of the name `than` (None: there is none). This is, of the last complete runs of its kind before it that have the
+    same measure, the one with the fewest other settings. Runs without a headline are left out."""
+    rows = dict[UUID, Row]()
     for run_id in run_ids:
         if (found := headline(session, run_id)) is None:
             continue
-        record = session.get_one(run, run_id)
-        before = session.scalar(
-            select(run.id)
-            .where(run.kind == record.kind, run.completed_at.is_not(None), run.id != run_id)
-            .where(run.created_at < record.created_at)
-            .order_by(run.created_at.desc(), run.id)
-            .limit(1)
-        )
-        earlier = None if before is None else headline(session, before)
-        same = earlier is not None and earlier[0] == found[0]
-        rows[run_id] = {
-            "measure": found[0], "value": found[1], "change": found[1] - earlier[1] if earlier and same else None,
-        }  # fmt: skip
+        row: Row = {"measure": found[0], "value": found[1], "change": None, "than": None}
+        for before in most_alike(session, run_id):
+            earlier = headline(session, before)
+            if earlier is not None and earlier[0] == found[0]:
+                called = names.names_of(session, "run", [before]).get(before) or identity.short(before.hex)
+                row |= {"change": found[1] - earlier[1], "than": called}
+                break
+        rows[run_id] = row
     return rows
+
+
+def most_alike(session: Session, run_id: UUID) -> list[UUID]:
+    """The last complete runs of a run's kind that were made before it, by how many of their settings are other than its
+    own, the newest first of those with equally many."""
+    run = tables.Run
+    record = session.get_one(run, run_id)
+    earlier = session.execute(
+        select(run.id, run.spec)
+        .where(run.kind == record.kind, run.completed_at.is_not(None), run.id != run_id)
+        .where(run.created_at < record.created_at)
+        .order_by(run.created_at.desc(), run.id)
+        .limit(LOOKED_BACK)
+    ).all()
+
+    def others(spec: dict[str, Any]) -> int:
+        return sum(spec.get(name) != record.spec.get(name) for name in spec.keys() | record.spec.keys())
+
+    return [id for id, spec in sorted(earlier, key=lambda pair: others(pair[1]))]
 
 
 # -- runs -------------------------------------------------------------------------------------------------------------

@@ -168,3 +168,15 @@ def test_twelve_thousand_names_of_metrics_slow_no_list(session: Any, run_toy: An
             began = time.process_time()
             assert look(sql)
             assert time.process_time() - began < 0.5
+
+
+def test_a_result_is_compared_with_the_earlier_run_that_is_most_alike(registry: Any) -> None:
+    database, ids, _ = registry
+    with database.read() as session:
+        assert read.most_alike(session, ids[4]) == [ids[0], ids[2]]  # other epochs and bins; and quick too
+        assert read.most_alike(session, ids[2]) == [ids[0]]
+        told = read.answers(session, ids)
+    assert told == {
+        ids[1]: {"measure": "loss", "value": 0.25, "change": None, "than": None},
+        ids[3]: {"measure": "loss", "value": 0.75, "change": 0.5, "than": "run-a"},
+    }

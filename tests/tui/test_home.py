@@ -168,7 +168,10 @@ async def test_results_and_their_change_are_those_of_the_command(drive, world: P
         assert shown == told
         changed = [one for one in told.values() if one["change"] is not None]
         assert changed
-        assert any(f"{one['measure']} {one['value']:.4g}, Δ {one['change']:+.3g}" in driver.text for one in changed)
+        assert any(
+            f"{one['measure']} {one['value']:.4g}, Δ {one['change']:+.3g} to {one['than']}" in driver.text
+            for one in changed
+        )
 
 
 async def test_what_a_person_interrupted_has_not_failed(drive, world: Path) -> None:
