@@ -7,7 +7,7 @@ takes its BINDINGS from `bindings(place)`, so that neither a key nor a line of h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -443,6 +443,27 @@ def check(actions: Iterable[Action] = ACTIONS) -> None:
         both = set(keys) & set(by_place.get(EVERYWHERE, {})) if place not in OWN_KEYS else set()
         if both:
             raise ValueError(f"{', '.join(sorted(both))} of {place} is taken everywhere")
+
+
+def check_tables(actions: Sequence[Action], before: Sequence[Action] = ACTIONS) -> None:
+    """Raises ValueError when a screen and the table on it want the same key and did not before: the table has it."""
+    shared = with_tables(before)
+    places = {screen.place for screen, table in shared if screen.method != "filter" and table.method != "find"}
+    known = {(screen.name, table.name) for screen, table in shared}
+    for screen, table in with_tables(actions):
+        if screen.place not in (*OWN_KEYS, *places) and (screen.name, table.name) not in known:
+            raise ValueError(f"{screen.name} and {table.name} want the same key, {screen.keys}")
+
+
+def with_tables(actions: Sequence[Action]) -> list[tuple[Action, Action]]:
+    """Actions of screens beside those of tables that have one of their keys."""
+    tables = [action for action in actions if action.place == TABLE]
+    return [
+        (screen, table)
+        for screen in actions
+        for table in tables
+        if screen.place != TABLE and set(screen.keys.split(",")) & set(table.keys.split(","))
+    ]
 
 
 ANSWERED = (CONFIRM, SQUARES)  # where letters are answers: yes and no, pieces

@@ -11,7 +11,7 @@ from pathlib import Path
 from textual.keys import _character_to_key
 
 from chessreg.errors import BadInputError
-from tui.actions import ACTIONS, EVERYWHERE, OWN_KEYS, changed, check
+from tui.actions import ACTIONS, EVERYWHERE, OWN_KEYS, changed, check, check_tables
 
 KEY = re.compile(r"((ctrl|alt|shift|meta|super)\+)*([a-zA-Z0-9]|[a-z][a-z0-9_]+)")
 
@@ -26,7 +26,7 @@ def own_keys() -> dict[str, str]:
     """Keys by the name of their action, as textual writes them; none without a file.
 
     Raises BadInputError for a file that is no TOML, an action that there is not, a key that is none, and two actions
-    of one place on one key.
+    of one place, or of a screen and its table, on one key.
     """
     file = path()
     try:
@@ -40,7 +40,8 @@ def own_keys() -> dict[str, str]:
     if unknown := sorted(keys.keys() - names):
         raise BadInputError(f"{file}: there is no action {unknown[0]!r}", "chessreg tui --keys lists them")
     try:
-        check(changed(ACTIONS, keys))
+        check(own := changed(ACTIONS, keys))
+        check_tables(own)
     except ValueError as error:
         raise BadInputError(f"{file}: {error}", "give one of them another key") from error
     return keys

@@ -11,6 +11,7 @@ from chessreg.entities import entity
 from chessreg.experiments.sae import SaeSpec
 from chessreg.session import open_session
 from tui import show
+from tui.data.launch_form import candidates
 from tui.screens.boards import BoardScreen
 from tui.screens.lineage import LineageScreen
 from tui.screens.things import DataScreen, ThingScreen
@@ -206,6 +207,10 @@ async def test_a_datasets_games_and_positions_are_looked_at_from_the_data_room(
     )
     place = ["--registry", str(folder / "registry.db"), "--store", str(folder / "store")]
     assert run_command_line([*place, "dataset", "add", str(positions), "--name", "endings"]) == 0
+    with open_session(str(folder / "registry.db"), folder / "store") as session:
+        offered = [(row["value"], row["about"]) for row in candidates(session, "dataset")]
+    assert offered[0] == ("endings", "2 positions"), "a form's list tells what a dataset holds"
+    assert offered[1][1].endswith(" games")
     async with drive(folder, size=(120, 40), start="data") as driver:
         await driver.stand_on("endings")
         await driver.press("v")

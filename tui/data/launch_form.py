@@ -299,18 +299,21 @@ def candidates(session: Session, noun: str, filter_text: str = "") -> list[Row]:
 
 
 def datasets(sql: SqlSession) -> list[Row]:
-    """Datasets, and after each its parts."""
+    """Datasets with what they hold, games or positions, and after each its parts."""
+    from chessreg.entities.dataset import content_of
+
     called, starred = names.names(sql, "dataset"), starred_of(sql, "dataset")
     split = tables.Split
     rows: list[Row] = []
     for dataset in sql.scalars(select(tables.Dataset).order_by(tables.Dataset.created_at.desc(), tables.Dataset.id)):
         name = called.get(dataset.id) or dataset.id.hex[-6:]
-        rank = STARRED if dataset.id in starred else 0
-        rows.append({"value": name, "about": f"{star(rank)}{show.counted(dataset.games, 'game')}",
+        rank, thing = STARRED if dataset.id in starred else 0, content_of(dataset).removesuffix("s")
+        held = dataset.plies if thing == "position" else dataset.games
+        rows.append({"value": name, "about": f"{star(rank)}{show.counted(held, thing)}",
                      "at": dataset.created_at, "rank": rank})  # fmt: skip
         parts = sql.scalars(select(split).where(split.dataset_id == dataset.id).order_by(split.low, split.name))
         for part in parts:
-            about = show.counted(part.games, "game")
+            about = show.counted(part.games, thing)
             rows.append({"value": f"{name}:{part.name}", "about": about, "at": part.created_at, "rank": rank})
     return rows
 
