@@ -227,3 +227,29 @@ def test_why_board_probes_miss_their_goal(name, thirds, fit):
     shares = [100 * np.divide(*read.sum(0)) for read in (model, control, beyond)]
     low, high = 100 * by_game(beyond)
     assert says(f"| {name} | {shares[0]:.1f} | {shares[1]:.1f} | {shares[2]:.2f} [{low:.2f}, {high:.2f}] |")
+
+
+def texts(condition: str, mask: str, published: bool) -> np.ndarray:
+    """Texts [games, 3] that are legal on the modified board and on the original one, and all."""
+    mine = [
+        row for row in EDITS if (row["published"], row["token_mask"], row["condition"]) == (published, mask, condition)
+    ]
+    games = sorted({row["game"] for row in mine})
+    assert len(mine) == len(games) == 120
+    by_place = sorted(mine, key=lambda row: row["game"])
+    return np.array([[row["modified"], row["original"], row["texts"]] for row in by_place], np.float64)
+
+
+@pytest.mark.parametrize(("name", "mask", "published"), [("last", "last", False), ("last, as published", "last", True)])
+def test_a_board_edit_beside_its_controls(name, mask, published):
+    edit = texts("edit", mask, published)
+    for condition in ("edit", "clean", "random", "shuffled", "wrong-layer", "sham"):
+        these = texts(condition, mask, published)
+        assert (these[:, 2] == edit[:, 2]).all()
+        modified, original = (100 * these[:, column].sum() / these[:, 2].sum() for column in (0, 1))
+        beyond = ""
+        if condition != "edit":
+            low, high = 100 * by_game(np.stack([edit[:, 0] - these[:, 0], edit[:, 2]], 1))
+            beyond = f"{100 * edit[:, 0].sum() / edit[:, 2].sum() - modified:.1f} [{low:.1f}, {high:.1f}]"
+        line = f"| {name} | {condition} | {modified:.1f} | {beyond} | {original:.1f} |".replace("|  |", "| |")
+        assert says(line), line
