@@ -20,6 +20,7 @@ from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.overlap import Evaluated
 from chessreg.experiments.settings.sites import site_name
 from chessreg.games.boardframe import BoardFrame, move_arrows
+from chessreg.games.dataset import numbers
 from chessreg.models.hook_points import check_editable, hook_point
 from chessreg.registry import tables
 from chessreg.runs.inputs import Inputs
@@ -90,6 +91,12 @@ class BoardEdit(Kind):
         if spec.moves:  # one position that somebody looks at claims nothing about unseen games
             return
         games, places = selections.select(spec, inputs)
+        longest = int(numbers(games.table(["plies"]).column("plies"))[places].max())
+        if spec.prefixes and longest <= min(spec.prefixes):
+            raise BadInputError(
+                f"no game goes on after {min(spec.prefixes)} plies, the longest has {longest}",
+                "shorter --prefixes, or longer games",
+            )
         overlap.refuse(inputs, spec.checkpoint, games, places, spec.allow_overlap)
         others = (*spec.other_probes, *spec.other_black_probes)
         for probe in filter(None, (spec.probe, spec.black_probe, *others)):
@@ -144,7 +151,7 @@ def check(spec: EditSpec, inputs: Inputs) -> None:
     ):
         named |= {f"{option} ({place})": reference for place, reference in enumerate(references, 1)}
     named_probes = {name: reference for name, reference in named.items() if reference is not None}
-    known: set[int] = set()
+    known: set[int] | None = None
     for name, reference in named_probes.items():
         probes: Sequence[tables.Probe] = inputs.rows(tables.Probe, inputs.run(reference, "probe"))
         if probes[0].checkpoint_id is None:
@@ -173,7 +180,8 @@ def check(spec: EditSpec, inputs: Inputs) -> None:
                 "--scale-rule single_scale, or --measure next-token",
             )
         layers = {row.layer for row in probes}
-        known = known & layers if known else layers
+        known = layers if known is None else known & layers
+    assert known is not None
     rule = scale_rule(spec.scale_rule)
     if next_token:
         check_next_token(spec, inputs, encoding, checkpoint)
@@ -186,7 +194,7 @@ def check(spec: EditSpec, inputs: Inputs) -> None:
             shifted = f" for layer {missing[0]}: --probe-shift is {spec.probe_shift}" if spec.probe_shift else ""
             raise BadInputError(
                 f"there is no probe of layer {missing[0] + spec.probe_shift}{shifted}",
-                f"there are probes of {', '.join(map(str, sorted(known)))}",
+                f"there are probes of {', '.join(map(str, sorted(known))) or 'no layer that all of them have'}",
             )
         if missing := [layer for layer in setting.layers if not 0 <= layer < checkpoint.layers]:
             message, hint = f"the model has no layer {missing[0]}", f"it has layers 0 to {checkpoint.layers - 1}"

@@ -57,6 +57,9 @@ def squares(world, tmp_path_factory):
             session.run(CacheSpec(**cache), CacheHow(threads=1), name=f"cache-{side}")
             probe = ProbeSpec(cache=f"cache-{side}", epochs=1)
             session.run(probe, ProbeHow(threads=1), name=f"probe-{side}")
+        for layer in (0, 1):
+            probe = ProbeSpec(cache="cache-white", epochs=1, layers=(layer,))
+            session.run(probe, ProbeHow(threads=1), name=f"probe-{layer}")
         yield session
 
 
@@ -422,6 +425,8 @@ def test_a_scale_that_falls_with_the_position(squares):
         ({**GAMES, "measure": "moves"}, "--prefixes is of edits that read the next token"),
         ({**GAMES, "other_probes": ("probe-white",)}, "go together"),
         ({**GAMES, "prefixes": (4, -1)}, "--prefixes are plies"),
+        ({**GAMES, "prefixes": (600, 500)}, "no game goes on after 500 plies, the longest has [0-9]{2,3}"),
+        ({**CASE, "other_probes": ("probe-0", "probe-1", "probe-white")}, "there is no probe of layer 1"),
         ({**CASE, "prefixes": (4,)}, "--prefixes needs games"),
     ],
 )
