@@ -59,7 +59,9 @@ class Source:
         if suffix in _MAGIC.values() and suffix != self.packing:
             raise BadInputError(f"{path} is not a {suffix} file, whatever its name says")
         if not self.packing and b"\0" in head:
-            raise BadInputError(f"{path} is not a PGN: it holds binary data", "a PGN is text in UTF-8 or Latin-1")
+            wide = head.startswith((b"\xff\xfe", b"\xfe\xff"))
+            hint = "it is UTF-16; save it as UTF-8" if wide else "games are text in UTF-8 or Latin-1, or that packed"
+            raise BadInputError(f"{path} is no text: its byte {head.index(0) + 1} is zero", hint)
         if self.packing == "zip":
             self._member = _only_member(path)
 
