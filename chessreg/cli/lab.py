@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 )
 @click.option("--checkpoint", help="The model.")
 @click.option("--fen", default="", help="Any position, for a model of positions, in place of --moves.")
-@click.option("--moves", default="", help="The position: moves in SAN or UCI, or a FEN near the start.")
+@click.option("--moves", default="", help="The position: moves in SAN or UCI, startpos, or a FEN near it.")
 @click.option("--probe", help="A piece probe: its boards are shown, and its direction is subtracted.")
 @click.option("--vector", help="A vector run: its directions are added instead.")
 @click.option(

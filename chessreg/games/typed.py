@@ -9,6 +9,7 @@ import chess
 
 from chessreg.errors import BadInputError
 
+INITIAL = "startpos"  # the initial position, where a text without moves would say nothing: the word of UCI
 MAX_PLIES = 10
 MAX_POSITIONS = 30_000  # tried before a position counts as too far: one to five seconds
 
@@ -102,6 +103,8 @@ def typed_moves(text: str) -> tuple[str, ...]:
     ('e4', 'e5', 'Nf3')
     >>> typed_moves("rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1")
     ('e4',)
+    >>> typed_moves("startpos")
+    ()
 
     Raises BadInputError naming the move that is not legal, or for a position that no short game leads to.
     """
@@ -123,6 +126,8 @@ def moves_to(text: str) -> list[chess.Move]:
     """The same as moves."""
     if "/" in text.partition(" ")[0]:
         return shortest_game(_position(text))
+    if text.strip() == INITIAL:
+        return []
     return played(_NUMBER.sub("", word) for word in text.split())
 
 

@@ -135,9 +135,7 @@ class Lab:
         probes = () if question.probe is None else self.probes(self.inputs.reference("run:probe", question.probe))
         scene = Scene(model, state.board, state.prompt, probes)
         scene = replace(scene, next_token=question.next_token)
-        if not (question.moves or question.fen) and question.vector is None:
-            answer = self._answer(scene, [], why_not="make a move first: an edit is named by its moves")
-        elif question.vector is not None:
+        if question.vector is not None:
             answer = self._steered(scene, question, reference)
         elif question.probe is not None and question.next_token:
             answer = self._with_changes(scene, question, reference)
@@ -305,7 +303,7 @@ def what_is_done(question: Position, scene: Scene) -> str:
 def state_at(question: Position, written: Encoding) -> State:
     """The position that is asked about. Raises BadInputError for a FEN where the model reads games."""
     if not question.fen:
-        return after_moves(question.moves, written)
+        return after_moves(question.moves.split(), written)
     if written.content != "position":
         raise BadInputError(
             f"{written.name} writes games, and a FEN tells none", "give the moves that lead there: --moves"

@@ -16,7 +16,7 @@ from chessreg.errors import BadInputError, ChessregError
 from chessreg.experiments.edit.spec import NEXT_TOKEN, EditSpec, settings_of
 from chessreg.games.labels import board_changes
 from chessreg.games.moves import sans as all_sans
-from chessreg.games.typed import moves_after, typed_moves
+from chessreg.games.typed import INITIAL, moves_after, typed_moves
 from chessreg.registry import names, tables
 from chessreg.registry.identity import short
 from chessreg.runs.spec import Layers, Settings, clipped, complaint_of, flag_at
@@ -132,8 +132,6 @@ class Position(Settings):
             raise BadInputError("an edit run is of a probe's edit", "vectors are stored by chessreg run play")
         if self.fen:
             raise BadInputError("a position given by its FEN cannot be stored", "give the moves that lead to it")
-        if not self.moves:
-            raise BadInputError("the initial position cannot be stored", "make a move first")
         given: dict[str, Any] = {"king": "include", **self.further}
         if self.measure == "next-token":
             given |= {"measure": self.measure, "board": self.board, "later": self.later}
@@ -142,7 +140,7 @@ class Position(Settings):
             return EditSpec(
                 checkpoint=self.checkpoint,
                 probe=self.probe,
-                moves=self.moves,
+                moves=self.moves or INITIAL,
                 layers=self.layers,
                 scale=self.scale,
                 token_mask=self.positions,
@@ -258,7 +256,7 @@ def stored_edit(inputs: Inputs, run_id: UUID, row: tables.Trial) -> StoredEdit:
     detail = row.detail or {}
     settings = settings_of(spec, inputs)
     setting = settings[detail.get("setting") or 0]
-    sans, later = tuple(spec.moves.split()), tuple(spec.later.split())
+    sans, later = spec.sans, tuple(spec.later.split())
     if row.item >= 0 and spec.dataset is not None:
         items, _ = inputs.dataset(spec.dataset)
         game = tuple(all_sans(items.moves([row.item])[0]))

@@ -22,7 +22,7 @@ from chessreg.lab import answer as text
 from chessreg.lab import worker
 from chessreg.lab.answer import Answer
 from chessreg.lab.model import Lab
-from chessreg.lab.question import Position, StoredState
+from chessreg.lab.question import Position, StoredState, stored_edit
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.registry import tables
 from chessreg.session import open_session
@@ -130,9 +130,25 @@ def test_black_to_move_and_no_edit(lab: Lab) -> None:
     assert chess.Board(answer.fen).turn == chess.BLACK
     assert 0 < answer.clean.original < 1
     assert answer.edited is None
-    start = lab.ask(Position.of(checkpoint="likes-nc3", probe="likes-nc3-board"))
-    assert start.edited is None
-    assert "make a move" in start.why_not
+
+
+@pytest.mark.parametrize("moves", ["", "startpos", chess.STARTING_FEN])
+def test_the_initial_position_is_edited_stored_and_taken_up_as_any_other(lab: Lab, world_session, moves: str) -> None:
+    question = Position.of(**{**EDIT, "moves": moves})
+    answer, spec = lab.ask(question), question.spec()
+    assert answer.edited is not None
+    assert (answer.sans, chess.square_name(answer.square or 0)) == ((), "b1")
+    assert (spec.moves, spec.sans) == ("startpos", ())
+    assert "--moves startpos" in " ".join(question.stored_by)
+    run_id = world_session.run(spec, EditHow(threads=1)).run_id
+    with world_session.database.read() as sql:
+        trial = tables.Trial
+        [row] = sql.scalars(select(trial).where(trial.run_id == run_id, trial.sample == -1, trial.condition == "edit"))
+        sql.expunge_all()
+    assert (row.ply, row.mass_modified) == (0, pytest.approx(answer.edited.modified, abs=1e-6))
+    taken = stored_edit(world_session.inputs, run_id, row)
+    assert (taken.sans, taken.scale, taken.condition) == ((), 2.0, "edit")
+    assert lab.ask(StoredState(run=run_id.hex, unit=0)).edited.modified == pytest.approx(row.mass_modified, abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ class BoardEdit(Kind):
             return
         editor = Editor(task)
         if spec.moves:
-            editor.batch([after_moves(spec.moves, editor.encoding)])
+            editor.batch([after_moves(spec.sans, editor.encoding)])
             task.done(0)
             return
         games, places = selections.select(spec, task.inputs)

@@ -139,11 +139,11 @@ def boards_of(moves: Sequence[chess.Move]) -> Iterator[chess.Board]:
 
 def of_moves(spec: EditSpec, encoding: Encoding) -> Prefix:
     """The position of a run with --moves; with --later also what comes later."""
-    state = after_moves(spec.moves, encoding)
+    state = after_moves(spec.sans, encoding)
     alone = State(state.unit, state.item, state.ply, state.prompt, state.board.copy(stack=False))
     if not spec.later:
         return Prefix(alone)
-    later = after_moves(f"{spec.moves} {spec.later}", encoding)
+    later = after_moves((*spec.sans, *spec.later.split()), encoding)
     return Prefix(alone, later.board.copy(stack=False), later.prompt)
 
 

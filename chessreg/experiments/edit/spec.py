@@ -14,7 +14,7 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.settings.games import GameSelection
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.games.labels import board_changes
-from chessreg.games.typed import moves_after, typed_moves
+from chessreg.games.typed import INITIAL, moves_after, typed_moves
 from chessreg.registry import tables
 from chessreg.runs.fitted import best_layer
 from chessreg.runs.spec import (
@@ -96,7 +96,7 @@ class EditSpec(GameSelection):
         None, description="games: a dataset, or one part of it (NAME:PART)"
     )
     moves: Annotated[str, Added()] = Field(
-        "", description="edit one position instead: the moves that lead there (SAN), or a FEN near the start"
+        "", description="edit one position instead: the moves that lead there (SAN), startpos, or a FEN near it"
     )
     games: int = Field(200, ge=1, description="games to take states from, the first in file order (Karvonen: 200)")
     per_game: int = Field(30, ge=1, description="states of each game (Karvonen: White's first 30 moves)")
@@ -216,7 +216,7 @@ class EditSpec(GameSelection):
     @field_validator("moves")
     @classmethod
     def _one_spelling(cls, moves: str) -> str:
-        return " ".join(typed_moves(moves))
+        return " ".join(typed_moves(moves)) or (INITIAL if moves.strip() else "")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -224,7 +224,7 @@ class EditSpec(GameSelection):
         if (self.dataset is None) == (not self.moves):
             raise BadInputError("an edit is of games or of one position", "give --dataset or --moves")
         if self.later and self.moves:
-            object.__setattr__(self, "later", moves_after(self.moves, self.later))
+            object.__setattr__(self, "later", moves_after(" ".join(self.sans), self.later))
         if self.layers_label and not self.layers:
             raise BadInputError("--layers-label names the layers of --layers", "give --layers")
         if self.shuffled_probe is not None and self.shuffled == 0:
@@ -280,6 +280,11 @@ class EditSpec(GameSelection):
             raise BadInputError("--other-black-probes has one for each of --other-probes, or none")
         if bool(self.other_probes and self.black_probe) != bool(self.other_black_probes):
             raise BadInputError("--black-probe and --other-black-probes go together", "give both, or none")
+
+    @property
+    def sans(self) -> tuple[str, ...]:
+        """Of one position the moves that lead there."""
+        return tuple(self.moves.split()) if self.moves != INITIAL else ()
 
     @property
     def states_per_game(self) -> int:

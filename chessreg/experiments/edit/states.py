@@ -85,16 +85,15 @@ def states(spec: EditSpec, encoding: Encoding, games: Games, places: np.ndarray,
     return states
 
 
-def after_moves(moves: str, encoding: Encoding) -> State:
+def after_moves(sans: Sequence[str], encoding: Encoding) -> State:
     """The position after these moves (canonical SAN): the one state of a run with --moves."""
-    sans = moves.split()
     return State(0, NO_GAME, len(sans), encoding.prompt(sans), board_after(sans))
 
 
 def state_of(spec: EditSpec, encoding: Encoding, inputs: Inputs, unit: int) -> State:
     """The state of a unit of a run."""
     if spec.moves:
-        return after_moves(spec.moves, encoding)
+        return after_moves(spec.sans, encoding)
     [state] = states(spec, encoding, *select(spec, inputs), [unit])
     return state
 
