@@ -76,6 +76,7 @@ async def test_the_best_layer_is_marked_on_its_heat_board(drive: Any, studied: P
         text, screen = driver.text, driver.screen
         assert isinstance(screen, HeatScreen)
         press.told("the best layer with its heat board")
+        assert "Tab next" in text.splitlines()[-1], "the line is left, and so are its keys"
         series = screen.series[screen.at]
         sums = [sum((board.heat or {}).values()) for board in series.boards]
         best = sums.index(max(sums))

@@ -326,6 +326,7 @@ class AppScreen(Screen[None]):
         """Give the keys back to the list. Textual calls the handlers of all base classes: subclasses override this."""
         tables = self.query(PageTable)
         self.set_focus(self.narrowed_table or (tables.first() if tables else None))
+        self.relabel()  # where there is no table nothing is focused, which tells nobody
 
     def on_top_bar_chosen(self, event: TopBar.Chosen) -> None:
         """A click on a room, on a breadcrumb, or on what is not written yet."""

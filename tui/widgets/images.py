@@ -53,8 +53,8 @@ def font(size: int) -> FreeTypeFont:
 def board_image(
     frame: BoardFrame, grounds: Mapping[int, Color], signs: Mapping[int, str], numbers: Mapping[int, str], arrow: Color
 ) -> Image:
-    """A board of 8 × SIDE pixels: each square's ground, sign and number as the text board has them, pieces, and arrows
-    as broad as they weigh."""
+    """A board of 8 × SIDE pixels: each square's ground, sign and number as the text board has them, pieces, ranks and
+    files at its edges, and arrows as broad as they weigh."""
     from PIL import Image, ImageDraw
 
     picture = Image.new("RGB", (8 * SIDE, 8 * SIDE))
@@ -70,6 +70,10 @@ def board_image(
             fill, edge = ("#ffffff", "#202020") if white else ("#101010", "#c0c0c0")
             place, name = (x + SIDE // 2, y + SIDE // 2 - 4), FIGURES[letter.lower()]
             draw.text(place, name, fill=fill, font=font(44), anchor="mm", stroke_width=1, stroke_fill=edge)
+        if x == 0:
+            draw.text((x + 3, y + 2), str(square // 8 + 1), fill=ink, font=font(14), anchor="la")
+        if y == 7 * SIDE:
+            draw.text((x + 3, y + SIDE - 3), "abcdefgh"[square % 8], fill=ink, font=font(14), anchor="ls")
         if sign := signs.get(square, "").strip():
             draw.text((x + SIDE - 4, y + 2), sign, fill=ink, font=font(16), anchor="ra")
         if number := numbers.get(square, ""):
