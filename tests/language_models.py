@@ -68,6 +68,7 @@ def network(adapter: str, vocabulary: int) -> Network:
     from chessreg.models.adapters.bridge import Bridged
     from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
     from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+    from chessreg.models.adapters.llama import served
 
     if adapter == "gpt2":
         return random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=32, block_size=LONG, vocab_size=vocabulary), 0)
@@ -77,7 +78,7 @@ def network(adapter: str, vocabulary: int) -> Network:
     shape = {"vocab_size": vocabulary, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
     shape |= {"num_attention_heads": 2, "max_position_embeddings": LONG}
     if adapter == "llama":
-        return Bridged(LlamaForCausalLM(LlamaConfig(**shape)).eval())
+        return served(LlamaForCausalLM(LlamaConfig(**shape)).eval())
     return Bridged(GPTNeoXForCausalLM(GPTNeoXConfig(**shape)).eval())
 
 

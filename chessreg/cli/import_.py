@@ -74,7 +74,7 @@ def checkpoint(
 ) -> None:
     """Import a model: a nanoGPT ckpt.pt, a TransformerLens .pth, or a Hugging Face folder with a causal model.
 
-    GPT-2 is served fast; Llama, GPT-NeoX and others through TransformerLens. It is converted to safetensors and
+    GPT-2 and Llama are served fast; GPT-NeoX and others through TransformerLens. It is converted to safetensors and
     compared, logit by logit, with the original's own weights. A folded TransformerLens file stays folded: its residual
     stream is centred, as the checkpoint then says. A file that would execute code is refused, never run. The same
     weights are recognised.

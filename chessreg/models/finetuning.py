@@ -23,11 +23,13 @@ from torch import Tensor, nn
 
 from chessreg.encodings.fen77 import FenError
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.models.adapters.bridge import Bridged, hugging_face_model
+from chessreg.models.adapters.bridge import hugging_face_model
+from chessreg.models.adapters.llama import served
 from chessreg.models.training import IGNORED, TrainConfig, Trainer, TrainHow, autocast
 
 if TYPE_CHECKING:
     from chessreg.encodings.prompts import PromptEncoding
+    from chessreg.models.adapters.base import Network
 
 FAMILIES: dict[str, dict[str, tuple[str, ...]]] = {
     "llama": {
@@ -175,11 +177,11 @@ class Tuned(nn.Module):
         logits: Tensor = self.hf.get_output_embeddings()(hidden[wanted])
         return logits
 
-    def trained(self) -> Bridged:
+    def trained(self) -> Network:
         """The model as it is now, float32 on the CPU, LoRA's matrices added to those that they adapt; a copy."""
         if self.adapter is None:
-            return Bridged(copy.deepcopy(self.hf).float().cpu().eval())
-        return Bridged(copy.deepcopy(self.adapter).float().cpu().merge_and_unload().eval())
+            return served(copy.deepcopy(self.hf).float().cpu().eval())
+        return served(copy.deepcopy(self.adapter).float().cpu().merge_and_unload().eval())
 
     def save_adapter(self, folder: Path) -> None:
         """LoRA's matrices alone, as the library peft reads them: adapter_config.json, adapter_model.safetensors."""

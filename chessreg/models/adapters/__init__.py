@@ -4,8 +4,9 @@ from chessreg.models.adapters.base import ADAPTERS, Network
 from chessreg.models.adapters.bridge import Bridged
 from chessreg.models.adapters.fen_encoder import FenEncoder
 from chessreg.models.adapters.gpt2 import GPT2
+from chessreg.models.adapters.llama import Llama
 
-__all__ = ["ADAPTERS", "GPT2", "Bridged", "FenEncoder", "Network", "adapter"]
+__all__ = ["ADAPTERS", "GPT2", "Bridged", "FenEncoder", "Llama", "Network", "adapter"]
 
 
 def adapter(architecture: str) -> type[Network]:

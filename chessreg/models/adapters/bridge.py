@@ -44,8 +44,7 @@ class Bridged(Network):
         self.n_layer, self.d_model = hf.config.num_hidden_layers, hf.config.hidden_size
         self.block_size, self.vocab_size = hf.config.max_position_embeddings, hf.config.vocab_size
         self.outputs = self.vocab_size
-        tied = set(getattr(hf, "all_tied_weights_keys", None) or {}) if hf.config.tie_word_embeddings else set()
-        self.named = {name: parameter for name, parameter in hf.named_parameters() if name not in tied}
+        self.named = named_weights(hf)
         embedding, head = hf.get_input_embeddings().weight, hf.get_output_embeddings().weight
         self.embedding_size = embedding.numel() + (0 if head is embedding else head.numel())
         try:
@@ -102,8 +101,7 @@ class Bridged(Network):
     def files(self, dtype: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
         stored = getattr(torch, dtype)
         weights = {n: p.detach().to("cpu", stored).contiguous() for n, p in sorted(self.named.items())}
-        config = {name: value for name, value in self.hf_config.to_dict().items() if name not in RUN_TIME}
-        return {**config, "dtype": dtype}, weights
+        return {**configuration(self.hf_config), "dtype": dtype}, weights
 
     @classmethod
     def load(cls, folder: Path, shape: Mapping[str, Any], dtype: torch.dtype) -> Bridged:
@@ -111,11 +109,28 @@ class Bridged(Network):
 
     def untrained(self, seed: int) -> Bridged:
         """As the library initialises it, from `seed`."""
-        from transformers import AutoModelForCausalLM
+        return Bridged(initial(self.hf_config, seed))
 
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return Bridged(AutoModelForCausalLM.from_config(self.hf_config).eval())
+
+def named_weights(hf: Any) -> dict[str, nn.Parameter]:
+    """The weights of a model of the library transformers by their names on disk, each once."""
+    tied = set(getattr(hf, "all_tied_weights_keys", None) or {}) if hf.config.tie_word_embeddings else set()
+    return {name: parameter for name, parameter in hf.named_parameters() if name not in tied}
+
+
+def configuration(config: Any) -> dict[str, Any]:
+    """What config.json is to say of a configuration of the library transformers."""
+    return {name: value for name, value in config.to_dict().items() if name not in RUN_TIME}
+
+
+def initial(config: Any, seed: int) -> Any:
+    """A model of the library transformers with the weights that it draws from `seed`. config: its own, or a dict."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(**config) if isinstance(config, dict) else config
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return AutoModelForCausalLM.from_config(config).eval()
 
 
 def hugging_face_model(folder: Path, dtype: torch.dtype) -> Any:
@@ -152,11 +167,11 @@ def hugging_face_model(folder: Path, dtype: torch.dtype) -> Any:
     return model.eval()
 
 
-def as_hugging_face(network: GPT2) -> Any:
-    """The same model as transformers' GPT2LMHeadModel, a copy."""
+def as_hugging_face(network: Network) -> Any:
+    """The same model as the library transformers', a copy; its files are that library's."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config, weights = network.files(str(network.wte.weight.dtype).removeprefix("torch."))
+    config, weights = network.files(str(next(network.parameters()).dtype).removeprefix("torch."))
     with torch.device("meta"):
         hf = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), attn_implementation="sdpa")
     hf.load_state_dict({name: tensor.clone() for name, tensor in weights.items()}, strict=False, assign=True)
@@ -205,6 +220,8 @@ def bridge(network: Network, hook_points: Sequence[str] = ()) -> Any:
         whole = bridged(as_hugging_face(network))
     elif isinstance(network, Bridged):
         whole = network.bridge
+    elif known_family(network.architecture):
+        whole = bridged(as_hugging_face(network))
     else:
         raise BadInputError(f"TransformerLens has no hook points for the architecture {network.architecture}")
     known = firing(whole)
@@ -213,6 +230,13 @@ def bridge(network: Network, hook_points: Sequence[str] = ()) -> Any:
         hint = f"near: {', '.join(near)}" if near else "names are TransformerLens', as blocks.3.hook_resid_post"
         raise NotFoundError(f"no hook point {unknown[0]} in the model", hint)
     return whole
+
+
+def known_family(architecture: str) -> bool:
+    """Whether the library transformers has models of this architecture."""
+    from transformers import CONFIG_MAPPING
+
+    return architecture in CONFIG_MAPPING
 
 
 def firing(over: Any) -> set[str]:

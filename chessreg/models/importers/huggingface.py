@@ -1,7 +1,8 @@
 """A Hugging Face folder: config.json and model.safetensors (or a pytorch_model.bin of plain tensors).
 
-A GPT-2 is read here. Every other causal model (Llama, GPT-NeoX, …) is read by the library transformers, keeps its
-files' layout and is served through TransformerLens' bridge, whose logits are compared with the library's own.
+A GPT-2 is read here. Every other causal model (Llama, GPT-NeoX, …) is read by the library transformers, and keeps its
+files' layout. A Llama has an adapter of its own, others go through TransformerLens' bridge; the logits are compared
+with those of the library.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from chessreg.models.importers.source import Source, read_torch_file, refuse_cod
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from chessreg.models.adapters import GPT2, Bridged
+    from chessreg.models.adapters import GPT2, Network
     from chessreg.models.adapters.fen_encoder import FenEncoder
 
 # Options of GPT-2 that change its function; a folder that sets one otherwise is refused rather than misread.
@@ -92,17 +93,18 @@ def read_fen_encoder(folder: Path, config: dict[str, Any]) -> tuple[FenEncoder, 
     return model, reference
 
 
-def read_other(folder: Path, config: dict[str, Any]) -> tuple[Bridged, Callable[[Tensor], Tensor]]:
-    """The bridged model and the library's own."""
+def read_other(folder: Path, config: dict[str, Any]) -> tuple[Network, Callable[[Tensor], Tensor]]:
+    """The model as it is served, and the library's own."""
     import torch
 
-    from chessreg.models.adapters.bridge import Bridged, hugging_face_model
+    from chessreg.models.adapters.bridge import hugging_face_model
+    from chessreg.models.adapters.llama import served
 
     for pickled in sorted(folder.glob("*.bin")):
         refuse_code(pickled)  # the library would too, and name the way round it
     hf = hugging_face_model(folder, torch.float32)
     whole = copy.deepcopy(hf).double()
-    return Bridged(hf), lambda tokens: whole(tokens, use_cache=False).logits
+    return served(hf), lambda tokens: whole(tokens, use_cache=False).logits
 
 
 def read_gpt2(folder: Path, config: dict[str, Any]) -> tuple[GPT2, Callable[[Tensor], Tensor]]:

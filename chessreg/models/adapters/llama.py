@@ -1,0 +1,254 @@
+"""Llama, for use: Hugging Face's LlamaForCausalLM without the library transformers, with keys and values kept.
+
+Pre-norm blocks with RMSNorm, rotary positions, grouped queries and a gated MLP. Parts are called as in
+LlamaForCausalLM, and its folders are written as they were read. What it cannot read (other rotary positions or
+activations) TransformerLens' bridge serves, slower, and with the same answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chessreg.models.adapters.base import (
+    ADAPTERS,
+    Network,
+    Unfilled,
+    all_points,
+    check_weights,
+    read_config,
+    read_weights,
+)
+from chessreg.models.adapters.bridge import Bridged, configuration, initial, named_weights
+from chessreg.models.adapters.gpt2 import fused
+from chessreg.models.hook_points import PATTERNS
+from chessreg.models.slot_cache import RowKeys, SlotCache, attend_by_rows
+
+HEAD, PREFIX = "lm_head.weight", "model."
+Turns = tuple[Tensor, Tensor]
+"""Cosine and sine of the angle that a token's position turns each pair of features by, [batch, 1, length, d_head]."""
+
+
+class Attention(nn.Module):
+    def __init__(self, config: Mapping[str, Any], layer: int) -> None:
+        super().__init__()
+        d, bias = config["hidden_size"], bool(config.get("attention_bias"))
+        self.layer, self.n_head, self.d_head = layer, config["num_attention_heads"], width(config)
+        self.n_shared = config.get("num_key_value_heads") or self.n_head  # heads of keys and values
+        self.q_proj = nn.Linear(d, self.n_head * self.d_head, bias)
+        self.k_proj = nn.Linear(d, self.n_shared * self.d_head, bias)
+        self.v_proj = nn.Linear(d, self.n_shared * self.d_head, bias)
+        self.o_proj = nn.Linear(self.n_head * self.d_head, d, bias)
+
+    def forward(self, x: Tensor, turns: Turns, cache: SlotCache | None, mask: Tensor | None) -> Tensor:
+        batch, length, _ = x.shape
+        q, k, v = (
+            projected(x).view(batch, length, -1, self.d_head).transpose(1, 2)
+            for projected in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        q, k = turned(q, turns), turned(k, turns)
+        if self.n_shared < self.n_head:  # one of them for several queries
+            k, v = (part.repeat_interleave(self.n_head // self.n_shared, 1) for part in (k, v))
+        read = (k, v) if cache is None else cache.update(k, v, self.layer)
+        mixed = attend_by_rows(q, read) if isinstance(read, RowKeys) else fused(q, read[0], read[1], mask, 0.0)
+        projected: Tensor = self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1))
+        return projected
+
+
+class MLP(nn.Module):
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        d, d_mlp, bias = config["hidden_size"], config["intermediate_size"], bool(config.get("mlp_bias"))
+        self.gate_proj, self.up_proj = nn.Linear(d, d_mlp, bias), nn.Linear(d, d_mlp, bias)
+        self.down_proj = nn.Linear(d_mlp, d, bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        projected: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return projected
+
+
+class Block(nn.Module):
+    """Attention and MLP, each behind an RMSNorm, each added to the residual stream."""
+
+    def __init__(self, config: Mapping[str, Any], layer: int) -> None:
+        super().__init__()
+        d, epsilon = config["hidden_size"], config["rms_norm_eps"]
+        self.input_layernorm, self.post_attention_layernorm = nn.RMSNorm(d, epsilon), nn.RMSNorm(d, epsilon)
+        self.self_attn = Attention(config, layer)
+        self.mlp = MLP(config)
+
+    def forward(self, residual: Tensor, turns: Turns, cache: SlotCache | None, mask: Tensor | None) -> Tensor:
+        residual = residual + self.self_attn(self.input_layernorm(residual), turns, cache, mask)
+        return residual + self.mlp(self.post_attention_layernorm(residual))
+
+
+class Llama(Network):
+    """Token ids to logits. `config` is what config.json says; it is written back as it is."""
+
+    architecture = "llama"
+    points = PATTERNS
+    cached = True
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.config = dict(config)
+        self.n_layer, self.d_model = config["num_hidden_layers"], config["hidden_size"]
+        self.block_size = config["max_position_embeddings"]
+        self.vocab_size = self.outputs = config["vocab_size"]
+        self.angles = angles(config)
+        self.embed_tokens = nn.Embedding(self.vocab_size, self.d_model)
+        self.begin = nn.Identity()  # what the blocks begin with: a place for hooks
+        self.layers = nn.ModuleList(Block(config, layer) for layer in range(self.n_layer))
+        self.final = nn.RMSNorm(self.d_model, config["rms_norm_eps"])
+        if not config["tie_word_embeddings"]:
+            self.lm_head = nn.Linear(self.d_model, self.vocab_size, bias=False)
+
+    @property
+    def blocks(self) -> Sequence[nn.Module]:
+        return list(self.layers)
+
+    @property
+    def hook_points(self) -> dict[str, nn.Module]:
+        return all_points(self.embed_tokens, self.begin, self.blocks, self.final)
+
+    def hidden(
+        self,
+        tokens: Tensor,
+        positions: Tensor | None = None,
+        cache: Any = None,
+        mask: Tensor | None = None,
+        after: tuple[int, Tensor] | None = None,
+    ) -> Tensor:
+        if positions is None:
+            positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
+        angle = positions[:, None, :, None].float() * self.angles.to(tokens.device)
+        residual = self.begin(self.embed_tokens(tokens)) if after is None else after[1]
+        turns = torch.cat((angle, angle), -1)
+        cosine_and_sine = turns.cos().to(residual.dtype), turns.sin().to(residual.dtype)
+        for block in self.layers if after is None else self.layers[after[0] + 1 :]:
+            residual = block(residual, cosine_and_sine, cache, mask)
+        final: Tensor = self.final(residual)
+        return final
+
+    def unembed(self, hidden: Tensor) -> Tensor:
+        tied = self.config["tie_word_embeddings"]
+        return F.linear(hidden, self.embed_tokens.weight if tied else self.lm_head.weight)
+
+    def norm(self, layer: int | None = None) -> nn.Module:
+        if layer is None or layer == self.n_layer - 1:
+            return self.final
+        following: nn.Module = self.layers[layer + 1].input_layernorm  # type: ignore[assignment]
+        return following
+
+    def shape(self) -> dict[str, Any]:
+        return {
+            "family": self.architecture,
+            "n_layer": self.n_layer,
+            "n_head": self.config["num_attention_heads"],
+            "n_embd": self.d_model,
+            "d_mlp": self.config["intermediate_size"],
+            "block_size": self.block_size,
+            "vocab_size": self.vocab_size,
+            "activation": self.config["hidden_act"],
+            "tied_head": bool(self.config["tie_word_embeddings"]),
+        }
+
+    def count_parameters(self) -> tuple[int, int]:
+        counted = {name: parameter.numel() for name, parameter in self.named_parameters()}
+        embeddings = sum(counted.get(name, 0) for name in ("embed_tokens.weight", HEAD))
+        return sum(counted.values()), sum(counted.values()) - embeddings
+
+    def files(self, dtype: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        stored = getattr(torch, dtype)
+        weights = {file_name(n): t.detach().to("cpu", stored).contiguous() for n, t in self.state_dict().items()}
+        return {**self.config, "dtype": dtype}, dict(sorted(weights.items()))
+
+    @classmethod
+    def of_weights(cls, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Llama:
+        """A model in eval mode holding these weights, named as in LlamaForCausalLM's file, without lm_head where it is
+        tied. Raises BadInputError naming weights that are missing, unknown, not finite or of another shape."""
+        with Unfilled():
+            model = cls(config)
+        names = {file_name(name): name for name in model.state_dict()}
+        shapes = {name: tuple(model.get_parameter(own).shape) for name, own in names.items()}
+        check_weights(weights, shapes, "Llama")
+        model.load_state_dict({names[name]: tensor for name, tensor in weights.items()}, assign=True)
+        return model.eval()
+
+    @classmethod
+    def load(cls, folder: Path, shape: Mapping[str, Any], dtype: torch.dtype) -> Network:  # type: ignore[override]
+        config = read_config(folder)
+        return (
+            cls.of_weights(config, read_weights(folder, dtype)) if reads(config) else Bridged.load(folder, shape, dtype)
+        )
+
+    def untrained(self, seed: int) -> Llama:
+        """As the library transformers initialises it, from `seed`."""
+        drawn = named_weights(initial(self.config, seed))
+        return Llama.of_weights(self.config, {name: weight.detach() for name, weight in drawn.items()})
+
+
+def served(hf: Any) -> Network:
+    """A model of the library transformers as it is served: a Llama here, others by a bridge, which changes them."""
+    config = configuration(hf.config)
+    if hf.config.model_type == Llama.architecture and reads(config):
+        return Llama.of_weights(config, {name: weight.detach() for name, weight in named_weights(hf).items()})
+    return Bridged(hf)
+
+
+def reads(config: Mapping[str, Any]) -> bool:
+    """Whether a Llama of this config.json is computed here."""
+    positions = rotary(config)
+    return (
+        config.get("hidden_act") == "silu"
+        and positions.get("rope_type", "default") in ("default", "linear", "llama3")
+        and positions.get("partial_rotary_factor", 1.0) == 1.0
+        and config["num_attention_heads"] % (config.get("num_key_value_heads") or config["num_attention_heads"]) == 0
+    )
+
+
+def rotary(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What config.json says of rotary positions; earlier files have their base beside it."""
+    said = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return {"rope_theta": config.get("rope_theta", 10_000.0), **said}
+
+
+def angles(config: Mapping[str, Any]) -> Tensor:
+    """What one position turns each pair of features by, in radians, float32 [d_head / 2].
+
+    `llama3` (Llama 3.1) turns those slower that would not come round once in the context of its first training.
+    """
+    said, d = rotary(config), width(config)
+    turn = 1.0 / said["rope_theta"] ** (torch.arange(0, d, 2, dtype=torch.float32, device="cpu") / d)
+    if said.get("rope_type") == "linear":
+        return turn / said["factor"]
+    if said.get("rope_type") == "llama3":
+        rounds = said["original_max_position_embeddings"] * turn / (2 * math.pi)
+        low, high = said["low_freq_factor"], said["high_freq_factor"]
+        kept = ((rounds - low) / (high - low)).clamp(0.0, 1.0)
+        return turn * (kept + (1.0 - kept) / said["factor"])
+    return turn
+
+
+def turned(x: Tensor, turns: Turns) -> Tensor:
+    """Queries or keys [batch, head, length, d_head], features i and i + d_head / 2 turned as a pair."""
+    one, other = x.chunk(2, -1)
+    return x * turns[0] + torch.cat((-other, one), -1) * turns[1]
+
+
+def width(config: Mapping[str, Any]) -> int:
+    """Features of a head."""
+    return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
+
+
+def file_name(name: str) -> str:
+    return name if name == HEAD else PREFIX + name.replace("final.", "norm.")
+
+
+ADAPTERS[Llama.architecture] = Llama
