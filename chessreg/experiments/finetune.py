@@ -99,8 +99,8 @@ class FinetuneSpec(AskingSpec):
 
 
 class FinetuneHow(ExecutionOptions):
-    micro_tokens: Annotated[int, AtMost(1_000_000_000, "memory holds them")] = Field(
-        16_384, ge=64, description="most tokens in one forward pass; a batch is several"
+    micro_tokens: Annotated[int, AtMost(1_000_000_000, "memory holds them")] | None = Field(
+        None, ge=64, description="most tokens in one forward pass; a batch is several; 4,096 on a CPU, else 16,384"
     )
     autocast: bool = Field(True, description="compute in bfloat16 where that is safe")
     log_steps: int = Field(20, ge=1, description="steps between points of the loss curve")
@@ -239,8 +239,10 @@ def trainer_of(task: Task[FinetuneSpec, FinetuneHow]) -> tuple[Finetuner, Prompt
         source=digest,
         seed=spec.seed + spec.replicate,
     )
+    # on a CPU scores of more prompts are tensors so large that the system is asked for their memory in every pass
+    micro_tokens = options.micro_tokens or (4096 if device == "cpu" else 16_384)
     training_options = TrainHow(
-        device, options.micro_tokens, options.autocast, False, options.log_steps, options.checkpoint_seconds
+        device, micro_tokens, options.autocast, False, options.log_steps, options.checkpoint_seconds
     )
     positions = labelled(spec.datasets, task.inputs, "datasets")
     made = PromptCorpus(written, positions["fen"], positions["best"], config.block_size, spec.loss == "all")

@@ -241,14 +241,17 @@ def test_an_architecture_is_registered_once() -> None:
         ADAPTERS["gpt2"] = GPT2
 
 
-def test_gpt2_and_fen_encoder_run_without_transformers(tiny: LanguageModel, tmp_path: Path) -> None:
+def test_gpt2_llama_and_fen_encoder_run_without_transformers(tiny: LanguageModel, tmp_path: Path) -> None:
     save_checkpoint(tiny.network, tmp_path / "gpt2", CheckpointInfo.of(tiny.network, "pgn-char-32"))
     save_checkpoint(fen_encoder().network, tmp_path / "fen", fen_encoder().info)
+    llama = served(hugging_face("llama"))
+    save_checkpoint(llama, tmp_path / "llama", CheckpointInfo.of(llama, "pgn-char-32"))
     script = f"""
         import sys
         from chessreg.models.language_model import LanguageModel
 
         LanguageModel.load("{tmp_path}/gpt2").session(1).feed([[1, 2, 3]])
+        LanguageModel.load("{tmp_path}/llama").session(1).feed([[1, 2, 3]])
         LanguageModel.load("{tmp_path}/fen").session(1).feed([[0] * 77])
         print(*sorted({{"torch", "torch._dynamo", "transformers", "transformer_lens"}} & set(sys.modules)))
     """
