@@ -55,7 +55,7 @@ class Extractor:
         )
         found = f"json_extract_string(TRY_CAST({DETAIL} AS JSON), [{paths}]) AS found"
         self._select = f"SELECT {values} FROM (SELECT {found} FROM details)"
-        self._connection = duck.connect(duck.DEFAULT_MEMORY, 1) if columns else None
+        self._connection = duck.aside().cursor() if columns else None
 
     def beside(self, rows: pa.Table) -> pa.Table:
         """Rows that have a column `detail`, with the extra columns beside theirs."""
