@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -20,12 +21,16 @@ from chessreg.registry.identity import digest_of, uuid_of
 from chessreg.registry.tables.types import utc_now
 from store import Store
 
+from ..conftest import shared
 
-@pytest.fixture
-def registry(tmp_path: Path) -> Any:
-    """Five runs, run-0 the oldest: settings, names, tags, a star, something invalid, and losses of two."""
-    Store.create(tmp_path / "store")
-    with Database.open(tmp_path / "registry.db") as database:
+
+@pytest.fixture(scope="module")
+def registry(empty_registry: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Five runs, run-0 the oldest: settings, names, tags, a star, something invalid, and losses of two. Only read."""
+    folder = tmp_path_factory.mktemp("five-runs")
+    Store.create(folder / "store")
+    shutil.copy(empty_registry, folder / "registry.db")
+    with Database.open(folder / "registry.db") as database:
         now = utc_now()
         hashes = [digest_of({"n": n}) for n in range(5)]
         rows = [
@@ -56,7 +61,8 @@ def registry(tmp_path: Path) -> Any:
                 [{"run_id": rows[n]["id"], "unit": 0, "name": "loss", "step": step, "attempt_id": rows[n]["id"],
                   "value": value} for n, step, value in points],
             )  # fmt: skip
-        yield database, [row["id"] for row in rows], tmp_path
+        shared(folder)
+        yield database, [row["id"] for row in rows], folder
 
 
 def found(registry: Any, text: str, sort: str = "created") -> list[int]:
