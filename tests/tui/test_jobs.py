@@ -227,7 +227,9 @@ async def test_a_failed_job_shows_the_line_of_its_log_and_results_are_one_key_aw
 async def test_the_end_of_a_followed_job_is_told_wherever_one_is(drive, own_queue: Any, monkeypatch: Any) -> None:
     async with drive(own_queue.folder, size=(140, 40)) as driver:
         rung: list[bool] = []
+        written: list[str] = []
         monkeypatch.setattr(driver.app, "bell", lambda: rung.append(True))
+        monkeypatch.setattr(driver.app._driver, "write", written.append)
         await driver.go("jobs")
         await driver.find_row("1/2")
         await driver.press("enter", "escape", "4")
@@ -235,3 +237,4 @@ async def test_the_end_of_a_followed_job_is_told_wherever_one_is(drive, own_queu
         await asyncio.to_thread(own_queue.until, lambda: own_queue.job("sums").ended_at)
         await driver.once(lambda: rung, "the bell")
         assert "finished: 4/4 units" in driver.notices
+        assert "\x1b]9;chessreg: sums finished\x07" in written, "the terminal's own notification"
