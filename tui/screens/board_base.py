@@ -125,6 +125,7 @@ class FourBoardsScreen(DrawingScreen):
     FourBoardsScreen.-row #boards { layout: horizontal; }
     FourBoardsScreen.-square #stage { layout: horizontal; }
     FourBoardsScreen.-square #boards { layout: vertical; }
+    FourBoardsScreen.-square #legend { max-height: 4; }
     FourBoardsScreen.-empty #stage { display: none; }
     FourBoardsScreen.-empty #message { display: block; }
     """

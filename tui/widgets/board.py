@@ -257,7 +257,7 @@ def in_use(frame: BoardFrame, size: Size) -> list[tuple[str, Shade | Literal["he
     if frame.heat is not None and any(frame.heat.values()):
         what = frame.heat_label or "heat"
         if frame.heat_range != (0.0, 1.0):
-            what += f", shaded from {100 * frame.heat_range[0]:.0f} to {100 * frame.heat_range[1]:.0f}"
+            what += f", shaded {100 * frame.heat_range[0]:.0f} to {100 * frame.heat_range[1]:.0f}"
         used.append((" " if size == "small" else "%", "heat", what))
     roles = {arrow.role for arrow in strongest(frame)}
     own = [sign for arrow, sign in numbered(frame) if not arrow.role]
