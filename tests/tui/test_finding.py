@@ -22,7 +22,7 @@ from tui.columns import Column
 from tui.data.pages import PAGE, JoinedPages, Listed, Pages, reach
 from tui.data.query_answers import ask
 from tui.data.result_rows import columns_of, dataset_games, results
-from tui.data.table_filter import View, conditions, json_field, mask
+from tui.data.table_filter import View, conditions, json_field, mask, order_of
 from tui.screens.answers import AnswerScreen, table_columns
 from tui.screens.boards import DATASET_GAMES, BoardScreen
 from tui.screens.launch import FormScreen
@@ -187,6 +187,22 @@ def test_a_million_answers_are_narrowed_as_their_values_are(session: Session) ->
         agree(answer.pages, columns, text, sort)
     numbers = [row["#"] for row in every(answer.pages.narrowed(View("#>2", "c1", True, tuple(columns))))]
     assert sorted(numbers) == [3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_equals_stay_as_they_stood_and_texts_are_ordered_without_regard_to_case(descending: bool) -> None:
+    for values in (
+        ["b", "B", None, "Ä", "a", "ä", "", "A", None, "b"],
+        [3, None, 1, 3, -70_000, 90_000, 1],
+        [None],
+        [],
+    ):
+        held = [place for place, value in enumerate(values) if value is not None]
+        held.sort(key=lambda place: str(values[place]).lower() if isinstance(values[0], str) else values[place],
+                  reverse=descending)  # fmt: skip
+        nulls = [place for place, value in enumerate(values) if value is None]
+        kind = pa.string() if not held or isinstance(values[0], str) else pa.int32()
+        assert order_of(pa.array(values, kind), descending).tolist() == [*held, *nulls]
 
 
 # -- journeys ---------------------------------------------------------------------------------------------------------

@@ -454,8 +454,9 @@ class DatasetPages:
             column = ColumnReader(games, name)
             places.append(fitting_places(column, view))
             values = column(view.sort)
-            keys.append(None if values is None else values.take(arrow_indices(places[-1])))
-        return DatasetPages(self.parts, places, merged_order(places, keys, view))
+            whole = values is None or len(places[-1]) == len(values)
+            keys.append(values if whole else values.take(arrow_indices(places[-1])))
+        return DatasetPages(self.parts, merged=merged_order(places, keys, view))
 
     def _fitting(self, view: View) -> Iterator[Pages | None]:
         """The rows that fit, of some row groups after the other, with a pause after each."""
@@ -538,8 +539,10 @@ def merged_order(places: Sequence[np.ndarray], keys: Sequence[Any], view: View) 
 
     kinds = [key.type for key in keys if key is not None]
     kind = pa.float64() if kinds and all(map(is_number, kinds)) else pa.string()
-    which = np.concatenate([*(np.full(len(each), n) for n, each in enumerate(places)), np.zeros(0)]).astype(np.int64)
-    at = np.concatenate([*places, np.zeros(0, np.int64)]).astype(np.int64)
+    if len(set(kinds)) == 1 and is_number(kinds[0]):
+        kind = kinds[0]  # whole numbers stay such: those of a small range are counted, not compared
+    which = np.repeat(np.arange(len(places), dtype=np.int16), [len(each) for each in places])
+    at = np.concatenate([*places, np.zeros(0, np.int64)]).astype(np.uint32)
     values = [
         pa.nulls(len(each), kind) if key is None else key.cast(kind) for key, each in zip(keys, places, strict=True)
     ]

@@ -362,12 +362,13 @@ def numbers_in(array: Any) -> Any:
 
 def order_of(arrays: Any, descending: bool) -> Any:
     """The places of a column's values in their order, texts without regard to case: int64 [rows]; nulls last, equals as
-    they stood."""
+    they stood. Of texts the different ones are sorted, and all by their numbers among these, which Arrow counts."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if pa.types.is_string(arrays.type) or pa.types.is_large_string(arrays.type):
-        arrays = pc.utf8_lower(arrays)
+        coded = pc.dictionary_encode(arrays)
+        arrays = pc.rank(pc.utf8_lower(coded.dictionary), tiebreaker="dense").cast(pa.int32()).take(coded.indices)
     order = "descending" if descending else "ascending"
-    return np.asarray(pc.array_sort_indices(arrays, order=order, null_placement="at_end"), dtype=np.int64)
+    return np.asarray(pc.array_sort_indices(arrays, order=order, null_placement="at_end")).view(np.int64)
