@@ -24,12 +24,14 @@ from uuid import uuid4
 import chess
 import chess.pgn
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.util import LRUCache
 
 from chessreg.noise import generator
-from chessreg.registry import migrations, sqlite
+from chessreg.queries.catalogue import Entry, entries
+from chessreg.registry import migrations, sqlite, tables
+from chessreg.registry.database import Database
 from chessreg.registry.engines import Place
 from chessreg.runs.attempt import RunReport
 from chessreg.runs.kind import Kind, kind
@@ -182,6 +184,13 @@ def made_once(name: str, make: Callable[[Path], None], folders: pytest.TempPathF
             done.touch()
     kind(TOY)  # trusted by the process that ran it, and here
     return shared(Path(shutil.copytree(made, folders.mktemp(name) / "world")))
+
+
+def queries_with_runs(database: Database) -> list[Entry]:
+    """The catalogue's queries of kinds that have run here. Another has no rows, as `test_captures` shows of each."""
+    with database.read() as session:
+        ran = {*session.scalars(select(tables.Run.kind).distinct())}
+    return [entry for entry in entries() if not ran.isdisjoint(entry.kinds)]
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,8 @@ from chessreg.registry import migrations, sqlite
 from chessreg.registry.database import Database
 from chessreg.registry.tables import Base
 
+from ..conftest import queries_with_runs
+
 DEMO = Path(__file__).resolve().parents[1] / "fixtures" / "demo" / "demo.zip"
 WHOLE = [0, 1, -1, 2**31 - 1, 2**31, -(2**31), 2**63 - 1, -(2**63)]
 TEXTS = [
@@ -184,7 +186,7 @@ def test_values_of_another_type_are_unknown(registry: Path, tmp_path: Path) -> N
         "UPDATE run SET units = 'x'",
     )
     with changed_registry(registry, tmp_path, *statements) as database:
-        for entry in entries():
+        for entry in queries_with_runs(database):
             run_query(database, entry.title)
 
 
