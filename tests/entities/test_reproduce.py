@@ -21,12 +21,13 @@ from chessreg.experiments.edit import EditSpec
 from chessreg.experiments.play import Play, PlaySpec
 from chessreg.games.moves import pack, unpack
 from chessreg.queries import run_query
-from chessreg.queries.catalogue import entries
 from chessreg.registry import tables
 from chessreg.runs.task import Stop
 from chessreg.runs.transfer import nowhere, wanted
 from chessreg.session import open_session
 from store.arrays import Group
+
+from ..conftest import queries_with_runs
 
 EDIT = EditSpec(checkpoint="reference", probe="reference-board", dataset="sample:test", games=2, per_game=3, samples=1)
 PLAY = PlaySpec(
@@ -176,7 +177,7 @@ def test_a_reproduction_changes_no_table(session):
     """Rows and intervals of every catalogue query; the match's opponent cannot be seeded, so a replicate is played."""
     session.run(PLAY, name="unseedable")
     session.run(EDIT, name="edits")
-    before = {entry.title: run_query(session.database, entry) for entry in entries()}
+    before = {entry.title: run_query(session.database, entry) for entry in queries_with_runs(session.database)}
     version = session.database.data_version()
     status, said = typed(session, "reproduce", "edits", "--run", "--json")
     assert (status, json.loads(said.out)["agrees"]) == (0, True)
