@@ -9,6 +9,7 @@ import re
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, Literal, Self, TypeAlias, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
@@ -265,7 +266,8 @@ class Setting:
         return text
 
 
-def settings_of(model: type[BaseModel], prefix: str = "") -> list[Setting]:
+@cache
+def settings_of(model: type[BaseModel], prefix: str = "") -> tuple[Setting, ...]:
     """The settings of a model in their order, those of nested settings dotted."""
     settings: list[Setting] = []
     for name, field in model.model_fields.items():
@@ -275,7 +277,7 @@ def settings_of(model: type[BaseModel], prefix: str = "") -> list[Setting]:
         else:
             earlier = stored_name(name, field)
             settings.append(setting_of(prefix + name, field, prefix + earlier if earlier != name else ""))
-    return settings
+    return tuple(settings)
 
 
 def setting_of(path: str, field: FieldInfo, earlier: str) -> Setting:
