@@ -4,6 +4,7 @@ palette finds everything, and keys are the user's own."""
 from __future__ import annotations
 
 import math
+from functools import cache
 from itertools import product, starmap, zip_longest
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,7 @@ def test_what_has_no_value_comes_last_either_way_and_an_unknown_column_is_told()
 # -- the engines agree ------------------------------------------------------------------------------------------------
 
 
+@cache
 def every(pages: Pages) -> list[Any]:
     reach(pages, 10**9)
     return [row for number in range(-(-pages.count // PAGE)) for row in pages.page(number)]
