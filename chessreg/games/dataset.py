@@ -16,6 +16,7 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games import moves
 from chessreg.named import checked_name
 from chessreg.noise import generator
+from store.errors import CorruptError
 from store.files import sha256_file
 
 if TYPE_CHECKING:
@@ -250,13 +251,25 @@ class DatasetFile:
             raise BadInputError(f"a dataset has no column {', '.join(sorted(unknown))}", hint)
         if positions is not None:
             return self.take(positions, columns)
-        table = self._file.read(columns=list(columns))
+        table = self._read(columns)
         return table if self.within is None else table.take(arrow_indices(self.rows()))
+
+    def _read(self, columns: Sequence[str], group: int | None = None) -> pa.Table:
+        """These columns of all rows, or of a row group. CorruptError for what no Parquet of ours holds."""
+        import pyarrow as pa
+
+        try:
+            if group is None:
+                return self._file.read(columns=list(columns))
+            return self._file.read_row_group(group, columns=list(columns))
+        except (pa.ArrowException, OSError) as error:
+            what = f"{self.folder / self.file_name} is damaged: {error}"
+            raise CorruptError(what, "chessreg dataset verify") from error
 
     @cached_property
     def hashes(self) -> np.ndarray:
         """What parts are cut by, of the whole Parquet, uint64 [total]: hashes of moves, or of a position's game."""
-        return numbers(self._file.read(columns=[self.hash_column])[self.hash_column])
+        return numbers(self._read([self.hash_column])[self.hash_column])
 
     def rows(self, part: Part | None = None) -> np.ndarray:
         """Row positions of a part, or of all rows, ascending, int64."""
@@ -279,7 +292,7 @@ class DatasetFile:
         pieces, places = [], []
         for group in np.unique(groups).tolist():
             mine = np.flatnonzero(groups == group)
-            table = self._file.read_row_group(group, columns=list(columns))
+            table = self._read(columns, group)
             pieces.append(table.take(arrow_indices(wanted[mine] - starts[group])))
             places.append(mine)
         if not pieces:
@@ -333,7 +346,7 @@ def verify(folder: Path, *, sample: int = 200, seed: int = 0) -> Verification:
     problems = []
     plies = hashes = copies = 0
     for group in range(games._file.metadata.num_row_groups):
-        table = games._file.read_row_group(group, columns=["plies", "moves", "move_hash", "duplicate"])
+        table = games._read(["plies", "moves", "move_hash", "duplicate"], group)
         packed = table["moves"].to_pylist()
         plies += sum(table["plies"].to_pylist())
         copies += sum(table["duplicate"].to_pylist())

@@ -120,7 +120,7 @@ class Positions(DatasetFile):
     @property
     def position_hashes(self) -> np.ndarray:
         """uint64 [total]: equal for equal pieces, side to move, castling and en passant."""
-        return self._file.read(columns=["position_hash"])["position_hash"].to_numpy()
+        return self._read(["position_hash"])["position_hash"].to_numpy()
 
     def new_rows(self, part: dataset.Part | None, seen: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """The rows of a part without a copy of an earlier one or of a position in `seen` (uint64, as in
@@ -146,7 +146,7 @@ def mate_of(evaluation: float) -> int:
 
 def game_ids(games: Games) -> tuple[np.ndarray, np.ndarray]:
     """The rows int64 [n] of the games whose Site tag tells an id of Lichess, and their `game_hash` uint64 [n]."""
-    sites = games._file.read(columns=["site"])["site"].to_pylist()
+    sites = games._read(["site"])["site"].to_pylist()
     ids = [_GAME.match(site or "") for site in sites]
     rows = np.array([row for row, match in enumerate(ids) if match], np.int64)
     return rows, np.array([_game_hash(match[1]) for match in ids if match], np.uint64)

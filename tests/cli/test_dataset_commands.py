@@ -26,7 +26,10 @@ import zstandard
 
 from chessreg.entities import entity
 from chessreg.registry import tables
+from chessreg.runs import transfer
 from chessreg.session import open_session
+from store import Store
+from store.errors import CorruptError
 from tui.data.result_rows import dataset_games
 
 COMMAND = [sys.executable, "-m", "chessreg.cli"]
@@ -504,3 +507,29 @@ def test_the_app_tells_a_dataset_of_positions_and_pages_through_it(here: Any, po
     rows = pages.page(0)
     assert (rows[1]["result"], rows[1]["plies"], rows[1]["text"][:20]) == ("e7e5", 1, AFTER[:20])
     assert rows[60]["text"].startswith("1.e4")
+
+
+def test_a_list_of_games_reads_no_byte_that_it_does_not_show_and_fetches_nothing(
+    here: Any, positions: Path, pgn: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here.json("dataset", "add", positions, "--name", "boards")
+    made = here.json("dataset", "add", pgn, "--name", "mine")
+    session = open_session()
+    with session.database.read() as sql:
+        digest = sql.get_one(tables.Dataset, UUID(made["id"])).artefact
+    monkeypatch.setattr(Store, "verify", never)
+    monkeypatch.setattr(transfer, "pull", never)
+    assert dataset_games(session).count == 60 + 21
+    file = session.store.path(digest) / "games.parquet"
+    whole = file.read_bytes()
+    file.chmod(0o600)
+    file.write_bytes(whole[:4] + bytes(len(whole) // 3) + whole[4 + len(whole) // 3 :])
+    with pytest.raises(CorruptError, match=r"games.parquet is damaged.*chessreg dataset verify"):
+        dataset_games(session).page(0)
+    session.store.path(digest).rename(session.store.root / "elsewhere")
+    assert dataset_games(session).count == 60
+    assert dataset_games(session, UUID(made["id"])).count == 0
+
+
+def never(*_: Any, **__: Any) -> None:
+    raise AssertionError("a list asked for all bytes of a dataset")
