@@ -263,7 +263,7 @@ class DatasetFile:
                 return self._file.read(columns=list(columns))
             return self._file.read_row_group(group, columns=list(columns))
         except (pa.ArrowException, OSError) as error:
-            what = f"{self.folder / self.file_name} is damaged: {error}"
+            what = f"{self.folder / self.file_name} is damaged: {str(error).splitlines()[0]}"
             raise CorruptError(what, "chessreg dataset verify") from error
 
     @cached_property
