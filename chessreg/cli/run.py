@@ -7,6 +7,7 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -292,6 +293,7 @@ class Numbers(click.ParamType):
         return values
 
 
+@cache
 def options(model: type[BaseModel]) -> list[click.Option]:
     """An option for every setting, without a click default, so that given and defaulted stay apart."""
     made = []
