@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -203,6 +203,34 @@ class LanguageModel:
         with torch.inference_mode():
             _, cache = self.bridge(hook_points).run_with_cache(tokens.to(self.device), names_filter=list(hook_points))
         return {name: cache[name] for name in hook_points}  # aliases of a hook come too: keep the names asked for
+
+    @torch.inference_mode()
+    def activations_at(
+        self, tokens: Tensor, hook_points: Sequence[str], row: Tensor, token: Tensor
+    ) -> dict[str, Tensor]:
+        """The same at tokens `token` int64 [n] of rows `row` int64 [n]: {TransformerLens name: activation [n, …]}.
+
+        Where the last of them is what a block with `at_places` (see Network) gives, it is computed for these alone.
+        """
+        at = row.to(self.device), token.to(self.device)
+        points, picked = self.network.hook_points, dict[str, Tensor]()
+        if not points.keys() >= set(hook_points):
+            return {name: full[at] for name, full in self.activations(tokens, hook_points).items()}
+        self._check(tokens)
+        last = next(name for name in reversed(points) if name in hook_points)
+
+        def keep(name: str, residual: Tensor) -> None:
+            picked[name] = residual[at]
+
+        def end(block: Any, arguments: tuple[Any, ...]) -> None:
+            picked[last] = block.at_places(arguments[0], *at)
+            raise _Reached
+
+        block = points[last]
+        ended = block.register_forward_pre_hook(end) if hasattr(block, "at_places") else nullcontext()
+        with ended, self.watching(set(hook_points), keep, leave=True):
+            self.network.hidden(tokens.to(self.device))
+        return picked
 
     @contextmanager
     def watching(self, names: set[str], keep: Callable[[str, Tensor], None], leave: bool = False) -> Iterator[None]:

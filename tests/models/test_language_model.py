@@ -12,6 +12,7 @@ from torch import Tensor
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.adapters.bridge import firing
 from chessreg.models.edits import ResidualEdit
+from chessreg.models.hook_points import LN_FINAL
 from chessreg.models.language_model import LanguageModel
 
 TOKENS = torch.randint(32, (3, 40), generator=torch.Generator().manual_seed(0))
@@ -152,6 +153,32 @@ def test_activations_under_their_names(tiny: LanguageModel, monkeypatch: pytest.
     monkeypatch.setattr("chessreg.models.adapters.bridge.bridge", lambda *_: pytest.fail("no bridge is needed"))
     only = tiny.activations(TOKENS, names[1:2])
     assert float((only[names[1]] - found[names[1]]).abs().max()) <= 1e-4
+
+
+@pytest.mark.parametrize(
+    ("names", "passed"),  # how many places pass each MLP
+    [
+        (["blocks.0.hook_resid_post", "blocks.1.hook_resid_post"], [120, 4]),
+        (["blocks.0.hook_resid_post"], [4]),
+        (["hook_embed"], []),
+        (["blocks.1.hook_resid_post", LN_FINAL], [120, 120]),
+        (["blocks.0.hook_resid_post", "blocks.1.mlp.hook_post"], []),  # the bridge has its own
+    ],
+)
+def test_of_some_places_a_last_block_gives_no_more(tiny: LanguageModel, names: list[str], passed: list[int]) -> None:
+    row, token = torch.tensor([0, 2, 2, 0]), torch.tensor([39, 0, 17, 39])
+    whole, seen = tiny.activations(TOKENS, names), list[int]()
+    handles = [
+        block.mlp.register_forward_hook(lambda *found: seen.append(found[2].shape[:-1].numel()))
+        for block in tiny.blocks
+    ]
+    found = tiny.activations_at(TOKENS, names, row, token)
+    for handle in handles:
+        handle.remove()
+    assert found.keys() == whole.keys()
+    for name in names:
+        assert float((found[name] - whole[name][row, token]).abs().max()) <= 1e-4
+    assert seen == passed
 
 
 def test_every_hook_point_named_fires_and_others_are_not_found(tiny: LanguageModel) -> None:

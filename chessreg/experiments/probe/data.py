@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 Allocate = Callable[[tuple[int, ...], type[np.generic]], np.ndarray]
 MIB = 1 << 20
+HELD_BYTES = 256 * MIB
 
 
 class RowSelection(NamedTuple):
@@ -203,6 +205,13 @@ class ProbeData:
             for place, layer in enumerate(layers):
                 out[place, start:stop] = self.cache.values(layer, stored)
         return out
+
+    def reader(self, layers: Sequence[int]) -> Callable[[np.ndarray], np.ndarray]:
+        """`activations` of these layers, for many calls: what is small is read once and held."""
+        if 4 * len(layers) * len(self.item) * self.cache.array.d_model > HELD_BYTES:
+            return partial(self.activations, layers)
+        held = np.stack([self.cache.values(layer) for layer in layers])
+        return lambda rows: held[:, rows]
 
     def deal_labels(self, rows: np.ndarray, draw: int) -> None:
         """Deal the labels anew among the usable rows where `rows` bool [rows] is True, in place: a control.

@@ -148,10 +148,10 @@ def fit(
     optimizer = AdamW(weight, spec.beta1, spec.beta2, spec.weight_decay, fused=whole)
     scale = torch.tensor(sizes(data, layers, spec.normalise), device=device).clamp_min(1e-6)[:, None, None]
     steps = spec.epochs * steps_of_an_epoch(spec, data, rows)
-    step = 0
+    step, read = 0, data.reader(layers) if whole else None
     with denormals_flushed() if whole else nullcontext():
         for epoch in range(spec.epochs):
-            for places, residual in batches(spec, data, rows, layers, epoch):
+            for places, residual in batches(spec, data, rows, layers, epoch, read):
                 if standard is None:
                     target = torch.from_numpy(data.labels[places].astype(np.int64))
                 else:
@@ -183,12 +183,19 @@ def steps_of_an_epoch(spec: ProbeSpec, data: ProbeData, rows: np.ndarray) -> int
 
 
 def batches(
-    spec: ProbeSpec, data: ProbeData, rows: np.ndarray, layers: list[int], epoch: int
+    spec: ProbeSpec,
+    data: ProbeData,
+    rows: np.ndarray,
+    layers: list[int],
+    epoch: int,
+    read: Callable[[np.ndarray], np.ndarray] | None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """What each step of an epoch sees: row numbers int64 [n], and the residuals float32 [layer, n, d_model]."""
-    if spec.batch_games is not None:
+    """What each step of an epoch sees: row numbers int64 [n], and the residuals float32 [layer, n, d_model], which are
+    those that `read` gives where steps are of whole games."""
+    if read is not None:
+        assert spec.batch_games
         for places in data.whole_games(rows, spec.batch_games, spec.seed, epoch):
-            yield places, data.activations(layers, places)
+            yield places, read(places)
         return
     points = [data.cache.hook_point(layer) for layer in layers]
     for batch in data.cache.array.iter_batches(points, spec.batch_positions, spec.seed, epoch, keep=rows):

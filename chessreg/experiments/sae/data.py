@@ -249,13 +249,10 @@ class ModelRows:
             if not len(sites):
                 continue
             tokens = torch.from_numpy(encoded.padded(items, int(encoded.widths[items].max())))
-            activations = self.model.activations(tokens, points)
             at = torch.from_numpy(row), torch.from_numpy(encoded.sites.token[sites])
             target = torch.from_numpy(mixed[place[sites]])
-            for point in points:
-                made[point][target] = activations[point][
-                    at[0].to(activations[point].device), at[1].to(activations[point].device)
-                ].cpu()
+            for point, activations in self.model.activations_at(tokens, points, *at).items():
+                made[point][target] = activations.cpu()
         return made
 
     def batches(self, points: Sequence[str], first: int = 0) -> Batches:

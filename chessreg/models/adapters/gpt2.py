@@ -94,6 +94,14 @@ class Attention(nn.Module):
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, config.bias)
 
     def forward(self, x: Tensor, cache: SlotCache | None, mask: Tensor | None) -> Tensor:
+        return self.out(self.mixed(x, cache, mask))
+
+    def out(self, mixed: Tensor) -> Tensor:
+        """What is added to the residual stream for the values [..., d] that the heads have mixed."""
+        return F.dropout(self.c_proj(mixed), self.dropout, self.training)
+
+    def mixed(self, x: Tensor, cache: SlotCache | None = None, mask: Tensor | None = None) -> Tensor:
+        """The values that the heads mix, side by side [batch, length, d]."""
         batch, length, d = x.shape
         parts = self.c_attn(x).view(batch, length, 3, self.n_head, d // self.n_head)
         q, k, v = parts.permute(2, 0, 3, 1, 4)
@@ -102,7 +110,7 @@ class Attention(nn.Module):
             mixed = attend_by_rows(q, read)
         else:
             mixed = self.kernel(q, read[0], read[1], mask, self.dropout if self.training else 0.0)
-        return F.dropout(self.c_proj(mixed.transpose(1, 2).reshape(batch, length, d)), self.dropout, self.training)
+        return mixed.transpose(1, 2).reshape(batch, length, d)
 
     def last(self, x: Tensor) -> Tensor:
         """What `forward` gives of the last token [batch, 1, d], which sees all: no other asks."""
@@ -114,7 +122,7 @@ class Attention(nn.Module):
         k, v = parts.permute(2, 0, 3, 1, 4)
         scores = torch.softmax((q @ k.transpose(2, 3)) * q.shape[-1] ** -0.5, -1)
         mixed = F.dropout(scores, self.dropout, self.training) @ v
-        return F.dropout(self.c_proj(mixed.transpose(1, 2).reshape(batch, 1, d)), self.dropout, self.training)
+        return self.out(mixed.transpose(1, 2).reshape(batch, 1, d))
 
 
 class MLP(nn.Module):
@@ -144,6 +152,11 @@ class Block(nn.Module):
     def forward(self, residual: Tensor, cache: SlotCache | None = None, mask: Tensor | None = None) -> Tensor:
         residual = residual + self.attn(self.ln_1(residual), cache, mask)
         return residual + self.mlp(self.ln_2(residual))
+
+    def at_places(self, residual: Tensor, row: Tensor, token: Tensor) -> Tensor:
+        """What `forward` gives at these places [n, d_model], which alone pass the MLP."""
+        own = residual[row, token] + self.attn.out(self.attn.mixed(self.ln_1(residual))[row, token])
+        return own + self.mlp(self.ln_2(own))
 
     def last(self, residual: Tensor) -> Tensor:
         """What `forward` gives of the last token [batch, 1, d_model], at a sixth of the cost."""
