@@ -293,20 +293,36 @@ def test_eight_opponents_leave_no_room(opponent):
     assert score <= 0.125
 
 
-def texts(condition: str, mask: str, published: bool) -> np.ndarray:
+def texts(
+    condition: str, mask: str, published: bool, setting: str = "", layers: str | None = None, scale: float | None = None
+) -> np.ndarray:
     """Texts [games, 3] that are legal on the modified board and on the original one, and all."""
     mine = [
-        row for row in EDITS if (row["published"], row["token_mask"], row["condition"]) == (published, mask, condition)
-    ]
+        row for row in EDITS
+        if (row["published"], row["setting"]) == (published, setting)
+        and (row["token_mask"], row["condition"]) == (mask, condition)
+        and layers in (None, row["layers"]) and scale in (None, row["scale"])
+    ]  # fmt: skip
     games = sorted({row["game"] for row in mine})
     assert len(mine) == len(games) == 120
     by_place = sorted(mine, key=lambda row: row["game"])
     return np.array([[row["modified"], row["original"], row["texts"]] for row in by_place], np.float64)
 
 
+def beside_clean(edit: np.ndarray, clean: np.ndarray) -> str:
+    """Texts legal on the modified board beyond those of the unedited model, points."""
+    low, high = 100 * by_game(np.stack([edit[:, 0] - clean[:, 0], edit[:, 2]], 1))
+    return f"{100 * (edit[:, 0].sum() - clean[:, 0].sum()) / edit[:, 2].sum():.1f} [{low:.1f}, {high:.1f}]"
+
+
 @pytest.mark.parametrize(
     ("name", "mask", "published"),
-    [("last", "last", False), ("last, as published", "last", True), ("all", "all", False)],
+    [
+        ("last", "last", False),
+        ("last, as published", "last", True),
+        ("all", "all", False),
+        ("all, as published", "all", True),
+    ],
 )
 def test_a_board_edit_beside_its_controls(name, mask, published):
     edit = texts("edit", mask, published)
@@ -314,12 +330,32 @@ def test_a_board_edit_beside_its_controls(name, mask, published):
         these = texts(condition, mask, published)
         assert (these[:, 2] == edit[:, 2]).all()
         modified, original = (100 * these[:, column].sum() / these[:, 2].sum() for column in (0, 1))
-        beyond = ""
-        if condition != "edit":
-            low, high = 100 * by_game(np.stack([edit[:, 0] - these[:, 0], edit[:, 2]], 1))
-            beyond = f"{100 * edit[:, 0].sum() / edit[:, 2].sum() - modified:.1f} [{low:.1f}, {high:.1f}]"
+        beyond = "" if condition == "edit" else beside_clean(edit, these)
         line = f"| {name} | {condition} | {modified:.1f} | {beyond} | {original:.1f} |".replace("|  |", "| |")
         assert says(line), line
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "scale"),
+    [("C: the direction of the empty square is added, too", "blank", 1.5)]
+    + [("D: pushed until the probe's reading is −10", "target", -10.0)]
+    + [(f"D: scale {scale:g}", "scales", scale) for scale in (1.5, 12.0, 50.0, 100.0)]
+    + [("D: the best of these four for each state", "scales", None)],
+)
+def test_edits_as_the_appendices_have_them(name, setting, scale):
+    clean = texts("clean", "last", True, setting)
+    edit = texts("edit" if scale else "best", "last", True, setting, scale=scale)
+    original = f"{100 * edit[:, 1].sum() / edit[:, 2].sum():.1f}" if scale else ""
+    line = f"| {name} | {100 * edit[:, 0].sum() / edit[:, 2].sum():.1f} | {beside_clean(edit, clean)} | {original} |"
+    assert says(line.replace("|  |", "| |").replace("−", "-")), line
+
+
+def test_no_single_layer_at_the_published_scale_is_noticed():
+    clean = texts("clean", "last", True, "each layer")
+    for layer in range(8):
+        edit = texts("edit", "last", True, "each layer", layers=f"[{layer}]", scale=1.5)
+        assert abs(100 * (edit - clean)[:, :2].sum(0) / clean[:, 2].sum()).max() < 0.1
+    assert says("each of a single layer changes no more than 0.1 points")
 
 
 def test_what_a_board_edit_is_worth():
