@@ -14,6 +14,7 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.papers import find
 from chessreg.papers.expected import TITLE
 from chessreg.papers.junkin import sizes
+from chessreg.papers.junkin.expectations import falling
 from chessreg.papers.plan import SIZES, Request, ordered, replaced
 from chessreg.papers.report import write
 from chessreg.papers.work import PREPARATIONS, Work, request
@@ -131,6 +132,24 @@ def make_junkin(root):
             add_dataset(session.database, session.store, [root / file], name=name)
 
 
+def test_twins_have_layers_above_the_first_where_alone_a_mask_makes_a_difference():
+    assert all(shape.n_layer > 1 for size in sizes.SIZES.values() for shape in size.shapes)
+
+
+def test_puzzles_of_which_none_is_solved_are_held_against_what_is_expected():
+    def rated(rating, n, first, low, high):
+        return {"run": "ab12cd", "rating": rating, "n": n, "first": first, "first_low": low, "first_high": high}
+
+    rows = [
+        rated("all", 60, 4.0, 1.0, 9.0),
+        rated("400–799", 30, 0.0, None, 9.0),
+        rated("2400–2799", 30, 8.0, 2.0, 20.0),
+    ]
+    [finding] = falling(rows, None)
+    assert (finding.value, finding.low, finding.high) == (-8.0, -20.0, 7.0)
+    assert finding.outcome == "not decided"
+
+
 def test_positions_that_are_games_and_datasets_that_are_not_there_are_refused(tmp_path):
     make_junkin(tmp_path)
     with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as session:
@@ -150,7 +169,7 @@ def test_positions_that_are_games_and_datasets_that_are_not_there_are_refused(tm
             Work(session, find("junkin"), other)
         work = Work(session, find("junkin"), request(session, None, "games", None, "small", positions="decisions"))
         states = {planned.step.name: planned.state for planned in work.plan()}
-        assert (states["parts"], states["causal-1x32-1"]) == ("ready", "waits")
+        assert (states["parts"], states["causal-2x32-1"]) == ("ready", "waits")
 
 
 @pytest.mark.slow
@@ -185,7 +204,7 @@ def test_the_small_paper_goes_on_where_it_was_killed_and_writes_every_table(tmp_
     lines = list(csv.DictReader((tmp_path / "tables" / "reference-result.csv").open()))
     assert {line["quantity"] for line in lines} == {each.quantity for each in work.paper.expectations}
     published = (tmp_path / "tables" / "move-accuracy-published.csv").read_text()
-    assert "another model (1 x 32; the paper's is 8 x 512)" in published
+    assert "another model (2 x 32; the paper's is 8 x 512)" in published
     assert "lost" in published
     index = (tmp_path / "tables" / "index.md").read_text()
     assert index.startswith("# Junkin")

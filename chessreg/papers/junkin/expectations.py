@@ -39,9 +39,16 @@ def falling(rows: Sequence[Row], made: Made) -> list[Finding]:
             (place, easiest), (_, hardest) = enough[0], enough[-1]
             difference = easiest["first"] - hardest["first"]
             what = f"{run}: {easiest['rating']} minus {hardest['rating']}, points"
-            low, high = easiest["first_low"] - hardest["first_high"], easiest["first_high"] - hardest["first_low"]
+            low = end(easiest, "low") - end(hardest, "high")
+            high = end(easiest, "high") - end(hardest, "low")
             findings.append(Finding(what, difference, low, high, judged(difference, low, high, least=0.0), place))
     return findings
+
+
+def end(row: Row, which: str) -> float:
+    """One end of the interval of a row's share of first moves; a share of none, or of all, has one end only."""
+    known = row[f"first_{which}"]
+    return float(row["first"] if known is None else known)
 
 
 def both(*judges: Judge) -> Judge:

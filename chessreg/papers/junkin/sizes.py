@@ -63,7 +63,7 @@ PROMPTS = tuple(f"junkin-{number}" for number in range(1, 7))
 
 SIZES: dict[SizeName, Size] = {
     "small": Size(
-        shapes=(Shape(1, 2, 32, (1,)),), training={**QUICK, **DRAWN, "warmup_steps": 5}, steps=40, batch_moves=64,
+        shapes=(Shape(2, 2, 32, (1,)),), training={**QUICK, **DRAWN, "warmup_steps": 5}, steps=40, batch_moves=64,
         heldout_moves=100, heldout_steps=20, positions=300, puzzles=100,
         language_model={**LLAMA, "n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 640},
         tuning={"steps": 12, "batch_positions": 8, "learning_rate": 3e-3, "warmup_steps": 2, "heldout_positions": 20,
