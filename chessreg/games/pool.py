@@ -2,9 +2,9 @@
 
 A search waits in a queue, a free process takes it, and a future brings the move. Games are interleaved over processes,
 so one hash table serves several games; a process forgets everything (ucinewgame) when it meets a game for the first
-time. `fresh` makes it forget before every move: then full-strength Stockfish under a nodes or depth limit plays the
-same moves with one process and with eight, which is the default for it. Handicapped levels draw at random inside
-Stockfish and cannot be seeded, so they are not charged the 1.5 ms a move that this costs (1,000 nodes take 0.8 ms).
+time. Full-strength Stockfish under a nodes or depth limit forgets before every move, so that it plays the same moves
+with one process and with eight. Handicapped levels draw at random inside Stockfish and cannot be seeded, so they are
+not charged the 1.5 ms a move that this costs (1,000 nodes take 0.8 ms).
 """
 
 from __future__ import annotations
@@ -102,8 +102,7 @@ class EnginePool:
     """Engine moves for many games. Thread-safe; use as a context manager.
 
     `processes` defaults to the free cores; under a time limit it never exceeds them, because engines that share a core
-    search less in the same time (`timed` says that analyses have one, where the opponent has none). `fresh` (see above)
-    defaults to what makes level 20 deterministic.
+    search less in the same time (`timed` says that analyses have one, where the opponent has none).
 
     Raises NotFoundError at once when the opponent needs Stockfish and there is none.
     """
@@ -113,9 +112,7 @@ class EnginePool:
         spec: EngineSpec,
         processes: int | None = None,
         *,
-        path: Path | None = None,
         reserved_cores: int = 0,
-        fresh: bool | None = None,
         timed: bool | None = None,
     ) -> None:
         if processes is not None and processes < 1:
@@ -127,15 +124,14 @@ class EnginePool:
             timed = spec.limit is not None and spec.limit.kind == "time"
         self.processes = min(wanted, cores) if timed else wanted
         self.timed = timed
-        self.fresh = self._forgets(spec) if fresh is None else fresh
-        self._path = path or (find_stockfish() if spec.needs_process else None)
+        self._path = find_stockfish() if spec.needs_process else None
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._workers: list[_Worker] = []
         self._lock = threading.Lock()
         self._closed = False
 
     def _forgets(self, spec: EngineSpec) -> bool:
-        """Whether this opponent forgets everything before each move unless it is told otherwise."""
+        """Whether this opponent forgets everything before each move."""
         return spec.level == FULL_SKILL and not self.timed
 
     def submit(
@@ -147,7 +143,6 @@ class EnginePool:
         opponent than the pool's, of a ladder of them. The future raises EngineDiedError when the engine dies twice on
         this move, BadInputError when the game is over.
         """
-        fresh = self.fresh if spec is None else self._forgets(spec)
         spec = spec or self.spec
         future: Future[EngineMove] = Future()
         started = time.perf_counter()
@@ -169,7 +164,7 @@ class EnginePool:
 
         if self._path is None:
             self._path = find_stockfish()
-        search = self._enqueue(game_id, position, spec.go, spec.skill, spec.patience, fresh)
+        search = self._enqueue(game_id, position, spec.go, spec.skill, spec.patience, self._forgets(spec))
         return _then(search, finish, future)
 
     def analyse(

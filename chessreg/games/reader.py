@@ -94,6 +94,6 @@ def targets_of(texts: Sequence[str], name: str = "auto") -> np.ndarray:
     return reader(name).targets([text.removeprefix(";") for text in texts])
 
 
-def legal_of(fens: Sequence[str], name: str = "auto") -> Legal:
+def legal_of(fens: Sequence[str]) -> Legal:
     """The legal moves of positions, each given as a FEN of six fields: half a million positions a second."""
-    return reader(name).legal(fens)
+    return reader("auto").legal(fens)

@@ -28,7 +28,6 @@ def each(
     column: str,
     least: float | None = None,
     most: float | None = None,
-    factor: float = 1.0,
 ) -> Judge:
     """A judge of one column: every row that `of` takes must be at least, and at most, so much; no bound: it is open."""
 
@@ -37,15 +36,11 @@ def each(
         for number, row in enumerate(rows, 1):
             if not of(row, made):
                 continue
-            value, low, high = (scaled(row.get(column + end), factor) for end in ("", "_low", "_high"))
+            value, low, high = (row.get(column + end) for end in ("", "_low", "_high"))
             found.append(Finding(what(row), value, low, high, judged(value, low, high, least, most), number))
         return found
 
     return judge
-
-
-def scaled(value: float | None, factor: float) -> float | None:
-    return None if value is None else value * factor
 
 
 def judged(

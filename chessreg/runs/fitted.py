@@ -142,18 +142,14 @@ def load_probe(inputs: Inputs, reference: str, layer: int | None = None) -> Fitt
     return FittedProbe(weight, row.hook_point, row.layer, row.label, bool(row.detail["centred"]), dict(row.detail))
 
 
-def best_layer(inputs: Inputs, reference: str, on: Literal["validation", "test"] = "validation") -> int:
-    """The layer of a probe run with the highest accuracy (of regression: the lowest error) on its validation games.
-
-    on="test" chooses on the test games, as the paper did (specification 3.5): what it then scores there is biased
-    upwards, and a table that shows it says so.
-    """
+def best_layer(inputs: Inputs, reference: str) -> int:
+    """The layer of a probe run with the highest accuracy (of regression: the lowest error) on its validation games."""
     run = inputs.run(reference)
     scores, metric = tables.Score, tables.MetricPoint
     with inputs.database.read() as session:
         layer = session.execute(
             select(scores.layer)
-            .where(scores.run_id == run.id, scores.split == on, scores.item >= 0)
+            .where(scores.run_id == run.id, scores.split == "validation", scores.item >= 0)
             .group_by(scores.layer)
             .order_by((func.sum(scores.correct) * 1.0 / func.sum(scores.n)).desc(), scores.layer)
         ).first()
@@ -161,11 +157,11 @@ def best_layer(inputs: Inputs, reference: str, on: Literal["validation", "test"]
             layer = session.execute(
                 select(tables.Probe.layer)
                 .join(metric, (metric.run_id == tables.Probe.run_id) & (metric.unit == tables.Probe.unit))
-                .where(metric.run_id == run.id, metric.name == f"{on}_mae")
+                .where(metric.run_id == run.id, metric.name == "validation_mae")
                 .order_by(metric.value, tables.Probe.layer)
             ).first()
     if layer is None or layer[0] is None:
-        raise BadInputError(f"probe run {run.id.hex[-6:]} has no {on} scores", "say which layer")
+        raise BadInputError(f"probe run {run.id.hex[-6:]} has no validation scores", "say which layer")
     return int(layer[0])
 
 

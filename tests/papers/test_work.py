@@ -224,10 +224,10 @@ def test_a_sheet_may_be_of_some_steps(work, session, tmp_path):
 
 
 def test_what_is_expected_is_held_against_the_rows(work, session, tmp_path):
-    rows = [{"share": 0.5, "share_low": 0.4, "share_high": 0.6}, {"share": None}, {"share": 0.9}]
+    rows = [{"share": 50.0, "share_low": 40.0, "share_high": 60.0}, {"share": None}, {"share": 90.0}]
 
     def judged(*bounds):
-        return each(lambda row, made: True, lambda row: "all", "share", *bounds, factor=100.0)(rows, work.made)
+        return each(lambda row, made: True, lambda row: "all", "share", *bounds)(rows, work.made)
 
     found = judged(40.0, 60.0)
     assert [(f.value, f.low, f.high, f.outcome, f.row) for f in found] == [

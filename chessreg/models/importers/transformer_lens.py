@@ -161,7 +161,7 @@ def writes_centred(raw: Mapping[str, Tensor], layers: int) -> bool:
     )
 
 
-def transformer_lens_logits(weights: Mapping[str, Tensor], tokens: Tensor, epsilon: float = 1e-5) -> Tensor:
+def transformer_lens_logits(weights: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
     """Logits float64 [batch, length, vocab] from a HookedTransformer's state dict, LayerNorms folded in or not.
 
     What the conversion is verified against. Heads stay apart as they are in the file: W_Q [head, d_model, d_head],
@@ -173,7 +173,7 @@ def transformer_lens_logits(weights: Mapping[str, Tensor], tokens: Tensor, epsil
 
     def norm(x: Tensor, name: str) -> Tensor:
         x = x - x.mean(-1, keepdim=True)
-        x = x / (x.pow(2).mean(-1, keepdim=True) + epsilon).sqrt()
+        x = x / (x.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()
         return x if f"{name}.w" not in weights else x * weights[f"{name}.w"].double() + weights[f"{name}.b"].double()
 
     length = tokens.shape[1]

@@ -108,8 +108,8 @@ MASS, BETWEEN = "legal move mass by edit", "legal move mass between edits"
 SAE_RUNS = ("sae-blocks-*", "sae-ends")
 
 
-def probe_minus(other: str, scale: str, least: float, first: str = "Probe") -> Judge:
-    return each(at(scale, type=first, minus=other), with_scale, "difference", least=least)
+def probe_minus(other: str, scale: str, least: float) -> Judge:
+    return each(at(scale, type="Probe", minus=other), with_scale, "difference", least=least)
 
 
 def sae(column: str, least: float | None = None, most: float | None = None) -> Judge:
