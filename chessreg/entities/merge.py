@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
 from chessreg.registry import lineage, migrations, names, tables
-from chessreg.registry.database import Database
+from chessreg.registry.database import Database, rows_among
 from chessreg.registry.engines import place_of
 from chessreg.registry.identity import new_id
 from chessreg.registry.tables.types import admit, utc_now
@@ -258,10 +258,7 @@ def fact_rows(there: Database, table: Table, runs: list[UUID], everything: bool)
         if everything or column is None:
             rows = [dict(row) for row in session.execute(select(table)).mappings()]
         else:
-            rows = []
-            for start in range(0, len(runs), AT_ONCE):
-                part = runs[start : start + AT_ONCE]
-                rows += [dict(row) for row in session.execute(select(table).where(column.in_(part))).mappings()]
+            rows = [dict(row._mapping) for row in rows_among(session, select(table), column, runs)]
     if table.name == "annotation" and not everything:
         known = {run.hex for run in runs}
         rows = [row for row in rows if row["target"] in known or row["noun"] in not_of_runs()]

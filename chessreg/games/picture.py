@@ -90,23 +90,20 @@ def render_svg(frame: BoardFrame, size: int = 400) -> str:
     )
 
 
-def render_text(frame: BoardFrame, unicode: bool = True) -> str:
-    """The frame as lines of text, without colour: pieces as figurines (or letters), a sign after a marked square, heat
-    as a bar (or its five highest values), then the marks in words, the arrows and the caption."""
+def render_text(frame: BoardFrame) -> str:
+    """The frame as lines of text, without colour: pieces as figurines, a sign after a marked square, heat as a bar,
+    then the marks in words, the arrows and the caption."""
     lines = [frame.title] if frame.title else []
     for row in frame.ranks():
-        cells = [_cell(frame, square, unicode) for square in row]
+        cells = [_cell(frame, square) for square in row]
         lines.append(f"{row[0] // 8 + 1}  {''.join(cells)}".rstrip())
     files = "hgfedcba" if frame.flipped else "abcdefgh"
-    width = 3 if frame.heat is None or not unicode else 4
+    width = 3 if frame.heat is None else 4
     lines.append("   " + "".join(name.ljust(width) for name in files).rstrip())
     used = [mark for mark in MARK_SIGNS if mark in frame.marks.values()]
     for mark in used:
         squares = ", ".join(chess.square_name(square) for square in sorted(frame.marks) if frame.marks[square] == mark)
         lines.append(f"{MARK_SIGNS[mark]} {mark}: {squares}")
-    if frame.heat and not unicode:
-        hottest = sorted(frame.heat.items(), key=lambda item: (-item[1], item[0]))[:5]
-        lines.append("heat: " + ", ".join(f"{chess.square_name(square)} {value:.2f}" for square, value in hottest))
     if frame.heat is not None and frame.heat_label:
         lines.append(f"heat is {frame.heat_label}")
     if frame.read:
@@ -148,12 +145,12 @@ def evaluation_words(centipawns: float) -> str:
     return f"{centipawns / 100:+.2f} for White"
 
 
-def _cell(frame: BoardFrame, square: int, unicode: bool) -> str:
+def _cell(frame: BoardFrame, square: int) -> str:
     letter = frame.squares[square]
-    piece = ("·" if unicode else EMPTY) if letter == EMPTY else _UNICODE[letter] if unicode else letter
+    piece = "·" if letter == EMPTY else _UNICODE[letter]
     mark = frame.marks.get(square)
     cell = piece + (MARK_SIGNS[mark] if mark else " ")
-    if frame.heat is not None and unicode:
+    if frame.heat is not None:
         cell += _HEAT_SIGNS[round(8 * frame.heat.get(square, 0.0))]
     return cell + " "
 

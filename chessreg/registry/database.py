@@ -6,14 +6,14 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakMethod, WeakValueDictionary
 
-from sqlalchemy import Engine, func, select, update
+from sqlalchemy import Engine, Select, func, select, update
 from sqlalchemy.orm import Session
 
 from chessreg.registry import migrations
@@ -35,6 +35,14 @@ if TYPE_CHECKING:
     from chessreg.registry.lease import Lease
 
 WAIT_SECONDS = 1.0  # between two looks at a server that does not answer
+KEYS_AT_ONCE = 500  # keys in one IN (…): SQLite takes so many with ease
+
+
+def rows_among(session: Session, query: Select[*tuple[Any, ...]], column: Any, keys: Collection[Any]) -> Iterator[Any]:
+    """The rows of a query in which a column holds one of many keys: a statement for every few hundred of them."""
+    every = list(keys)
+    for start in range(0, len(every), KEYS_AT_ONCE):
+        yield from session.execute(query.where(column.in_(every[start : start + KEYS_AT_ONCE])))
 
 
 class FileGate:

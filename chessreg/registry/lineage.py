@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -16,9 +16,8 @@ from sqlalchemy.orm import Session
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import names, tables
+from chessreg.registry.database import rows_among
 from chessreg.registry.run_state import STATE
-
-AT_ONCE = 500  # keys in one IN (…): SQLite takes so many with ease
 
 
 class Node(NamedTuple):
@@ -176,7 +175,7 @@ def parents(session: Session, of_these: Iterable[Node]) -> Edges:
     edges: Edges = {node: [] for node in of_these}
     read = tables.RunInput
     runs = of(edges, "run")
-    rows = in_parts(session, lambda ids: select(read).where(read.run_id.in_(ids)).order_by(read.name), runs)
+    rows = [row for (row,) in rows_among(session, select(read).order_by(read.name), read.run_id, runs)]
     by_digest = makers(session, {row.digest for row in rows if row.source_run_id is None})
     for row in rows:
         made_by = Node("run", row.source_run_id.hex) if row.source_run_id else by_digest[row.digest]
@@ -217,7 +216,7 @@ def children(session: Session, of_these: Iterable[Node]) -> Edges:
     edges: Edges = {node: [] for node in of_these}
     read, runs = tables.RunInput, of(edges, "run")
     reads = select(read).join(tables.Run, tables.Run.id == read.run_id).order_by(*in_time(tables.Run), read.name)
-    for row in in_parts(session, lambda ids: reads.where(read.source_run_id.in_(ids)), runs):
+    for (row,) in rows_among(session, reads, read.source_run_id, runs):
         add(edges, Node("run", row.source_run_id.hex), Edge(row.name, Node("run", row.run_id.hex)))
     digests = {node.id: node for node in edges if node.noun == "file"}
     for noun, table in things().items():
@@ -230,7 +229,7 @@ def children(session: Session, of_these: Iterable[Node]) -> Edges:
             if row.artefact and node_of(row).noun != "run":
                 digests[row.artefact] = node_of(row)
     outside = reads.where(read.source_run_id.is_(None))
-    for row in in_parts(session, lambda keys: outside.where(read.digest.in_(keys)), list(digests)):
+    for (row,) in rows_among(session, outside, read.digest, digests):
         add(edges, digests[row.digest], Edge(row.name, Node("run", row.run_id.hex)))
     return edges
 
@@ -287,11 +286,8 @@ def describe(session: Session, which: Iterable[Node]) -> dict[Node, dict[str, An
 def runs_of(session: Session, ids: Sequence[UUID]) -> dict[str, tuple[str, str]]:
     """Kind and state of these runs, by their ids' hex digits."""
     run = tables.Run
-    run_of: dict[str, tuple[str, str]] = {}
-    for start in range(0, len(ids), AT_ONCE):
-        rows = session.execute(select(run.id, run.kind, STATE).where(run.id.in_(ids[start : start + AT_ONCE])))
-        run_of |= {id.hex: (kind, state) for id, kind, state in rows}
-    return run_of
+    rows = rows_among(session, select(run.id, run.kind, STATE), run.id, ids)
+    return {id.hex: (kind, state) for id, kind, state in rows}
 
 
 # -- small ------------------------------------------------------------------------------------------------------------
@@ -313,13 +309,5 @@ def in_time(table: Any) -> tuple[Any, ...]:
 
 def rows_with(session: Session, column: Any, keys: list[Any]) -> list[Any]:
     """The rows of a column's table where it holds one of these."""
-    rows = select(column.class_).order_by(*in_time(column.class_))
-    return in_parts(session, lambda part: rows.where(column.in_(part)), keys)
-
-
-def in_parts(session: Session, statement: Callable[[list[Any]], Any], keys: list[Any]) -> list[Any]:
-    """The rows of a statement over many keys, a few hundred at a time."""
-    rows: list[Any] = []
-    for start in range(0, len(keys), AT_ONCE):
-        rows += session.scalars(statement(keys[start : start + AT_ONCE])).all()
-    return rows
+    query = select(column.class_).order_by(*in_time(column.class_))
+    return [row for (row,) in rows_among(session, query, column, keys)]

@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session, aliased
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.named import NAME
 from chessreg.registry import tables
+from chessreg.registry.database import rows_among
 from chessreg.registry.identity import find_by_suffix, new_id, short
 from chessreg.registry.tables.types import utc_now
 
@@ -186,10 +187,9 @@ def names_of(session: Session, noun: str, ids: Iterable[UUID]) -> dict[UUID, str
         newest[target] = (value, host)
         holders[value].add(target)
     # Who else was ever called so is found by the index of values: the view would number every annotation of the noun.
-    values, log, others = sorted(holders), tables.Annotation, set[str]()
-    for some in _parts(values):
-        query = select(log.target).where(log.noun == noun, log.word == name, log.value.in_(some))
-        others |= set(session.scalars(query))
+    log = tables.Annotation
+    query = select(log.target).where(log.noun == noun, log.word == name)
+    others = {target for (target,) in rows_among(session, query, log.value, sorted(holders))}
     for target, value, _ in _named(session, noun, sorted(others.difference(wanted))):
         holders[value].add(target)
     return {
@@ -202,13 +202,8 @@ def _named(session: Session, noun: str, targets: Sequence[str]) -> Iterator[tupl
     """(target, name, host) of these, each thing's newest name last."""
     log = tables.Annotation
     named = log.noun == noun, unindexed(log.word) == tables.Word.NAME
-    for some in _parts(targets):
-        query = select(log.target, log.value, log.host).where(*named, log.target.in_(some), *holds())
-        yield from session.execute(query.order_by(log.at, log.value)).tuples()
-
-
-def _parts(values: Sequence[str], size: int = 500) -> Iterator[Sequence[str]]:
-    return (values[start : start + size] for start in range(0, len(values), size))
+    query = select(log.target, log.value, log.host).where(*named, *holds()).order_by(log.at, log.value)
+    yield from rows_among(session, query, log.target, targets)
 
 
 def name_of(session: Session, noun: str, id: UUID) -> str | None:

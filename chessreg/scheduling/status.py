@@ -13,6 +13,7 @@ from sqlalchemy import case, select
 from sqlalchemy.orm import Session
 
 from chessreg.registry import names, tables
+from chessreg.registry.database import rows_among
 from chessreg.registry.run_state import done_of
 from chessreg.registry.tables import Attempt, AttemptState, Cause, Job, JobState, Machine, Run
 from chessreg.scheduling import queue
@@ -42,11 +43,7 @@ def rows(session: Session, jobs: Iterable[Job]) -> list[Row]:
 
 
 def _some(session: Session, table: Any, column: Any, ids: set[UUID]) -> list[Any]:
-    wanted = list(ids)
-    rows: list[Any] = []
-    for start in range(0, len(wanted), 500):
-        rows += session.scalars(select(table).where(column.in_(wanted[start : start + 500]))).all()
-    return rows
+    return [row for (row,) in rows_among(session, select(table), column, ids)]
 
 
 def _row(session: Session, job: Job, run: tables.Run | None, attempt: tables.Attempt | None, name: str | None) -> Row:

@@ -50,17 +50,17 @@ def test_every_mark_the_heat_and_the_arrows_change_the_picture() -> None:
 
 
 def test_the_text_is_a_board_that_one_can_read() -> None:
-    text = render_text(frame(), unicode=False)
+    text = render_text(frame())
     assert text.splitlines() == [
         'The "queen" & <check>',
-        "8  r  n  b  q  k+ b  n  r",
-        "7  p  p  p  p  p  .  p  p",
-        "6  .  .  .  .  .  .  .  .",
-        "5  .  .  .  .  .  p  .  Q",
-        "4  .  .  .  .  P  .  .  .",
-        "3  .  .  .  .  .  .  .  .",
-        "2  P  P  P  P  .  P  P  P",
-        "1  Rx N  B  .  K  B  N  R",
+        "8  ♜  ♞  ♝  ♛  ♚+ ♝  ♞  ♜",
+        "7  ♟  ♟  ♟  ♟  ♟  ·  ♟  ♟",
+        "6  ·  ·  ·  ·  ·  ·  ·  ·",
+        "5  ·  ·  ·  ·  ·  ♟  ·  ♕",
+        "4  ·  ·  ·  ·  ♙  ·  ·  ·",
+        "3  ·  ·  ·  ·  ·  ·  ·  ·",
+        "2  ♙  ♙  ♙  ♙  ·  ♙  ♙  ♙",
+        "1  ♖x ♘  ♗  ·  ♔  ♗  ♘  ♖",
         "   a  b  c  d  e  f  g  h",
         "x removed: a1",
         "+ check: e8",
@@ -72,12 +72,12 @@ def test_the_text_is_a_board_that_one_can_read() -> None:
 def test_the_text_is_turned_with_the_board_and_shows_heat_and_arrows() -> None:
     text = render_text(
         frame(flipped=True, heat={chess.E4: 0.75, chess.A8: 0.2}, heat_label="P(move)", arrows=[("e2e4", 0.5, "best")]),
-        unicode=False,
     )
     lines = text.splitlines()
-    assert lines[1].startswith("1  R  N  B  K")
-    assert lines[9] == "   h  g  f  e  d  c  b  a"
-    assert "heat: e4 0.75, a8 0.20" in lines
+    assert lines[1].startswith("1  ♖")
+    assert lines[1].index("♘") < lines[1].index("♗") < lines[1].index("♔")
+    assert "♙ ▆" in lines[4]
+    assert lines[9] == "   h   g   f   e   d   c   b   a"
     assert "heat is P(move)" in lines
     assert "e2-e4 0.50 best" in lines
     figurines = render_text(frame(heat={chess.E4: 1.0}))

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
@@ -28,6 +27,7 @@ from sqlalchemy import (
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.games.dataset import arrow_indices
 from chessreg.registry import names, tables
+from chessreg.registry.database import rows_among
 from tui import show
 from tui.columns import Column, numeric
 from tui.data.pages import PAGE, JoinedPages, KeysetPages, Pages, Row, SortedPages, stretches
@@ -155,9 +155,7 @@ def runs_with(session: Session, table: Any) -> list[UUID]:
         following = lowest.where(table.run_id > each.c.id).correlate(each).scalar_subquery()
         each = each.union_all(select(following).where(each.c.id.is_not(None)))
         there = sql.scalars(select(each.c.id).where(each.c.id.is_not(None))).all()
-        made = list[tuple[datetime, UUID]]()
-        for start in range(0, len(there), 500):
-            made += sql.execute(select(run.created_at, run.id).where(run.id.in_(there[start : start + 500]))).tuples()
+        made = [tuple(row) for row in rows_among(sql, select(run.created_at, run.id), run.id, there)]
     return [id for _, id in sorted(made)]
 
 
@@ -243,11 +241,7 @@ def points(result: str, color: str) -> str:
 
 def run_names(sql: SqlSession, ids: set[UUID]) -> dict[UUID, str]:
     """The name of each run, or else its kind and id."""
-    run, wanted, kinds = tables.Run, list(ids), dict[UUID, str]()
-    for start in range(0, len(wanted), 500):
-        kinds |= dict(
-            sql.execute(select(run.id, run.kind).where(run.id.in_(wanted[start : start + 500]))).tuples().all()
-        )
+    kinds = dict(rows_among(sql, select(tables.Run.id, tables.Run.kind), tables.Run.id, ids))
     called = names.names_of(sql, "run", ids)
     return {id: called.get(id) or f"{kinds.get(id, 'run')} {id.hex[-6:]}" for id in ids}
 

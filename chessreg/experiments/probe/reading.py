@@ -182,10 +182,9 @@ def rating_rows(
     standard: Standard,
     baselines: Baselines | None,
     device: str,
-    centre: bool = False,
 ) -> Iterator[tuple[int, float, RatingRow]]:
     """Per game: its row in the dataset, the mean rating read off its positions, and its columns."""
-    for logits in logits_by_game(weight, data, rows, layer, device, centre):
+    for logits in logits_by_game(weight, data, rows, layer, device, centre=False):
         read = logits.logits[:, 0, 0].astype(np.float64) * standard.std + standard.mean
         elo = float(data.labels[logits.rows[0], 0])
         guesses = baselines.of(logits.game) if baselines else {}
