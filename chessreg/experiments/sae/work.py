@@ -67,7 +67,7 @@ class SaeWork:
             return
         steps = -(-self.spec.mix_tokens // self.spec.batch_tokens)
         points = tuple(trainer.point for trainer in new)
-        first = [batch for batch, _ in zip(self.rows.batches(points), range(steps), strict=False)]
+        first = [batch for _, batch in zip(range(steps), self.rows.batches(points), strict=False)]
         for trainer in new:
             trainer.learn_scale(torch.cat([batch[trainer.point] for batch in first]))
 

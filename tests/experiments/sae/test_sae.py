@@ -212,6 +212,18 @@ def test_every_token_is_read_once_in_an_epoch_and_no_special_one(opened: Session
     assert torch.equal(later, read[7 * 64 : 8 * 64])
 
 
+def test_the_model_runs_once_over_the_tokens_that_give_the_scale_and_are_trained_on_first(
+    another: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    chunk = ModelRows._chunk
+    monkeypatch.setattr(
+        ModelRows, "_chunk", lambda self, number, points: asked.append(number) or chunk(self, number, points)
+    )
+    another.run(SaeSpec(**{**STREAM, "tokens": 2000}))
+    assert asked == [0, 1]
+
+
 def test_a_cache_gives_its_rows_without_special_tokens_and_held_out_games(opened: Session) -> None:
     opened.run(CacheSpec(checkpoint="reference", dataset="sample:fit", games=8, sites="all"), name="every-token")
     spec = SaeSpec(cache=opened.inputs.reference("run:cache", "every-token"), **{**SMALL, "mix_tokens": 65536})
