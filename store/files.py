@@ -247,14 +247,15 @@ class WriterLock:
     On file systems without locks nothing is held: the rename at publication still lets only the first writer win.
     """
 
-    def __init__(self, tmp: Path, name: str) -> None:
+    def __init__(self, tmp: Path, name: str, what: str = "") -> None:
+        """`what`: what the lock is of, for messages; else its name."""
         self._path = tmp / f"{name}.lock"
         self._handle = -1
-        with explained(f"lock {name}"):
-            while not self._acquire(name):
+        with explained(f"lock {what or name}"):
+            while not self._acquire(what or name):
                 pass
 
-    def _acquire(self, name: str) -> bool:
+    def _acquire(self, what: str) -> bool:
         import fcntl
 
         handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -263,7 +264,7 @@ class WriterLock:
         except BlockingIOError:
             holder = os.pread(handle, 200, 0).decode(errors="replace").strip() or "another process"
             os.close(handle)
-            raise StoreError(f"{name} is being written by {holder}", "wait for it, or stop that process") from None
+            raise StoreError(f"{what} is being written by {holder}", "wait for it, or stop that process") from None
         except OSError:  # no locks here
             os.close(handle)
             return True

@@ -153,11 +153,13 @@ def go(
         from chessreg.papers import archive
 
         if load is not None:
-            report_of = archive.load(work, load)
-            click.echo(f"{report_of.results:,} new results of {report_of.runs:,} runs from {load}", err=True)
+            taken, states = archive.load(work, load)
+            begun = f", {states} begun trainings" if states else ""
+            click.echo(f"{taken.results:,} new results of {taken.runs:,} runs{begun} from {load}", err=True)
         if save is not None:
             saved = archive.save(work, save)
-            told = "{complete} of {steps} steps complete: {runs} runs, {artefacts} artefacts, {bytes:,} bytes"
+            told = "{complete} of {steps} steps complete: {runs} runs, {artefacts} artefacts, "
+            told += "{states} begun trainings, {bytes:,} bytes" if saved["states"] else "{bytes:,} bytes"
             emit(True, saved) if json else click.echo(f"{save}: {told.format(**saved)}", err=True)
             return
     if dry_run:

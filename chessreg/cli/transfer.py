@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 def push(home: Home, references: tuple[str, ...], place: str, inputs: bool, rows: bool) -> None:
     """Copy the bytes of runs, datasets and checkpoints to a place that other machines reach.
 
-    With --rows the folder becomes a whole home that `chessreg merge` takes in, rows and all.
+    With --rows the folder becomes a whole home that `chessreg merge` takes in, rows and all. Of a training that is not
+    complete its saved state goes along, to a folder: where it is pulled, the training goes on from there.
 
     \b
     Example: chessreg push reference-board --to /mnt/share/chess --inputs
@@ -31,7 +32,7 @@ def push(home: Home, references: tuple[str, ...], place: str, inputs: bool, rows
     from pathlib import Path
 
     from chessreg.errors import BadInputError
-    from chessreg.runs import transfer
+    from chessreg.runs import transfer, unfinished
     from store.places import place as place_at
 
     database = fresh(home)
@@ -40,12 +41,14 @@ def push(home: Home, references: tuple[str, ...], place: str, inputs: bool, rows
         raise BadInputError("--rows needs a folder", "give --to FOLDER")
     where = str(Path(place) / "store") if rows else place
     wanted = transfer.wanted(database, references, inputs=inputs)
-    done = transfer.push(database, session.store, place_at(where, create=True), wanted)
+    there = place_at(where, create=True)
+    done = transfer.push(database, session.store, there, wanted)
+    states = unfinished.carry_named(database, session.store, there, references)
     if rows:
         from chessreg.entities.merge import export_rows
 
         export_rows(database, Path(place) / "registry.db", references)
-    tell(home, done, f"at {place}")
+    tell(home, done, states, f"at {place}")
 
 
 @click.command()
@@ -60,26 +63,31 @@ def pull(home: Home, references: tuple[str, ...], place: str | None, inputs: boo
     \b
     Example: chessreg pull reference-board --from /mnt/share/chess
     """
-    from chessreg.runs import transfer
+    from chessreg.runs import transfer, unfinished
     from store.places import place as place_at
 
     database = fresh(home)
     wanted = transfer.wanted(database, references, inputs=inputs)
-    done = transfer.pull(database, home.session().store, wanted, place_at(place) if place else None)
-    tell(home, done, "here")
+    store, there = home.session().store, place_at(place) if place else None
+    done = transfer.pull(database, store, wanted, there)
+    states = unfinished.carry_named(database, there, store, references) if there else 0
+    tell(home, done, states, "here")
 
 
-def tell(home: Home, done: Transfer, where: str) -> None:
+def tell(home: Home, done: Transfer, states: int, where: str) -> None:
     if home.json:
         listed: dict[str, Any] = {
             "moved": [{"digest": i.digest, "what": i.what, "bytes": i.bytes} for i in done.moved],
             "there_before": len(done.there),
             "bytes": done.bytes,
+            "states": states,
         }
         emit(home, listed)
         return
     for item in done.moved:
         click.echo(f"  {item.what}  {item.bytes:,} bytes", err=True)
+    if states:
+        click.echo(f"  {states} saved states of trainings", err=True)
     before = f"; {len(done.there)} were {where} before" if done.there else ""
     click.echo(f"{len(done.moved)} now {where}, {done.bytes:,} bytes{before}", err=True)
 

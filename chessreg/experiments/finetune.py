@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from chessreg.encodings.prompts import PromptEncoding, write_tokenizer
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.prompts import AskingSpec, asking_model, check_room, labelled, sampled
-from chessreg.experiments.train import emit_point, read_curve, write_curve
+from chessreg.experiments.train import emit_point
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import AtMost, Beta, ExecutionOptions, Ref, Share
@@ -135,6 +135,7 @@ class Finetune(Kind):
     tables = ("metric_point",)
     spec = FinetuneSpec
     options = FinetuneHow
+    states = ("state.pt",)
     clocked = ("tokens_per_second",)
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {**LLAMA, **PUBLISHED},
@@ -173,21 +174,22 @@ class Finetune(Kind):
         return Estimate({"metric_point": spec.steps // 20 * 3}, 0, (remark,))
 
     def run(self, task: Task[FinetuneSpec, FinetuneHow]) -> None:
+        with task.alone(*self.states):
+            self.tune(task)
+
+    def tune(self, task: Task[FinetuneSpec, FinetuneHow]) -> None:
         spec = task.spec
         trainer, heldout = trainer_of(task)
-        curve: list[TrainPoint] = read_curve(task)  # type: ignore[arg-type]
 
         def on_point(point: TrainPoint) -> None:
-            curve.append(point)
-            write_curve(task, curve)  # type: ignore[arg-type]
             text = f"loss {point.loss:.4f}, {point.tokens_per_second:,.0f} tokens of moves/s"
             task.progress(point.step / max(spec.steps, 1), text)
 
         trainer.run(on_point, heldout, spec.heldout_steps, lambda: task.stopping)
         task.progress(trainer.step / max(spec.steps, 1), "")  # raises Stop when it was asked to end
-        for point in curve:
+        for point in trainer.curve:
             emit_point(task, point)  # type: ignore[arg-type]
-        if curve:
+        if trainer.curve:
             task.emit("metric_point", 0, name="left_out", step=trainer.step, value=float(trainer.left_out))
         publish(task, trainer)
         task.done(0)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import chess
@@ -22,7 +18,6 @@ from chessreg.games.dataset import holds_positions, numbers
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import Added, AtMost, Beta, ExecutionOptions, Ref, Spec, Stored
-from store.files import fsync_path, write_synced
 
 if TYPE_CHECKING:
     from chessreg.games.dataset import Games
@@ -165,6 +160,7 @@ class Train(Kind):
     tables = ("metric_point",)
     spec = TrainSpec
     options = TrainHowSettings
+    states = ("state.pt",)
     clocked = ("tokens_per_second",)
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"davis": DAVIS, "davis-small": DAVIS_SMALL} | JUNKIN
     determinism = "statistical"  # exact on one machine with one thread count; kernels differ elsewhere
@@ -204,6 +200,10 @@ class Train(Kind):
         return Estimate({"metric_point": spec.steps // 20 * 3}, parameters * 4, (remark,))
 
     def run(self, task: Task[TrainSpec, TrainHowSettings]) -> None:
+        with task.alone(*self.states):
+            self.train(task)
+
+    def train(self, task: Task[TrainSpec, TrainHowSettings]) -> None:
         from chessreg.models.branches import BranchCorpus, BranchTrainer
         from chessreg.models.training import Trainer
 
@@ -214,18 +214,15 @@ class Train(Kind):
         trainer = (BranchTrainer if branched else Trainer)(config, made, task.folder, options)  # type: ignore[arg-type]
         heldout = corpus(spec, (spec.heldout,), task.inputs, "heldout") if spec.heldout else None
         measure = measure_of(spec, task.inputs) if spec.heldout_moves else None
-        curve: list[TrainPoint] = read_curve(task)
 
         def on_point(point: TrainPoint) -> None:
-            curve.append(point)
-            write_curve(task, curve)
             what = "characters" if spec.games is None and spec.architecture == "gpt2" else "moves"
             text = f"loss {point.loss:.4f}, {point.tokens_per_second:,.0f} {what}/s"
             task.progress(point.step / spec.steps, text)
 
         trainer.run(on_point, heldout, spec.heldout_steps, lambda: task.stopping, measure)
         task.progress(trainer.step / spec.steps, "")  # raises Stop when it was asked to end
-        for point in curve:
+        for point in trainer.curve:
             emit_point(task, point)
         publish(task, trainer)
         task.done(0)
@@ -438,44 +435,6 @@ def action(fen: Fen77, uci: str) -> int:
     if uci not in fen.action_ids:
         raise BadInputError(f"{uci} is none of the {fen.answer_size:,} actions of {fen.name}")
     return fen.action_ids[uci]
-
-
-def curve_path(task: Task[TrainSpec, TrainHowSettings]) -> Any:
-    return task.folder / "curve.jsonl"
-
-
-def write_curve(task: Task[TrainSpec, TrainHowSettings], curve: list[TrainPoint]) -> None:
-    """Append the newest point; the curve so far belongs to the state that resumes the run."""
-    with curve_path(task).open("a") as file:
-        first = not file.tell()
-        file.write(json.dumps(asdict(curve[-1])) + "\n")
-        file.flush()
-        os.fsync(file.fileno())  # the state that is saved after it must not outlive it
-    if first:
-        fsync_path(task.folder)  # nor may a power cut take the file's name and leave the state's
-
-
-def read_curve(task: Task[TrainSpec, TrainHowSettings]) -> list[TrainPoint]:
-    """The points of earlier attempts up to the saved state; points after it will be measured again."""
-    import torch
-
-    from chessreg.models.training import TrainPoint
-
-    path, state = curve_path(task), task.folder / "state.pt"
-    if not (path.exists() and state.exists()):
-        path.unlink(missing_ok=True)
-        return []
-    step = torch.load(state, map_location="cpu", weights_only=True)["place"][0]
-    kept: dict[int, TrainPoint] = {}
-    for line in path.read_text().splitlines():
-        with suppress(ValueError):  # the last line of a crash may be cut short; it is past the state
-            point = TrainPoint(**json.loads(line))
-            if point.step <= step:
-                kept[point.step] = point
-    aside = path.with_suffix(".tmp")
-    write_synced(aside, "".join(json.dumps(asdict(point)) + "\n" for point in kept.values()).encode())
-    aside.replace(path)  # whole or as it was: points that are lost here would be measured by nobody
-    return list(kept.values())
 
 
 def emit_point(task: Task[TrainSpec, TrainHowSettings], point: TrainPoint) -> None:

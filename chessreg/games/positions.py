@@ -455,12 +455,13 @@ def _build(
     ):
         rejects.write("row\tsource\tline\tply\treason\n")
         for source in sources:
-            before = tally.plies
+            before, example = tally.plies, ""
             try:
                 for lines, columns in source.batches():
                     kept, bad = _read(columns, len(lines), row, chosen, tally)
                     for place, why in bad.items():
                         tally.reject(why)
+                        example = example or f"; row {lines[place]}: {why}"
                         write_reject(rejects, Reject(place, lines[place], 0, why), row, source.path.name)
                     batch = pa.RecordBatch.from_arrays([kept[column] for column in target.names], schema=target)
                     writer.write_batch(batch)
@@ -479,8 +480,9 @@ def _build(
             if tally.plies == before:
                 left_out = {**tally.rejected, **tally.skipped}
                 why = ", ".join(f"{count} {reason}" for reason, count in left_out.items()) or "it has no rows"
-                hint = "--min-plies, --exclude, --within choose" if tally.skipped else "is its column fen one of FENs?"
-                raise BadInputError(f"{source.path} holds no legal position ({why})", hint)
+                hint = "--min-plies, --exclude, --within choose" if tally.skipped else ""
+                hint = "is its column fen one of FENs?" if left_out.keys() == {"no FEN"} else hint
+                raise BadInputError(f"{source.path} holds no legal position ({why}){example}", hint)
     copies = earlier(hashes["position_hash"], tally.plies)
     distinct = tally.plies - int(earlier(hashes["game_hash"], tally.plies).sum())
     for path in hashes.values():

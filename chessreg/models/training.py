@@ -8,11 +8,12 @@ that an uninterrupted one would.
 from __future__ import annotations
 
 import functools
+import json
 import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from chessreg.errors import ChessregError, first_line
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.adapters.gpt2 import GPT2, GPT2Config, fused
 
@@ -325,10 +327,24 @@ def present_name(name: str) -> str:
     return name
 
 
-class Trainer:
-    """A model, its optimizers and its place in the data; `run` goes on until `config.steps`.
+STATE = "state.pt"
 
-    `folder/state.pt` holds all three; a Trainer made over a folder that has one goes on from there, on the batch that
+
+def points_beside(state: Path, step: int) -> list[dict[str, Any]]:
+    """The curve up to a step, where an earlier version kept it beside the state, a line a point. A point that was
+    measured twice counts once; the last line of a crash may be cut short, and is past the state."""
+    path, points = state.with_name("curve.jsonl"), {}
+    for line in path.read_text().splitlines() if path.exists() else ():
+        with suppress(ValueError):
+            point = json.loads(line)
+            points[point["step"]] = point
+    return [point for at, point in points.items() if at <= step]
+
+
+class Trainer:
+    """A model, its optimizers, its place in the data and its curve; `run` goes on until `config.steps`.
+
+    `folder/state.pt` holds all of it; a Trainer made over a folder that has one goes on from there, on the batch that
     comes next. The config may differ from the saved one only in `steps` (the same training, longer or shorter).
     """
 
@@ -344,13 +360,14 @@ class Trainer:
         self.left_out = 0  # items that were drawn and have no room in the model
         self.tokens_read: int | None = 0  # that went through the model, padding too; None: an old state did not say
         self.batches = self.epoch_batches()
+        self.curve: list[TrainPoint] = []
         self.since: list[Tensor] = []  # the losses of the steps since the last point of the curve
         if self.state_path.exists():
             self.load()
 
     @property
     def state_path(self) -> Path:
-        return self.folder / "state.pt"
+        return self.folder / STATE
 
     def initial(self) -> Any:
         """The model that training begins with; what is drawn comes from torch's generator."""
@@ -400,6 +417,7 @@ class Trainer:
             "left_out": self.left_out,
             "tokens_read": self.tokens_read,
             "since": torch.stack(self.since) if self.since else torch.zeros(0),
+            "curve": [asdict(point) for point in self.curve],
         }
         aside = self.state_path.with_suffix(".tmp")
         with aside.open("wb") as file:
@@ -409,17 +427,27 @@ class Trainer:
         os.replace(aside, self.state_path)
 
     def load(self) -> None:
-        state = torch.load(self.state_path, map_location=self.options.device, weights_only=True)
-        differing = {k for k, v in asdict(self.config).items() if state["config"].get(k, v) != v} - {"steps"}
-        if differing:
-            raise ValueError(f"{self.state_path} was trained with another {', '.join(sorted(differing))}")
-        self.set_weights(state["model"])
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        self.step, self.tokens_seen, self.epoch, self.position = state["place"]
+        """Raises ChessregError for a state that is damaged, or of another training."""
+        try:
+            state = torch.load(self.state_path, map_location=self.options.device, weights_only=True)
+            differing = {k for k, v in asdict(self.config).items() if state["config"].get(k, v) != v} - {"steps"}
+            if differing:
+                raise ValueError(f"it was trained with another {', '.join(sorted(differing))}")
+            self.set_weights(state["model"])
+            for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+                optimizer.load_state_dict(saved)
+            self.step, self.tokens_seen, self.epoch, self.position = state["place"]
+            self.left_out, self.tokens_read = state.get("left_out", 0), state.get("tokens_read")
+            self.since = list(state.get("since", ()))  # states of earlier versions have none
+            points = state["curve"] if "curve" in state else points_beside(self.state_path, self.step)
+            self.curve = [TrainPoint(**point) for point in points]
+        except (MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # what torch raises at a file that is none of its own is not one type
+            raise ChessregError(
+                f"the saved state {self.state_path} cannot be read: {first_line(error)}", "remove it to begin anew"
+            ) from error
         self.batches = self.epoch_batches()
-        self.left_out, self.tokens_read = state.get("left_out", 0), state.get("tokens_read")
-        self.since = list(state.get("since", ()))  # states of earlier versions have none
 
     def trained(self) -> GPT2 | FenEncoder:
         """The model as it is now, float32 on the CPU, in eval mode; a copy."""
@@ -488,8 +516,14 @@ class Trainer:
                     more = measure(self.trained()) if measure is not None else more
                 rate = (self.tokens_seen - tokens) / (now - clock)
                 factor = self.config.rate(self.step - 1)
-                on_point(TrainPoint(self.step, self.tokens_seen, loss, held[0], factor, rate, held[1], more))
+                point = TrainPoint(self.step, self.tokens_seen, loss, held[0], factor, rate, held[1], more)
+                self.curve.append(point)
                 self.since, tokens, clock = [], self.tokens_seen, time.monotonic()
+                try:
+                    on_point(point)
+                except BaseException:  # it was asked to end: no step is done twice
+                    self.save()
+                    raise
             if time.monotonic() - saved > self.options.checkpoint_seconds:
                 self.save()
                 saved = time.monotonic()

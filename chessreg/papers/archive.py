@@ -1,7 +1,8 @@
 """A paper that is partly done as one file, which another machine takes in and goes on from.
 
-A zip file: `registry.db` with the rows of the paper's runs, `store` with the bytes that steps to come read, and
-`paper.json`. Scratch steps (activations) are left out: a step that needs one makes it again.
+A zip file: `registry.db` with the rows of the paper's runs, `store` with the bytes that steps to come read and the
+states of trainings that are not complete, and `paper.json`. Scratch steps (activations) are left out: a step that needs
+one makes it again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from chessreg.errors import DAMAGE, BadInputError, ChessregError, NotFoundError,
 from chessreg.papers.work import PREPARATIONS, Work
 from chessreg.registry import lineage, tables
 from chessreg.registry.identity import uuid_of
-from chessreg.runs import transfer
+from chessreg.runs import transfer, unfinished
 from store.errors import StoreError
 from store.files import full
 from store.places import place
@@ -37,13 +38,14 @@ if TYPE_CHECKING:
 
 ROWS, ABOUT, BYTES = "registry.db", "paper.json", "store"
 INSIDE = re.compile(r"registry\.db|paper\.json|store/[\w.-]+(/[\w.-]+)*")  # nothing else is unpacked
+RUN = re.compile(r"[0-9a-f]{32}")
 MOST_BYTES = 64 << 30  # of one unpacked
 UNREADABLE: tuple[type[Exception], ...] = (BadZipFile, OSError, zlib.error, struct.error, *DAMAGE)
 MOST_ABOUT = 1 << 20  # bytes of its paper.json
 
 
 def save(work: Work, path: Path) -> dict[str, Any]:
-    """Write what there is of a paper; returns runs, artefacts and bytes.
+    """Write what there is of a paper; returns runs, artefacts, states of trainings and bytes.
 
     Raises NotFoundError when nothing is, or bytes that are wanted are not here, BadInputError for a file that cannot be
     written.
@@ -59,14 +61,20 @@ def save(work: Work, path: Path) -> dict[str, Any]:
         there = Store.create(root / BYTES)
         for item in wanted:
             place(str(there.root)).put_artefact(session.store, item.digest)
+        states = unfinished.carry(session.database, session.store, there, runs.values())
         about = {"paper": work.paper.name, "tag": work.tag, "complete": sum(p.done for p in plan.values())}
         (root / ABOUT).write_text(json.dumps(about))
         write_zip(root, path)
-    return {**about, "steps": len(plan), "runs": len(runs), "artefacts": len(wanted), "bytes": path.stat().st_size}
+    made = {"runs": len(runs), "artefacts": len(wanted), "states": states, "bytes": path.stat().st_size}
+    return {**about, "steps": len(plan), **made}
 
 
-def load(work: Work, path: Path) -> MergeReport:
-    """Take in what `save` wrote. A second time does nothing. Raises NotFoundError or BadInputError for another file."""
+def load(work: Work, path: Path) -> tuple[MergeReport, int]:
+    """Take in what `save` wrote; returns what came in, and how many states of trainings. A second time does nothing.
+
+    Raises NotFoundError or BadInputError for another file, StoreError where a process is at work on such a training.
+    """
+    states = 0
     with unpacked(path, work.session.store) as root:
         try:
             about = json.loads((root / ABOUT).read_text())
@@ -88,7 +96,9 @@ def load(work: Work, path: Path) -> MergeReport:
             digests = [folder.name for folder in (there.root / "artefacts").glob("*/*")]
             items = [transfer.Item(digest, f"artefact {digest[:8]}", 0) for digest in digests]
             transfer.pull(session.database, session.store, items, place(str(there.root)))
-    return report
+            runs = [UUID(hex=folder.name) for folder in there.runs.iterdir() if RUN.fullmatch(folder.name)]
+            states = unfinished.carry(session.database, there, session.store, runs)
+    return report, states
 
 
 def store_in(root: Path, path: Path) -> Store | None:
@@ -96,8 +106,11 @@ def store_in(root: Path, path: Path) -> Store | None:
     if not (root / BYTES).is_dir():
         return None
     try:
-        return Store(root / BYTES)
-    except StoreError as error:
+        there = Store(root / BYTES)
+        for state in there.runs.glob("*/*"):
+            unfinished.place_of(state)
+        return there
+    except (StoreError, ChessregError) as error:
         said = error.message.replace(str(root / BYTES), BYTES)
         raise BadInputError(f"{path} is no saved paper: {said}") from error
 

@@ -66,6 +66,7 @@ class Kind:
     options: ClassVar[type[ExecutionOptions]] = ExecutionOptions
     columns: ClassVar[Mapping[str, type[BaseModel]]] = {}  # result table → the kind's extra columns of it
     queries: ClassVar[tuple[str, ...]] = ()  # the catalogue queries that show its results
+    states: ClassVar[tuple[str, ...]] = ()  # patterns of files in a run's folder that it goes on from (runs/unfinished)
     clocked: ClassVar[tuple[str, ...]] = ()  # metric points that a clock gave: a reproduction does not compare them
     example: ClassVar[str] = ""  # settings of a small run on what `chessreg demo` makes, shown in help
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # name → settings that it fills in; they are hashed, not it

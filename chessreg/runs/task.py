@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -20,6 +20,7 @@ from chessreg.registry.tables.types import utc_now
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.resolve import ResolvedSpec
 from chessreg.runs.spec import ExecutionOptions, Spec
+from chessreg.runs.unfinished import alone
 
 if TYPE_CHECKING:
     from chessreg.models.language_model import LanguageModel
@@ -82,6 +83,10 @@ class Task(Generic[S, Options]):
     def folder(self) -> Path:
         """A folder of this run, for what must outlive the attempt (a trainer's state). Not a result."""
         return self.store.run_folder(self.run_id.hex)
+
+    def alone(self, *states: str) -> AbstractContextManager[None]:
+        """For the block no other process writes these states in the folder. Raises StoreError that names it."""
+        return alone(self.store, self.run_id, states)
 
     def model(self, checkpoint: str) -> LanguageModel:
         """The model of a checkpoint reference, loaded on the device and with the threads of the execution options.

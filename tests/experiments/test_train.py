@@ -5,22 +5,25 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import chess
 import numpy as np
 import pytest
-import torch
 
 from chessreg.encodings import encoding
 from chessreg.entities.adding import add_dataset
-from chessreg.errors import BadInputError
-from chessreg.experiments.train import TrainHowSettings, TrainSpec, corpus, read_curve, write_curve
+from chessreg.errors import BadInputError, ChessregError
+from chessreg.experiments.train import TrainHowSettings, TrainSpec, corpus
 from chessreg.games.moves import replay, unpack
-from chessreg.models.training import TrainPoint
+from chessreg.models.training import TrainPoint, points_beside
 from chessreg.registry import tables
+from chessreg.registry.identity import uuid_of
+from chessreg.runs.kind import kind
+from chessreg.runs.resolve import identified
 from chessreg.runs.spec import hashed
+from chessreg.runs.unfinished import alone
+from store.errors import StoreError
 
 SHAPE: dict[str, Any] = {"n_layer": 2, "n_head": 2, "n_embd": 32, "warmup_steps": 3, "learning_rate": 5e-3, "seed": 3}
 UCI = {"encoding": "uci-square-72", "block_size": 128, "batch_tokens": 1500, "steps": 25}
@@ -154,20 +157,30 @@ def test_a_checkpoint_goes_by_the_name_of_the_run_that_trained_it(world_session:
     assert world_session.model("mine").n_layers == SHAPE["n_layer"]
 
 
-def test_a_curve_that_a_crash_cut_short_goes_on_from_the_saved_state(tmp_path):
+def test_a_state_of_an_earlier_version_goes_on_with_the_curve_that_stood_beside_it(tmp_path):
     points = [TrainPoint(step, 10 * step, 1.0 / step, None, 1.0, 5.0) for step in (5, 10, 15, 20)]
     lines = [json.dumps(asdict(point)) for point in points]
-    (tmp_path / "curve.jsonl").write_text("\n".join(lines)[:-20])  # the last one is not whole
-    torch.save({"place": [12, 0, 0, 0]}, tmp_path / "state.pt")
-    task = SimpleNamespace(folder=tmp_path)
-    assert read_curve(task) == points[:2]
-    assert (tmp_path / "curve.jsonl").read_text().splitlines() == lines[:2]
+    (tmp_path / "curve.jsonl").write_text("\n".join([lines[0], *lines])[:-20])  # the last one is not whole
+    assert [TrainPoint(**point) for point in points_beside(tmp_path / "state.pt", 12)] == points[:2]
 
 
-def test_the_name_of_the_curve_is_on_the_disk_before_a_state_goes_on_from_it(tmp_path, monkeypatch):
-    synced: list[Path] = []
-    monkeypatch.setattr("chessreg.experiments.train.fsync_path", synced.append)
-    points = [TrainPoint(step, 10 * step, 1.0 / step, None, 1.0, 5.0) for step in (5, 10)]
-    for number in (1, 2):
-        write_curve(SimpleNamespace(folder=tmp_path), points[:number])
-    assert synced == [tmp_path]
+def test_a_second_process_at_one_training_is_refused_and_harms_nothing(world_session: Any) -> None:
+    spec = TrainSpec(**{**SHAPE, "steps": 10, "seed": 5}, datasets=("sample:fit",))
+    run_id = uuid_of(identified(kind("train"), spec, world_session.inputs)[1])
+    with (
+        alone(world_session.store, run_id, ["state.pt"]),
+        pytest.raises(StoreError, match=rf"state.pt of run {run_id.hex[-6:]} is being written by process \d+ on "),
+    ):
+        world_session.run(spec, HOW)
+    assert not (world_session.store.runs / run_id.hex / "state.pt").exists()
+    assert world_session.run(spec, HOW).state == "complete"
+
+
+def test_a_damaged_state_is_told_in_one_line_with_its_file(world_session: Any) -> None:
+    spec = TrainSpec(**{**SHAPE, "steps": 10, "seed": 6}, datasets=("sample:fit",))
+    run_id = uuid_of(identified(kind("train"), spec, world_session.inputs)[1])
+    state = world_session.store.run_folder(run_id.hex) / "state.pt"
+    state.write_bytes(b"PK\x03\x04 no archive")
+    with pytest.raises(ChessregError, match=r"state\.pt cannot be read") as caught:
+        world_session.run(spec, HOW)
+    assert (caught.value.hint, "\n" in str(caught.value)) == ("remove it to begin anew", False)

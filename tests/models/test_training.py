@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from chessreg.errors import ChessregError
 from chessreg.models.training import (
     IGNORED,
     Corpus,
@@ -126,7 +127,7 @@ def test_explicit_attention_equals_the_fused_kernel(length: int, causal: bool) -
 
 def test_another_recipe_does_not_resume(tmp_path: Path) -> None:
     trained(replace(CONFIG, steps=2), tmp_path)
-    with pytest.raises(ValueError, match="another learning_rate"):
+    with pytest.raises(ChessregError, match="another learning_rate"):
         Trainer(replace(CONFIG, learning_rate=1e-3), corpus(), tmp_path, HOW)
     longer, _ = trained(replace(CONFIG, steps=4), tmp_path)
     assert longer.step == 4

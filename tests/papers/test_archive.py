@@ -1,16 +1,19 @@
 """A paper that is half done, as one file: taken in elsewhere, its complete steps are complete, and it goes on."""
 
+import shutil
+from contextlib import ExitStack
 from types import SimpleNamespace
 from zipfile import ZIP_LZMA, ZipFile
 
 import pytest
 from sqlalchemy import select, update
 
-from chessreg.errors import BadInputError, NotFoundError
+from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.papers import archive, find
 from chessreg.papers.plan import Paper, Request, Step, ordered, put_first
 from chessreg.papers.work import Work
 from chessreg.registry import tables
+from chessreg.runs.unfinished import place_of
 from chessreg.session import open_session
 
 from .conftest import TOY
@@ -210,3 +213,61 @@ def test_a_file_that_cannot_be_written_leaves_nothing(resting, tmp_path):
     with pytest.raises(BadInputError, match="cannot write"):
         archive.save(resting, tmp_path / "nowhere" / "half.zip")
     assert [path.name for path in (tmp_path / "locked").iterdir()] == ["half.zip"]
+
+
+@pytest.fixture
+def training(world, tmp_path):
+    """A paper of one training, on two machines that have its games."""
+    step = Step("model", "train", {
+        "datasets": ("sample:fit",), "n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 64, "batch_tokens": 512,
+        "steps": 40, "warmup_steps": 2,
+    }, "nothing")  # fmt: skip
+    paper = Paper("toy", "A training", lambda request: [step], ())
+    asked = Request("", "sample", "sample", 0, 0, "small")
+    with ExitStack() as opened:
+        works = []
+        for name in ("one", "two"):
+            shutil.copytree(world, tmp_path / name)
+            session = opened.enter_context(
+                open_session(str(tmp_path / name / "registry.db"), tmp_path / name / "store")
+            )
+            works.append(Work(session, paper, asked, {"threads": 1}))
+        yield works
+
+
+def state_of(work):
+    [(_, run)] = archive.runs_begun(work).items()
+    return work.session.store.runs / run.hex / "state.pt"
+
+
+def test_a_training_that_was_stopped_goes_on_elsewhere_from_one_file(training, tmp_path, interrupt_at):
+    here, there = training
+    assert here.do(on_progress=interrupt_at(1))  # at its first point, of two
+    saved = archive.save(here, tmp_path / "half.zip")
+    assert (saved["complete"], saved["runs"], saved["states"]) == (0, 1, 1)
+    for came in (1, 0):  # a second time does nothing
+        assert archive.load(there, tmp_path / "half.zip")[1] == came
+    assert place_of(state_of(there)) == place_of(state_of(here))
+    assert place_of(state_of(there))[0] == 20
+    assert not there.do()
+    assert archive.save(there, tmp_path / "whole.zip")["states"] == 0
+    assert archive.load(here, tmp_path / "whole.zip")[1] == 0
+    assert states(here) == {"model": "complete"}
+
+
+def test_a_saved_training_that_is_damaged_is_refused_before_anything_is_taken_in(training, tmp_path, interrupt_at):
+    here, there = training
+    assert here.do(on_progress=interrupt_at(1))
+    state_of(here).write_bytes(b"cut short")
+    with pytest.raises(ChessregError, match=r"state\.pt is no saved state"):
+        archive.save(here, tmp_path / "half.zip")
+    shutil.rmtree(state_of(here).parent)
+    archive.save(here, tmp_path / "half.zip")
+    with ZipFile(tmp_path / "half.zip", "a") as file:
+        file.writestr(f"store/runs/{state_of(here).parent.name}/state.pt", b"cut short")
+    with pytest.raises(
+        BadInputError, match=r"half\.zip is no saved paper: store/runs/[0-9a-f]{32}/state\.pt"
+    ) as caught:
+        archive.load(there, tmp_path / "half.zip")
+    assert "\n" not in str(caught.value)
+    assert archive.runs_begun(there) == {}

@@ -42,6 +42,7 @@ class Sae(Kind):
     options = SaeHow
     columns = {"prediction": LatentRow}  # noqa: RUF012
     queries = ("sae reconstruction",)
+    states = ("sae-*.pt",)
     clocked = ("train_seconds",)
 
     def units(self, spec: SaeSpec, inputs: Inputs) -> int:
@@ -68,9 +69,10 @@ class Sae(Kind):
         return Estimate(rows, 2 * 4 * width * features * saes, remarks)
 
     def run(self, task: Task[SaeSpec, SaeHow]) -> None:
-        from chessreg.experiments.sae.work import SaeWork
+        from chessreg.experiments.sae.work import SaeWork, state_name
 
-        SaeWork(task).do()
+        with task.alone(*map(state_name, task.units)):
+            SaeWork(task).do()
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
 

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 TRAINING = 0.95  # of a run's progress
 
 
+def state_name(unit: int) -> str:
+    """The file in the run's folder that holds what one hook point has reached."""
+    return f"sae-{unit}.pt"
+
+
 class SaeWork:
     """One attempt at the missing hook points of a run."""
 
@@ -41,7 +46,7 @@ class SaeWork:
             self.rows = ModelRows(self.spec, self.origin, self.model, self.options.batch_games)
         width = self.origin.row.d_model
         self.trainers = {
-            unit: Trainer(self.spec, self.origin.points[unit], width, task.folder / f"sae-{unit}.pt", self.device)
+            unit: Trainer(self.spec, self.origin.points[unit], width, task.folder / state_name(unit), self.device)
             for unit in task.units
         }
         self.saved = time.monotonic()
