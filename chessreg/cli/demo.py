@@ -149,6 +149,7 @@ def demo(home: Home, size: str) -> None:
     Everything goes into ./.chessreg/ by the commands that are printed. What is done already is not done again.
     """
     from chessreg.cli import chessreg as root
+    from chessreg.models.devices import release_memory
 
     began = time.monotonic()
     for title, lines in commands(SIZES[size]):
@@ -156,6 +157,7 @@ def demo(home: Home, size: str) -> None:
         for line in lines:
             click.secho(f"$ chessreg {line}", fg="cyan", file=for_drawing(sys.stderr))
             root.main(args=shlex.split(line), prog_name="chessreg", standalone_mode=False, obj=home)
+            release_memory()
     click.echo(f"\ndone in {(time.monotonic() - began) / 60:.1f} minutes. What to look at now:", err=True)
     for line, why in AFTERWARDS:
         click.secho(f"$ chessreg {line:<28}", fg="cyan", file=for_drawing(sys.stderr), nl=False)

@@ -23,6 +23,7 @@ from chessreg.entities.dataset import content_of, split_dataset
 from chessreg.entities.game import games_of, stored_games
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.games.pgn import save_pgn
+from chessreg.models.devices import release_memory
 from chessreg.named import Registry
 from chessreg.papers.plan import Paper, Request, SizeName, Step, Values, chosen, fits, ordered, put_first, replaced
 from chessreg.queries.result import QueryResult
@@ -302,6 +303,7 @@ class Work:
             return False
         step_kind, spec = self.spec(step)
         report = self.session.run(spec, step_kind.options(**self.how), kind=step_kind, on_progress=on_progress)
+        release_memory()
         if report.missing:
             if not report.interrupted:
                 raise ChessregError(f"{report.missing} of {report.units} units are missing", "the same command goes on")

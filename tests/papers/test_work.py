@@ -1,6 +1,8 @@
 """A paper's runs: in the order of their needs, each once, going on where they were stopped."""
 
 import csv
+import gc
+import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -53,6 +55,28 @@ def test_every_run_is_told_how(work, session):
             (a.execution_options["device"], a.execution_options["threads"]) for a in sql.scalars(select(tables.Attempt))
         }
     assert used == {("cpu", 1)}
+
+
+def test_what_a_step_held_in_memory_is_gone_before_the_next(work, monkeypatch):
+    class Held:
+        def __init__(self):
+            self.cycle = self
+
+    held, alive, run = [], [], work.session.run
+
+    def run_and_hold(*args, **kwargs):
+        alive.append(sum(each() is not None for each in held))
+        held.append(weakref.ref(Held()))
+        return run(*args, **kwargs)
+
+    monkeypatch.setattr(work.session, "run", run_and_hold)
+    gc.disable()
+    try:
+        work.do()
+    finally:
+        gc.enable()
+    assert len(held) > 2
+    assert set(alive) == {0}
 
 
 def test_a_plan_makes_nothing_and_counts_what_waits_as_expected(work):
