@@ -140,6 +140,78 @@ def test_neither_sign_is_apart_from_its_controls(layers, scale, name, control):
     assert low < 0 < high
 
 
+PUBLISHED = [
+    ("Table 3, negative", "contrastive", "[2,3,4,5,6]", -0.2),
+    ("Table 3, positive", "contrastive", "[3,4,5,6]", 0.1),
+    ("Table 7, negative", "probe", "[4,5,6]", -1.2),
+    ("Table 7, positive", "probe", "[4,5,6]", 0.6),
+]
+RETRIED = [game for game in GAMES if not game["choice"] and game["policy"] == "retry:5"
+           and game["opponent"].startswith("stockfish:")]  # fmt: skip
+
+
+def first_tries(opening: str, source: str, layers: str | None = None, scale: float | None = None) -> list[np.ndarray]:
+    """Of each direction of a source the games against level 0, by opening: its number, legal first tries, turns."""
+    drawn: dict[int, list[tuple[int, int, int]]] = {}
+    of = ("stockfish:0@nodes=1000", opening, source, layers, scale)
+    for game in RETRIED:
+        if tuple(game[column] for column in ("opponent", "opening", "source", "layers", "scale")) == of:
+            counts = game["opening_number"], game["first_try_legal"], game["turns"]
+            drawn.setdefault(game["draw"], []).append(counts)
+    return [np.array(sorted(games), np.float64) for _, games in sorted(drawn.items())]
+
+
+def fewer_legal(opening: str, arm: np.ndarray, others: list[np.ndarray]) -> str:
+    """Legal first tries of an arm less those of its controls, points. Directions are resampled, and games: from random
+    openings those of one opening together."""
+    rng, paired = np.random.default_rng(0), opening != "standard"
+    if paired:
+        arm = arm[: len(others[0])]
+        assert all((arm[:, 0] == other[:, 0]).all() for other in others)
+
+    def share(games: np.ndarray, chosen: Any = slice(None)) -> float:
+        return 100 * float(np.divide(*games[chosen, 1:].sum(0)))
+
+    def drawn(games: np.ndarray) -> np.ndarray:
+        return rng.integers(0, len(games), len(games))
+
+    differences = []
+    for _ in range(1000):
+        together = drawn(arm)
+        chosen = [others[each] for each in rng.integers(0, len(others), len(others))]
+        controls = [share(other, together if paired else drawn(other)) for other in chosen]
+        differences.append(share(arm, together) - np.mean(controls))
+    low, high = np.quantile(differences, [0.025, 0.975])
+    return f"{share(arm) - np.mean([share(other) for other in others]):.1f} [{low:.1f}, {high:.1f}]"
+
+
+def test_as_published_every_game_is_lost():
+    ours = [game for game in RETRIED if game["source"] in ("contrastive", "probe")]
+    unedited = [game for game in RETRIED if game["source"] == "none"]
+    controls = [game for game in RETRIED if game["source"] in ("random", "shuffled")]
+    assert len(ours) + len(unedited) + len(controls) == len(RETRIED)
+    assert not any(game["points"] for game in (*ours, *unedited))
+    assert [game["points"] for game in controls if game["points"]] == [1, 1]
+    assert says(f"It loses all {len(unedited):,} unedited and {len(ours):,} edited games, and all but two of the")
+    assert says(f"all but two of the {len(controls):,} of controls")
+    illegal = np.mean([game["termination"] == "forfeit_illegal" for game in unedited])
+    assert says(f"{100 * illegal:.0f} % of the unedited ones because it found no legal move")
+
+
+@pytest.mark.parametrize("opening", ["standard", "random:20"])
+@pytest.mark.parametrize(("name", "source", "layers", "scale"), PUBLISHED)
+def test_first_tries_that_published_edits_leave_legal(opening, name, source, layers, scale):
+    [plain], [arm] = first_tries(opening, "none"), first_tries(opening, source, layers, scale)
+    controls = {control: first_tries(opening, control, layers, scale) for control in ("random", "shuffled")}
+    assert {len(games) for drawn in controls.values() for games in drawn} == {80}
+    assert {len(drawn) for drawn in controls.values()} == {5}
+    assert len(arm) == 400
+    columns = [f"{100 * arm[:, 1].sum() / arm[:, 2].sum():.1f}", fewer_legal(opening, arm, [plain])]
+    columns += [fewer_legal(opening, arm, drawn) for drawn in controls.values()]
+    line = f"| {opening.partition(':')[0]} | {name} | {' | '.join(columns)} |"
+    assert says(line), line
+
+
 def test_the_earlier_runs_vector_does_what_shuffled_labels_do():
     tables = json.loads((FOLDER / "tables.json").read_text())["elo by intervention"]
     arms = {
