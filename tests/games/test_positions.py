@@ -212,6 +212,7 @@ def test_no_game_is_in_two_parts_and_positions_without_one_are_cut_by_themselves
         ("fen,best\nhello,\n", "1 no FEN"),
         (f"{chess.STARTING_FEN},e2e4,1,2\n", "no header and 4 columns"),
         (f"{PUZZLE},f2g3,1828\n", "without a solution"),
+        (f"fen,best\n{chess.STARTING_FEN},e2e5\n", r"\(1 illegal best move\); row 2: illegal best move: e2e5 in rnbq"),
         (f"fen;best\n{AFTER_E4};e7e5\n", "separates its columns by ';'"),
         (f'"{AFTER_E4}"\te7e5\n', r"separates its columns by '\\t'"),
     ],

@@ -116,6 +116,8 @@ def test_the_ladder_has_levels_without_help_and_ratings_where_a_rung_has_one(siz
         assert (len(spec.ladder), spec.color, spec.assist) == (rungs, "both", "none")
         assert spec.evaluate_draws == "nodes=10000"  # or `draws by evaluation` has no rows
         assert steps[name].units == rungs * spec.games
+        assert steps[name].operations > 0
+        assert (steps[name].engine_seconds > 0) == (size != "small"), "the small ladder has no engine"
     assert ("ratings" in specs) == (size != "small")
     if "ratings" in specs:
         assert steps["ratings"].needs >= {"ladder-bidirectional", "ladder-causal"}

@@ -8,6 +8,7 @@ from typing import Any
 from chessreg.encodings.prompts import TEMPLATES
 from chessreg.games.engines import engine_rating, parse_ladder
 from chessreg.games.estimators import SIDE_BY_SIDE, WEIGHTS
+from chessreg.papers.cost import thinking
 from chessreg.papers.junkin.sizes import Shape, Size
 from chessreg.papers.parts import fitted_on
 from chessreg.papers.plan import Request, Step
@@ -29,6 +30,8 @@ PROMPT = {True: 335, False: 92}
 PRETRAINED_ON = "junkin-1"
 """The template that the language model reads first, with its legal moves, every token of it predicted."""
 DRAWS = "nodes=10000"  # Stockfish's limit for drawn games, as they stood before the model's last move
+MOVES = 40
+"""Of the model in a game of the ladder, about."""
 NO_HELP: dict[str, Any] = {"color": "both", "opening": "random:6", "policy": "legal"}
 
 
@@ -120,12 +123,16 @@ def ladder(size: Size) -> Iterator[Step]:
     """The twins of positions of the largest shape against every rung, without help by Stockfish, and their ratings by
     every estimator where a rung has a known one."""
     shape, rungs = size.shapes[-1], parse_ladder(size.rungs)
+    moves = MOVES * size.games
+    thought = moves * sum(thinking(rung.text) for rung in rungs if rung.needs_process)
     for name in ("bidirectional", "causal"):
         yield Step(
             f"ladder-{name}", "play",
             {"checkpoint": f"@{name}-{shape.name}-{shape.seeds[0]}/checkpoint", "ladder": size.rungs,
              "games": size.games, "evaluate_draws": DRAWS, **NO_HELP},
             "section 4 and Appendix I", units=size.games * len(rungs), rows={"game": size.games * len(rungs)},
+            operations=24.0 * shape.n_layer * shape.n_embd**2 * TOKENS[name] * moves * len(rungs),
+            engine_seconds=thought,
         )  # fmt: skip
     known = sum(engine_rating(rung) is not None for rung in rungs)
     if known:
