@@ -62,6 +62,14 @@ def interval(values: np.ndarray) -> np.ndarray:
     return np.quantile(values[drawn].mean(1), [0.025, 0.975])
 
 
+def test_what_stands_at_a_glance_stands_below():
+    """Where the tests of each paper compute it again."""
+    _, glance, below = re.split(r"## At a glance|## Karvonen 2024", RESULTS)
+    figures = re.findall(r"-?\d+\.\d+ \[[^\]]+\]|\d+\.\d+ %", glance)
+    assert len(figures) == 10
+    assert [figure for figure in figures if figure not in below] == []
+
+
 def says(*parts: Any) -> bool:
     return " ".join(map(str, parts)) in RESULTS
 
