@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from chessreg.runs.kind import kind, kinds
-from chessreg.runs.spec import by_present_names
+from chessreg.runs.spec import Settings, by_present_names
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 GOLDEN = json.loads((FIXTURES / "identity.json").read_text())
@@ -50,8 +50,21 @@ def test_every_kind_and_every_setting_is_among_them() -> None:
     assert set(kinds()) <= set(of)
     for name, entries in of.items():
         found = kind(name)
-        told = set().union(*(e["given"] for e in entries), *(found.presets.get(e["preset"] or "", {}) for e in entries))
+        given = set().union(*(e["given"] for e in entries), *(found.presets.get(e["preset"] or "", {}) for e in entries))
         names = set(found.spec.model_fields) - {"seed", "replicate"}
-        missing = names - by_present_names(found.spec, dict.fromkeys(told)).keys()
+        missing = names - by_present_names(found.spec, dict.fromkeys(given)).keys()
         assert not missing, f"{name}: no spec sets {', '.join(sorted(missing))}"
         assert {e["preset"] for e in entries} - {None} == set(found.presets)
+
+
+def test_every_setting_inside_another_is_among_them() -> None:
+    """As `scale` of a kind's `intervention`: some spec of some kind sets it."""
+    given: dict[type[Settings], set[str]] = {}
+    for entry in GOLDEN:
+        for name, field in kind(entry["kind"]).spec.model_fields.items():
+            if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
+                inner = by_present_names(field.annotation, entry["given"].get(name, {}))
+                given.setdefault(field.annotation, set()).update(inner)
+    assert given
+    for settings, names in given.items():
+        assert set(settings.model_fields) == names, f"{settings.__name__}: a setting that no spec sets"
