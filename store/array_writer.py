@@ -103,7 +103,7 @@ class Column:
         file = open(path, "xb", buffering=1 << 18)  # noqa: SIM115  open until the chunk is full
         self._hash = xxhash.xxh3_128()
         size = self.chunk_rows * int(np.prod(self.tail, dtype=int)) * self.kind.storage.itemsize
-        if hasattr(os, "posix_fallocate"):  # many files then cost little more than one; a full disk is told early
+        if hasattr(os, "posix_fallocate"):  # many files then cost little more than one; a full disk is noticed early
             try:
                 os.posix_fallocate(file.fileno(), 0, size)
             except OSError as error:
@@ -146,7 +146,7 @@ class ActivationWriter:
         units: tuple[int, int] = (0, 0),
         chunk_bytes: int = fmt.CHUNK_BYTES,
     ) -> None:
-        import xxhash  # noqa: F401  a missing package is told before the model runs, not after
+        import xxhash  # noqa: F401  a missing package raises before the model runs, not after
 
         store.require_writable()
         self.store, self.spec, self.units, self.expected_rows = store, dict(spec), units, rows

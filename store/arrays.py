@@ -242,7 +242,7 @@ class ActivationArray:
         return np.concatenate([part.slice(name, 0, part.rows) for part in self.parts])
 
     def read(self, hook_point: str, rows: slice | Sequence[int] | np.ndarray | None = None) -> np.ndarray:
-        """Activations [n, d_model] of these rows in the order asked for (None: all; a boolean mask selects).
+        """Activations [n, d_model] of these rows in their order (None: all; a boolean mask selects).
 
         In the stored type: bfloat16 comes as uint16 bits, for `as_float32` or `torch.from_numpy(…).view(bfloat16)`.
         Raises NotInStoreError for another hook point, StoreError for a row out of range, CorruptError for a lost chunk.

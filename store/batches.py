@@ -58,7 +58,7 @@ def iterate(
     """Batches of `batch_rows` rows (the last may be smaller, or is dropped), every kept row exactly once.
 
     `keep` is a boolean mask [rows] or row numbers; the mixing buffer holds `mix_chunks` chunks of each layer, and
-    `prefetch` chunks are read ahead. Bad arguments raise StoreError here, before the first batch is asked for.
+    `prefetch` chunks are read ahead. Bad arguments raise StoreError here, before the first batch.
     """
     if not hook_points or batch_rows < 1 or mix_chunks < 1 or prefetch < 1:
         raise StoreError("batches need a hook point, and at least one row, one chunk to mix and one to read ahead")
@@ -86,7 +86,7 @@ def iterate(
 
 
 def _ahead(load: object, order: list[tuple[int, int, int, np.ndarray]], prefetch: int) -> Iterator[_Columns]:
-    """Load the chunks of `order` one after another in a thread, `prefetch` of them before they are asked for."""
+    """Load the chunks of `order` one after another in a thread, `prefetch` of them ahead."""
     assert callable(load)
     pool = ThreadPoolExecutor(1, thread_name_prefix="batches")
     waiting: deque[Future[_Columns]] = deque()

@@ -1,4 +1,4 @@
-"""Files that survive a crash: fsync in the right order, digests, and OS errors told in one line.
+"""Files that survive a crash: fsync in the right order, digests, and OS errors in one line.
 
 Everything is written in `tmp/` before one rename makes it visible. A staging name is `<kind>~<host>~<pid>~<random>`, so
 that what a crashed writer left says whose it was.

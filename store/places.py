@@ -59,7 +59,7 @@ class Objects(ABC):
     """A source that is read object by object: the keys are the paths of a store's files, relative to its root.
 
     What it gives is not trusted. Its names are checked before they are joined to a path of ours, only files that a
-    digest speaks for are asked for, no more bytes are read than there should be, and a file that is not listed, or is a
+    digest covers are read, no more bytes than there should be, and a file that is not listed, or is a
     link, is refused. Raises NotInStoreError for what is not there, CorruptError for what is not as its digest says.
     """
 

@@ -155,7 +155,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Home:
-    """Where a command works: its registry and store, opened when first asked for and closed when it ends."""
+    """Where a command works: its registry and store, opened at first use and closed when it ends."""
 
     def __init__(
         self, registry: str | None = None, store: str | None = None, json: bool = False, debug: bool = False
@@ -180,7 +180,8 @@ class Home:
 
     @property
     def named(self) -> bool:
-        """Whether somebody said where the registry or the store is: then a program that looks makes nothing there."""
+        """Whether an option or variable names the registry or the store: then a command that only reads creates nothing
+        there."""
         paths = self.given_registry, self.given_store
         return any(path is not None for path in paths) or bool(
             os.environ.get("CHESSREG_REGISTRY") or os.environ.get("CHESSREG_STORE")

@@ -143,7 +143,7 @@ def split(home: Home, reference: str, parts: str, seed: int) -> None:
 
     Positions are cut by their game, those of no known game each by itself.
 
-    A part is then DATASET:NAME wherever a dataset is asked for.
+    A part is then DATASET:NAME wherever a dataset is expected.
 
     \b
     Example: chessreg dataset split sample --parts fit=0.6,test=0.4 --seed 0

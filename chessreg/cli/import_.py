@@ -146,7 +146,7 @@ def probe(home: Home, paths: tuple[Path, ...], name: str | None, **settings: Any
     """Import saved probes of one model, one file a layer, as Karvonen's code writes them, or Davis's safetensors.
 
     Davis's paths tell label, layer (his index: 0 the embeddings, L the output of the L-th block) and phase. Probes
-    stand wherever a probe run is asked for. A file that would execute code is refused, never run.
+    work wherever a probe run is expected. A file that would execute code is refused, never run.
 
     \b
     Example: chessreg import probe tf_lens_lichess_16layers_ckpt_no_optimizer_chess_piece_probe_layer_11.pth
@@ -164,7 +164,7 @@ def probe(home: Home, paths: tuple[Path, ...], name: str | None, **settings: Any
 def vector(home: Home, paths: tuple[Path, ...], name: str | None, **settings: Any) -> None:
     """Import saved activation vectors of one model, one file a layer, or the class difference of skill probes.
 
-    They stand wherever a vector run is asked for. A file that would execute code is refused, never run.
+    They work wherever a vector run is expected. A file that would execute code is refused, never run.
 
     \b
     Example: chessreg import vector lichess_train_layer_12_pos_start_25_activations.pt --name caa

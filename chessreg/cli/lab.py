@@ -1,4 +1,4 @@
-"""A model asked without storing anything: one position (`chessreg lab`), or as an engine of a GUI (`chessreg uci`)."""
+"""A model used without storing anything: on one position (`chessreg lab`), or as a GUI's engine (`chessreg uci`)."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def go_or_print(home: Home, orders: list[Order], params: dict[str, Any]) -> None
 def order_of(
     kind: Kind, spec: Any, execution: Any, explicit: tuple[str, ...], name: str | None, queueing: dict[str, Any]
 ) -> Order:
-    """The order, with what was asked of the executor; what was not is the default."""
+    """The order with the executor's options; those not given have their defaults."""
     from chessreg.scheduling.launch import Order
 
     on = "local" if queueing.get("on") is None else queueing["on"]

@@ -1,5 +1,5 @@
 """`chessreg NOUN list`, `show` and `verify`, for every noun alike, as `chessreg.entities` declares it; and
-what is said of its things: names, tags, notes, pins, archive, invalid."""
+the annotations of its rows: names, tags, notes, pins, archive, invalid."""
 
 from __future__ import annotations
 

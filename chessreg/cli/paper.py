@@ -74,7 +74,7 @@ def command(
     ]  # fmt: skip
     of_positions = [
         click.Option(["--positions"], required=True, metavar="DATASET", help="Positions with best moves, of these "
-                     "games: what the models learn, and are asked."),
+                     "games: what the models learn, and are measured on."),
         click.Option(["--puzzles"], metavar="DATASET", help="Puzzles to ask the models of positions."),
         click.Option(["--language-model"], metavar="CHECKPOINT", help="A pretrained language model that reads prompts, "
                      "to be tuned.  [default: one of initial weights, which reads prompts first]"),
@@ -145,8 +145,8 @@ def go(
         devices.check_threads(threads or 0)
     session = home.session()
     how = {key: value for key, value in (("device", device), ("threads", threads)) if value is not None}
-    asked = request(session, checkpoint, dataset, test, size, sae, positions, puzzles, beside, language_model)
-    work = Work(session, find(name), asked, how, first, only)
+    requested = request(session, checkpoint, dataset, test, size, sae, positions, puzzles, beside, language_model)
+    work = Work(session, find(name), requested, how, first, only)
     if load is not None and (dry_run or save is not None):
         raise BadInputError("--load changes the registry, --dry-run and --save do not", "give one of them")
     if load is not None or save is not None:
@@ -158,9 +158,9 @@ def go(
             click.echo(f"{taken.results:,} new results of {taken.runs:,} runs{begun} from {load}", err=True)
         if save is not None:
             saved = archive.save(work, save)
-            told = "{complete} of {steps} steps complete: {runs} runs, {artefacts} artefacts, "
-            told += "{states} begun trainings, {bytes:,} bytes" if saved["states"] else "{bytes:,} bytes"
-            emit(True, saved) if json else click.echo(f"{save}: {told.format(**saved)}", err=True)
+            summary = "{complete} of {steps} steps complete: {runs} runs, {artefacts} artefacts, "
+            summary += "{states} begun trainings, {bytes:,} bytes" if saved["states"] else "{bytes:,} bytes"
+            emit(True, saved) if json else click.echo(f"{save}: {summary.format(**saved)}", err=True)
             return
     if dry_run:
         show_plan(work, json)

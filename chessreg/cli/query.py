@@ -160,7 +160,7 @@ def show_parts(database: Database, sql: str, format_: str, timeout: float | None
 
 
 def known(home: Home, name: str | None) -> Entry:
-    """The catalogue is looked up first: a wrong name is said without a registry."""
+    """The catalogue is looked up first: a wrong name is refused without a registry."""
     from chessreg.queries.catalogue import find
 
     if name is None:

@@ -89,8 +89,6 @@ class KindCommand(click.Command):
             kind,
             {"Settings": settings, "Execution options (not part of the run's identity)": execution, "Options": own},
         )
-        import inspect
-
         text = inspect.getdoc(type(kind)) or ""
         if kind.example:
             text += f"\n\n\b\nExample: chessreg {self.verb} {name}\n  {kind.example.replace(' --', chr(10) + '  --')}"
@@ -166,7 +164,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def plan(session: Session, kind: Kind, spec: Any, execution: Any, sources: dict[str, str]) -> dict[str, Any]:
-    """What a run of this spec would do."""
+    """What a run of this spec would do, as one JSON object."""
     from chessreg.runs.ingest import ingest
     from chessreg.runs.resolve import check, missing_units, resolve
 
@@ -220,7 +218,7 @@ def recorded(home: Home, reference: str) -> tuple[Kind, Any, tuple[str, ...]]:
 def execute(
     home: Home, kind: Kind, spec: Any, execution: Any, explicit: tuple[str, ...], name: str | None, as_json: bool
 ) -> None:
-    """Run it with a progress line, and say how it stands."""
+    """Run a spec with a progress line, then print the run's state."""
     from chessreg.cli.base import progress_line
     from chessreg.runs.inputs import FILES, users_file
     from chessreg.runs.resolve import named_inputs
@@ -264,7 +262,7 @@ def execute(
 
 
 def titles_of(kind: Kind) -> list[str]:
-    """The queries that say that they show runs of this kind."""
+    """Titles of the queries whose header names this kind."""
     from chessreg.queries.catalogue import entries
     from chessreg.runs.kind import importable
 
@@ -273,8 +271,8 @@ def titles_of(kind: Kind) -> list[str]:
 
 
 class Numbers(click.ParamType):
-    """Several values in one option: `0,2,5-7`, or words `a,b`; `none` is the empty list, and no value a mistake: of a
-    variable that the shell does not know, say."""
+    """Several values in one option: `0,2,5-7`, or words `a,b`; `none` is the empty list. An empty text is refused: it
+    is what an unset variable of the shell gives."""
 
     def __init__(self, item: type, needed: bool = False) -> None:
         self.item, self.needed, self.name = item, needed, f"{item.__name__},…"

@@ -111,7 +111,7 @@ def machines(home: Home) -> None:
 
 
 def busy(load: dict[str, Any] | None) -> str:
-    """What runs there has told: load of the cores, then each GPU's own and its memory."""
+    """The load that attempts there reported: of the cores, then of each GPU and its memory."""
     if not load:
         return ""
     parts = [f"{load['cpu']:.1f} of {load['cores']} cores"]

@@ -29,8 +29,6 @@ def push(home: Home, references: tuple[str, ...], place: str, inputs: bool, rows
     \b
     Example: chessreg push reference-board --to /mnt/share/chess --inputs
     """
-    from pathlib import Path
-
     from chessreg.errors import BadInputError
     from chessreg.runs import transfer, unfinished
     from store.places import place as place_at

@@ -35,7 +35,7 @@ Ids = Sequence[int] | np.ndarray
 class Tokens:
     """Items end to end: item i is `ids[offsets[i]:offsets[i + 1]]`.
 
-    `ids` integer [n]; `offsets` int64 [items + 1]; `source` int64 [items]: which of the games or boards asked for an
+    `ids` integer [n]; `offsets` int64 [items + 1]; `source` int64 [items]: which of the given games or boards an
     item is of; `ply` int64 [items]: plies played on the board that the item begins with.
     """
 

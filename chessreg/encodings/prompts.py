@@ -324,7 +324,7 @@ class PromptEncoding:
         return made
 
     def with_settings(self, settings: PromptSettings) -> PromptEncoding:
-        """The same tokenizer asked in another way."""
+        """The same tokenizer with other settings of the prompt."""
         return PromptEncoding(self._words, settings)
 
     def save(self, folder: Path) -> None:

@@ -279,7 +279,7 @@ def fetch_dataset(
     """
     from chessreg.games import lichess
 
-    lichess.month_name(month)  # raises before anything is asked of the registry or the network
+    lichess.month_name(month)  # raises before the registry or the network is used
     register.prepare(database, name)
     path = download_month(month, store.root / "downloads", base_url, on_progress)
     added = add_dataset(
@@ -299,7 +299,7 @@ def download_month(month: str, downloads: Path, base_url: str | None = None, on_
 
 
 def mebibytes(on_progress: OnProgress) -> Callable[[int, int | None], None]:
-    """Progress of a download: told (bytes done, bytes in all or None), it tells a fraction and a text."""
+    """Progress of a download: a callback of (bytes done, bytes in all or None) that reports a fraction and a text."""
     return lambda done, total: on_progress(done / total if total else 0.0, f"{done >> 20:,} MiB")
 
 

@@ -103,7 +103,7 @@ class Entity:
         return fitting[0] if len(fitting) == 1 else self.best(fitting, reference, layers)
 
     def best(self, rows: list[Row], reference: str, layers: str) -> Row:
-        """Which of several rows is meant where none was named. Raises BadInputError when that cannot be said."""
+        """Which of several rows is meant where none was named. Raises BadInputError when that is ambiguous."""
         hint = f"choose with --layer one of {layers}" if layers else f"chessreg {self.noun} list --run {reference}"
         raise BadInputError(f"{reference} has {counted(len(rows), self.noun, self.plural)}", hint)
 

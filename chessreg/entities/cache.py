@@ -45,7 +45,7 @@ def verify_cache(database: Database, store: Store, reference: str) -> dict[str, 
         raise ChessregError(f"cache run {run_id.hex[-6:]} {wrong}", "chessreg doctor --fix")
     inputs, began = Inputs(database, store), time.monotonic()
     for row in rows:
-        array = row.path.removeprefix("arrays/")  # pulled where it is not here, or said to be missing, and where it is
+        array = row.path.removeprefix("arrays/")  # pulled if it is not here; else the error names where it is
         group = Group(inputs.located("cache", f"run:{run_id.hex}", row.digest, run_id, array=array).path)
         group.verify()
         as_registered([row], [group.digest])

@@ -211,7 +211,7 @@ class Overlap:
 
 @dataclass(frozen=True)
 class SplitReport:
-    """The parts asked for as rows, the games that are in none of them, and every pair of parts with what they share."""
+    """The new parts as rows, the games that are in none of them, and every pair of parts with what they share."""
 
     dataset_id: UUID
     parts: list[tables.Split]
@@ -226,7 +226,7 @@ def split_dataset(database: Database, store: Store, reference: str, parts: str, 
 
     Equal move lists share a part, and so do all positions of a game: nothing is in two parts of one split. A part that
     exists with the same bounds is left alone; one with other bounds raises BadInputError. `overlaps` counts, over all
-    parts of the dataset, what the parts asked for share with each other and with earlier ones.
+    parts of the dataset, what the new parts share with each other and with earlier ones.
     """
     from chessreg.games.dataset import Part, parse_parts
     from chessreg.games.positions import Positions
@@ -312,13 +312,13 @@ def shared_by(inputs: Inputs, first: str, second: str) -> list[Shared]:
     rows = [dataset.rows(part) for dataset, part in items]
 
     def row(what: str, ours: np.ndarray, other: np.ndarray) -> Shared:
-        shared = int(np.isin(ours, other).sum())
-        return Shared(what, shared, len(ours), 100 * shared / max(len(ours), 1))
+        count = int(np.isin(ours, other).sum())
+        return Shared(what, count, len(ours), 100 * count / max(len(ours), 1))
 
     if not holds_positions(mine) and not holds_positions(theirs):
         ours, other = (dataset.hashes[some] for (dataset, _), some in zip(items, rows, strict=True))
         return [row("games", ours, other), row("different move lists", np.unique(ours), other)]
-    told, games = [], []
+    shared, games = [], []
     for (dataset, _), some, name in zip(items, rows, (first, second), strict=True):
         if holds_positions(dataset):
             games.append(dataset.hashes[some])
@@ -330,10 +330,10 @@ def shared_by(inputs: Inputs, first: str, second: str) -> list[Shared]:
     ours, other = games
     if holds_positions(mine) and holds_positions(theirs):
         boards, there = mine.position_hashes[rows[0]], theirs.position_hashes[rows[1]]
-        told += [row("positions by board", boards, there), row("different boards", np.unique(boards), there)]
+        shared += [row("positions by board", boards, there), row("different boards", np.unique(boards), there)]
     if holds_positions(mine):
-        told.append(row("positions by game", ours, other))
-    return [*told, row("games by id", np.unique(ours), other)]
+        shared.append(row("positions by game", ours, other))
+    return [*shared, row("games by id", np.unique(ours), other)]
 
 
 # -- its boards -------------------------------------------------------------------------------------------------------
@@ -382,13 +382,13 @@ def position_frame(row: dict[str, Any], title: str) -> BoardFrame:
         title += f": game {row['game']}, ply {row['ply']}"
     elif row["rating"] is not None:
         title += f": rating {row['rating']}"
-    told, score = [], row["eval_before"]
+    caption, score = [], row["eval_before"]
     if score is not None:
         mate = mate_of(score)
-        told.append(f"mate in {mate} before the move" if mate else f"{score:+.0f} centipawns before the move")
+        caption.append(f"mate in {mate} before the move" if mate else f"{score:+.0f} centipawns before the move")
     if row.get("win_prob") is not None:
         after = f" after {row['action']}" if row["action"] else ""
-        told.append(f"win probability{after} {row['win_prob']:.3f}, of the side to move")
+        caption.append(f"win probability{after} {row['win_prob']:.3f}, of the side to move")
     if row.get("legal") is not None:
-        told.append(f"{row['legal']} legal moves")
-    return BoardFrame.from_board(board, title, arrows=arrows, caption=told, evaluation=score)
+        caption.append(f"{row['legal']} legal moves")
+    return BoardFrame.from_board(board, title, arrows=arrows, caption=caption, evaluation=score)

@@ -163,7 +163,7 @@ def target_square(text: str) -> int | None:
 
 
 def stored_games(database: Database, keys: Iterable[tuple[UUID, int]]) -> Iterator[StoredGame]:
-    """Games by (run, unit), in the order asked for. Raises NotFoundError naming one that is not there."""
+    """Games by (run, unit), in the order of `keys`. Raises NotFoundError naming one that is not there."""
     wanted = list(keys)
     for start in range(0, len(wanted), CHUNK):
         with database.read() as session:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from store import Store
 
 BIN = "bin"
-LOGS = "jobs"  # of a run's folder: what its jobs said stays
+LOGS = "jobs"  # of a run's folder: the logs of its jobs stay
 DAY = 86_400.0
 YOUNG = 3600.0  # seconds: what was written so lately may be about to be registered
 

@@ -154,11 +154,11 @@ def merge_registry(
     runs: Collection[UUID] | None = None,
     url: str | None = None,
 ) -> None:
-    """All of `there`, or what belongs to these runs, with what is said of them. `url`: where it is a copy of, if it is
+    """All of `there`, or what belongs to these runs, with their annotations. `url`: where it is a copy of, if it is
     one made for this."""
     origin = identity(there)
     assert origin
-    if origin == identity(database):  # a copy: its parts are told apart by where it is
+    if origin == identity(database):  # a copy: its location identifies it
         origin = uuid5(origin, url or there.url)
     ids = run_ids(there, runs)
     facts = []  # all of them, before any is here
@@ -406,7 +406,7 @@ def parts(ranges: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
 
 
 def export_rows(database: Database, target: Path, references: Collection[str]) -> MergeReport:
-    """Write a registry with these runs, all that they were made from, and what is said of them; `merge` takes it in."""
+    """Write a registry with these runs, all that they were made from, and their annotations, for `merge`."""
     with database.read() as session:
         trees = [lineage.tree(session, lineage.find(session, reference), up=True) for reference in references]
     return export_runs(
@@ -415,7 +415,7 @@ def export_rows(database: Database, target: Path, references: Collection[str]) -
 
 
 def export_runs(database: Database, target: Path, runs: Collection[UUID]) -> MergeReport:
-    """Write a registry with these runs alone, and what is said of them.
+    """Write a registry with these runs alone, and their annotations.
 
     An attempt that is at work counts as lost there, where nobody hears of its end; a later merge that knows it, does.
     """

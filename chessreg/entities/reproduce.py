@@ -188,7 +188,7 @@ class Apart:
     explicit: tuple[str, ...]
 
     def run(self, spec: Spec, on_progress: Callable[[float, str], None]) -> UUID:
-        """Do this spec; returns its run's id. Raises KeyboardInterrupt when it was asked to stop."""
+        """Run this spec; returns its run's id. Raises KeyboardInterrupt after a signal to end."""
         report = attempt.run(
             self.kind, spec, self.options, self.database, self.store, explicit=self.explicit, on_progress=on_progress
         )
@@ -214,7 +214,7 @@ def again(
     """Do a run once more in a home of its own, and compare every row and output. An output whose bytes are registered
     and not in the store is kept, if it came out with the same digest.
 
-    Raises what `apart` and the run raise, and KeyboardInterrupt when it was asked to stop: nothing is kept then.
+    Raises what `apart` and the run raise, and KeyboardInterrupt after a signal to end: nothing is kept then.
     """
     with apart(database, store, run_id) as home:
         home.run(home.spec, on_progress)

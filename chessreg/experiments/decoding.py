@@ -1,4 +1,4 @@
-"""`decoding`: what a model answers to positions, told the right answer token by token, and by itself."""
+"""`decoding`: a model's answers to positions, teacher-forced and autoregressive."""
 
 from __future__ import annotations
 
@@ -47,15 +47,17 @@ class AnswerRow(BaseModel):
     """Columns of an answer (name `teacher-forced` or `autoregressive`, item the position's row in the dataset, text the
     answer, value 1 where it is the best move, else 0). All but prompt and game are empty where it does not fit."""
 
-    prompt: str = Field(description="how the position was asked: template, layout, counters, notation of moves")
+    prompt: str = Field(description="the prompt of the position: template, layout, counters, notation of moves")
     legal_list: bool = Field(description="whether the prompt lists the legal moves")
     game: str | None = Field(None, description="the game that the position is of, where it is known")
     valid: bool | None = Field(None, description="whether the text has the form of a move (of UCI: one of 1,968)")
     legal: bool | None = Field(None, description="whether it is a legal move")
     first: bool | None = Field(None, description="whether it is the legal move that is listed first")
     near: bool | None = Field(None, description="whether at most one character of the best move is another, or missing")
-    ended: bool | None = Field(None, description="whether the model ended it by itself; told, at the right place")
-    nats: float | None = Field(None, description="told: cross-entropy of the best move, summed with its end")
+    ended: bool | None = Field(
+        None, description="whether the model ended its answer; teacher-forced: at the right place"
+    )
+    nats: float | None = Field(None, description="teacher-forced: cross-entropy of the best move and its end, summed")
     tokens: int | None = Field(None, description="tokens of the best move with its end")
 
 
@@ -64,7 +66,7 @@ class Decoding(Kind):
 
     Teacher-forced (Junkin 3.2, D.5): every token is the most probable one behind the right answer's tokens before it,
     the end left out; autoregressive: behind the model's own, until it ends them or no move is as long. A text is valid,
-    legal or best only as it is (specification 3.1). Another template than the checkpoint's own may be asked. Of a FEN
+    legal or best only as it is (specification 3.1). A template other than the checkpoint's own may be used. Of a FEN
     encoder, which answers with one action, both are the same. One unit is one position.
     """
 
@@ -126,7 +128,7 @@ class Decoding(Kind):
 
 
 def selected(spec: DecodingSpec, inputs: Inputs) -> dict[str, list[Any]]:
-    """The positions that are asked: columns as `labelled` has them."""
+    """The positions of a run: columns as `labelled` has them."""
     positions = labelled((spec.dataset,), inputs, "dataset")
     places = sampled(len(positions["fen"]), spec.positions, "decoding", spec.seed)
     return {name: [values[place] for place in places] for name, values in positions.items()}
@@ -149,7 +151,7 @@ def asked_with(spec: DecodingSpec, own: Encoding) -> Encoding:
 
 
 def prompt_name(written: Encoding) -> str:
-    """How a position is asked, in words: of a template of one's own the beginning of its digest."""
+    """The prompt settings as a text; a template of the user's own by the beginning of its digest."""
     if not isinstance(written, PromptEncoding):
         return written.name
     settings = written.settings
@@ -184,7 +186,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Answer:
-    """The tokens of an answer, as far as it counts, and what it says; `nats` and `tokens` of the right one, if told."""
+    """The tokens of an answer up to its end, and its text; `nats`, `tokens`: of the right answer, if teacher-forced."""
 
     ids: tuple[int, ...]
     text: str
@@ -232,7 +234,7 @@ def answered(
         same = next(
             (k for k, (own, true) in enumerate(zip(tokens, answer, strict=True)) if own != true), len(answer) - 1
         )
-        alone[number] = (*answer[:same], tokens[same])  # what it writes by itself as far as it has been asked
+        alone[number] = (*answer[:same], tokens[same])  # the autoregressive answer so far
     for number, own in written_alone(model, written, asked, prompts, alone).items():
         ids = own[: len(right[number]) - (len(right[number]) > 1)] if cut else own
         made[number][ALONE] = Answer(ids, written.answer_text(ids), written.complete(own, asked[number].board))

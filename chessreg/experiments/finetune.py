@@ -186,7 +186,7 @@ class Finetune(Kind):
             task.progress(point.step / max(spec.steps, 1), text)
 
         trainer.run(on_point, heldout, spec.heldout_steps, lambda: task.stopping)
-        task.progress(trainer.step / max(spec.steps, 1), "")  # raises Stop when it was asked to end
+        task.progress(trainer.step / max(spec.steps, 1), "")  # raises Stop after a signal to end
         for point in trainer.curve:
             emit_point(task, point)  # type: ignore[arg-type]
         if trainer.curve:
@@ -241,7 +241,7 @@ def trainer_of(task: Task[FinetuneSpec, FinetuneHow]) -> tuple[Finetuner, Prompt
         source=digest,
         seed=spec.seed + spec.replicate,
     )
-    # on a CPU scores of more prompts are tensors so large that the system is asked for their memory in every pass
+    # on a CPU scores of more prompts are tensors so large that every pass allocates them from the system anew
     micro_tokens = options.micro_tokens or (4096 if device == "cpu" else 16_384)
     training_options = TrainHow(
         device, micro_tokens, options.autocast, False, options.log_steps, options.checkpoint_seconds

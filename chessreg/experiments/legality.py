@@ -90,12 +90,12 @@ class Legality(Kind):
                 model, games, places[units], black=spec.black, every=spec.every, mass=spec.mass, valid=spec.valid,
                 policy=spec.chooser(), seed=spec.seed,
             )  # fmt: skip
-            asked = int(plies[places[units]].max(initial=0)) // (STRIDE_PLIES * spec.every) + 1  # times, at most
+            most_turns = int(plies[places[units]].max(initial=0)) // (STRIDE_PLIES * spec.every) + 1  # times, at most
             for number, turns in enumerate(tries, 1):
                 for turn in turns:
                     emit(task, units[turn.game], int(places[units[turn.game]]), turn)
-                share = (start + len(units) * min(number / asked, 1.0)) / len(task.units)
-                task.progress(share, f"turn {number:,} of {asked:,} of {len(units)} games")
+                share = (start + len(units) * min(number / most_turns, 1.0)) / len(task.units)
+                task.progress(share, f"turn {number:,} of {most_turns:,} of {len(units)} games")
             for unit in units:
                 task.done(unit)
 
@@ -121,7 +121,7 @@ def emit(task: Task[LegalitySpec, GameBatches], unit: int, place: int, turn: Fir
 
 
 def views_of_turns(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-    """One frame per turn at which the model was asked: the position, and the text as an arrow or as an illegal try."""
+    """One frame per turn at which the model moved: the position, and the text as an arrow or as an illegal try."""
     encoding = inputs.encoding(LegalitySpec(**inputs.spec_of(row)).checkpoint)
     views = []
     for turn in inputs.unit_rows(tables.Trial, row, tables.Trial.ply):
@@ -143,7 +143,7 @@ def views_of_turns(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
 class FirstTry:
     """What a model writes at one turn. `game` is the place of the game among those given, `board` the position (the
     walk's own: copy what is to be kept), `move` the legal move that the text names, if it names one, `mass` the exact
-    probability of a legal move, 0 to 1, and `valid` that of a text in the form of one, where these were asked for."""
+    probability of a legal move, 0 to 1, and `valid` that of a text in the form of one, if they were measured."""
 
     game: int
     ply: int
@@ -168,8 +168,8 @@ def first_tries(
     seed: int = 0,
 ) -> Iterator[list[FirstTry]]:
     """Go through the games at these rows together, ply by ply; at every `every`th turn of one side choose a move (None:
-    the most probable text), then go on as the game did. Yields one list a ply, empty where nothing was asked. A game
-    whose prompt leaves no room for a move in the model's context is not asked any more."""
+    the most probable text), then go on as the game did. Yields one list a ply, empty where no model moves. A game
+    whose prompt leaves no room for a move in the model's context has no further turns."""
     from chessreg.models.decoding.legal import valid_masses
 
     encoding = model.encoding
@@ -210,7 +210,7 @@ def text_of(choice: Choice, board: chess.Board) -> str:
 
 
 def has_room(model: LanguageModel, prompt: Sequence[int]) -> bool:
-    """Whether a move fits behind a prompt. Of a history a little more room is asked for than the move needs."""
+    """Whether a move fits behind a prompt. A history needs a little more room than the move itself."""
     needed = len(prompt) + model.encoding.max_move_tokens + (1 if model.encoding.content == "history" else -1)
     return needed <= model.block_size
 

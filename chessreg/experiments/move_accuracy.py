@@ -37,7 +37,7 @@ class MoveAccuracySpec(Spec):
     checkpoint: CheckpointRef = Field(description="the model, of positions or of games")
     dataset: DatasetRef = Field(description="positions with a best move, or one part of them (NAME:PART)")
     games: Annotated[str | None, Ref("dataset")] = Field(
-        None, description="the games that they are of: only positions of these are asked, which a model of games needs"
+        None, description="the games that they are of: only their positions are taken; a model of games needs them"
     )
     unseen_of: Annotated[str | None, Ref("dataset")] = Field(
         None, description="games: a position that is also among those of these (pieces, side to move, castling, en "
@@ -77,7 +77,7 @@ class MoveAccuracy(Kind):
 
     Greedy over all that the model can write, and renormalised over the legal moves; *valid* and *legal* as Junkin's
     specification 3.1 has them, cross-entropy as its 2.2: the sum over a move's tokens, in nats, which compares between
-    encodings. Models that are asked with one dataset, games and number are asked the same positions, one model at a
+    encodings. Runs with the same dataset, games and number take the same positions, one model at a
     time: their differences are paired. One unit is one game.
     """
 
@@ -226,18 +226,22 @@ def judged(
     room = model.block_size - encoding.max_move_tokens + 1
     prompts = [
         () if prompt is None or len(prompt) > room else prompt for prompt in selection.prompts(encoding)
-    ]  # those are not asked
+    ]  # left out: no prompt, or too long a one
     table = selection.columns("fen", "best")
     for rows in rounds_of(selection, encoding, batch):
         session = model.session(max(map(len, rows)), edits)
         for together in rows:
-            asked = {row: k for row, k in enumerate(together) if k >= 0 and prompts[k]}
-            if not asked:
+            decision_of = {row: k for row, k in enumerate(together) if k >= 0 and prompts[k]}
+            if not decision_of:
                 continue
-            session.sync([prompts[asked[row]] if row in asked else old for row, old in enumerate(session.tokens)])
-            boards = [chess.Board(table["fen"][number]) for number in asked.values()]
-            best = [chess.Move.from_uci(table["best"][number]) for number in asked.values()]
-            yield from zip(asked.values(), verdicts(session, encoding, list(asked), boards, best), strict=True)
+            session.sync(
+                [prompts[decision_of[row]] if row in decision_of else old for row, old in enumerate(session.tokens)]
+            )
+            boards = [chess.Board(table["fen"][number]) for number in decision_of.values()]
+            best = [chess.Move.from_uci(table["best"][number]) for number in decision_of.values()]
+            yield from zip(
+                decision_of.values(), verdicts(session, encoding, list(decision_of), boards, best), strict=True
+            )
 
 
 def rounds_of(selection: Decisions, encoding: Encoding, batch: int) -> Iterator[list[list[int]]]:

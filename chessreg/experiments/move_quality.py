@@ -290,7 +290,7 @@ def judge(task: Task[MoveQualitySpec, MoveQualityHow]) -> None:
     moves, limit = source(spec, task.inputs), parse_limit(spec.limit)
     engine = engine_row(JUDGE)
     task.record("engine", **engine)
-    searched: deque[JudgedGame] = deque()  # the engine's own move is asked for
+    searched: deque[JudgedGame] = deque()  # the engine's own move is being searched
     compared: deque[JudgedGame] = deque()  # and the model's, where that is another
     with EnginePool(JUDGE, options.engine_processes or None) as pool:
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from chessreg.runs.task import Task
 
 EndToken = Literal["exclude", "include"]
-BOARDS = 256  # positions that a model of positions is asked at once
+BOARDS = 256  # positions in one batch of a model of positions
 
 
 class PerplexitySpec(GameSelection):

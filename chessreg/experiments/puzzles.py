@@ -118,7 +118,7 @@ class Puzzles(Kind):
             task.progress(task.units_done / len(task.units), f"{task.units_done:,} puzzles")
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-        """A board for each move that the model was asked for: its move as an arrow, the solution's beside it."""
+        """A board for each move that the model chose: its move as an arrow, the solution's beside it."""
         spec = PuzzlesSpec(**inputs.spec_of(row))
         [found] = inputs.unit_rows(tables.Prediction, row)
         [puzzle] = read(inputs.positions(spec.dataset)[0], np.array([found.item]))

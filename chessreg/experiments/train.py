@@ -221,7 +221,7 @@ class Train(Kind):
             task.progress(point.step / spec.steps, text)
 
         trainer.run(on_point, heldout, spec.heldout_steps, lambda: task.stopping, measure)
-        task.progress(trainer.step / spec.steps, "")  # raises Stop when it was asked to end
+        task.progress(trainer.step / spec.steps, "")  # raises Stop after a signal to end
         for point in trainer.curve:
             emit_point(task, point)
         publish(task, trainer)
@@ -424,7 +424,7 @@ def measure_of(spec: TrainSpec, inputs: Inputs) -> Callable[[Any], Mapping[str, 
         model = LanguageModel(network, CheckpointInfo.of(network, spec.encoding))
         verdicts = [verdict for _, verdict in judged(model, held)]
         names = {"valid": "valid", "legal": "legal", "legal_best": "best_of_legal", "mass": "legal_mass"}
-        means = {said: float(np.mean([getattr(each, name) for each in verdicts])) for name, said in names.items()}
+        means = {metric: float(np.mean([getattr(each, name) for each in verdicts])) for name, metric in names.items()}
         return {f"heldout_{name}": value for name, value in means.items()}
 
     return measure

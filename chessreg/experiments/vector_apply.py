@@ -1,4 +1,4 @@
-"""`vector-apply`: how well the games of strong and weak players are told apart along a vector's direction alone."""
+"""`vector-apply`: how well a vector's direction alone separates the games of strong and weak players."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Projection(BaseModel):
 
 
 class VectorApply(Kind):
-    """Accuracy along a direction: strong and weak players' games told apart by their projection on a vector.
+    """Accuracy along a direction: strong and weak players' games separated by their projection on a vector.
 
     Karvonen 2024, section 4 (specification 5.1), adds a vector whose use as a reader is not stated; a probe reads with
     all directions at once, this with the one that is added. A game counts as strong where the projection of its mean

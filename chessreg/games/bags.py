@@ -140,7 +140,7 @@ class Records:
 def decode(
     text: bytes, starts: np.ndarray, ends: np.ndarray, coding: Coding | None = None, where: Any = None
 ) -> Records:
-    """The records text[starts:ends], int64 [n]. coding None: that of the first, told by how long its end is.
+    """The records text[starts:ends], int64 [n]. coding None: that of the first, known from the length of its end.
 
     `where(number, reason)` makes the error for a record that is of another coding, or of none."""
     data = np.frombuffer(text + b"\0\0", np.uint8)
@@ -183,7 +183,7 @@ def _unplaced(number: int, reason: str) -> BagError:
 
 
 class Bag:
-    """One bag, read with every check that its layout allows; a record is read when it is asked for.
+    """One bag, read with every check that its layout allows; records are read lazily.
 
     >>> bag = Bag(Path("data/test/behavioral_cloning_data.bag"))  # doctest: +SKIP
     >>> len(bag), bag[0]                                          # doctest: +SKIP

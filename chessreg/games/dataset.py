@@ -279,7 +279,8 @@ class DatasetFile:
         return np.flatnonzero(np.logical_and.reduce([p.contains(self.hashes) for p in chosen]))
 
     def take(self, indices: Sequence[int] | np.ndarray, columns: Sequence[str]) -> pa.Table:
-        """These columns of the rows at these positions, in the order asked for. Reads only the row groups needed."""
+        """These columns of the rows at these positions, in the order of these positions. Reads only the row groups
+        needed."""
         import pyarrow as pa
 
         wanted = np.asarray(indices, np.int64)

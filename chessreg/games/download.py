@@ -99,7 +99,7 @@ def tag_path(part: Path) -> Path:
 
 
 def _under_tag(part: Path, tag: str) -> None:
-    """Throw away a part that was fetched under another tag, or under none that can be told."""
+    """Throw away a part that was fetched under another tag, or under an unknown one."""
     noted = tag_path(part)
     if not tag or not noted.exists() or noted.read_text(encoding="utf-8", errors="replace") != tag:
         part.unlink(missing_ok=True)
@@ -156,7 +156,7 @@ def opened(
     method: str = "GET",
     opener: urllib.request.OpenerDirector | None = None,
 ) -> HTTPResponse | None:
-    """An open answer, or None where the asked range lies behind the end of the file (416)."""
+    """An open answer, or None where the requested range lies behind the end of the file (416)."""
     try:
         request = urllib.request.Request(url, headers={"User-Agent": "chessreg", **headers}, method=method)
         open_ = opener.open if opener else urllib.request.urlopen

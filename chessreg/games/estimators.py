@@ -64,7 +64,7 @@ class Counts:
 
 
 class Options(NamedTuple):
-    """What estimators are told: points of a draw, step and start of the updating ones, and a seed for their order."""
+    """Options of estimators: points of a draw, step and start of the sequential ones, and a seed for their order."""
 
     draw_weight: float = 0.5
     k_factor: float = 16.0

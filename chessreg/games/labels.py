@@ -1,4 +1,4 @@
-"""What a probe is asked about a position: label functions from positions to classes. Registered by name.
+"""What a probe predicts of a position: label functions from positions to classes. Registered by name.
 
 Boards are int8 [positions, 64], squares a1, b1 … h8 (rank * 8 + file), P=1 N=2 B=3 R=4 Q=5 K=6, negative for Black.
 Threat, legal-move and pin are the author's for the side to move: at dots, where White is, they are his own labels.

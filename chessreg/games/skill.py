@@ -4,7 +4,7 @@ Ratings of different sources, or of bullet and classical games, are not one scal
 without knowing anything of skill: so bins may lie within one source and time-control class.
 
 Karvonen 2024, section 3.2 (specification 1.4 and 4): `pandas.qcut` into six bins of White's Elo, of which the lowest
-and the highest are told apart. Beyond the paper, bins lie within one source and time-control class or are balanced
+and the highest are classified. Beyond the paper, bins lie within one source and time-control class or are balanced
 over them, and ratings of different scales are refused.
 """
 

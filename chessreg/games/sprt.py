@@ -1,4 +1,4 @@
-"""Sequential probability ratio test of a match: play until the mean of pairs is told apart from one of two bounds.
+"""Sequential probability ratio test of a match: play until the mean of pairs is decided between two bounds.
 
 A pair is two games from one opening, so it has five outcomes (pentanomial): with both colours the mean score of the two
 games less ½, beside a baseline's game from the same opening the difference of the two scores. The log-likelihood ratio

@@ -28,7 +28,7 @@ PLAYERS = ("White", "Black", "WhiteElo", "BlackElo")
 TAGS = frozenset(
     (*PLAYERS, "Result", "Event", "Site", "Date", "UTCDate", "ECO", "TimeControl", "Termination", "Variant", "FEN")
 )
-_SAMPLE = 1 << 18  # bytes of text by which the layout is told
+_SAMPLE = 1 << 18  # bytes of text by which the layout is recognised
 _LONGEST_RECORD = 1 << 26
 _PREFIX = re.compile(r"(1-0|0-1|1/2-1/2|\*)#")  # the author's "results" variant writes the result before the moves
 

@@ -128,7 +128,7 @@ def _side(values: Mapping[str, Any]) -> Side:
 
 
 class Compared(NamedTuple):
-    """A move with the probability that each model gives it; None: the model was not asked for it, or there is none."""
+    """A move with the probability that each model gives it; None: the model was not run on it, or there is none."""
 
     uci: str
     san: str

@@ -301,7 +301,7 @@ def what_is_done(question: Position, scene: Scene) -> str:
 
 
 def state_at(question: Position, written: Encoding) -> State:
-    """The position that is asked about. Raises BadInputError for a FEN where the model reads games."""
+    """The position of a question. Raises BadInputError for a FEN where the model reads games."""
     if not question.fen:
         return after_moves(question.moves.split(), written)
     if written.content != "position":

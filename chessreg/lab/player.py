@@ -1,4 +1,4 @@
-"""A checkpoint that is asked for one move after the other, as a chess program is: position in, move out.
+"""A checkpoint that plays move by move, as a chess program does: position in, move out.
 
 Every encoding, every policy, and an intervention that may change between two moves. What the model cannot say is said
 by a fallback, which is named; a move that comes out is always legal.
@@ -45,7 +45,7 @@ class Found:
     """What came out of one position.
 
     `shares` is the model's probability of every legal move, renormalised over them, the most probable first; `mass` how
-    much of the model's own probability they had, 0 to 1; both are empty where the model could not be asked. `notes` are
+    much of the model's own probability they had, 0 to 1; both are empty where the model could not be run. `notes` are
     sentences on fallbacks. `move` is None where there is no legal move.
     """
 

@@ -1,4 +1,4 @@
-"""What the lab is asked: a position that somebody gives, or a state of an edit run; and of which models and tools."""
+"""A question to the lab: a position that the user gives, or a state of an edit run; with which models and tools."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Position(Settings):
 
     @classmethod
     def of(cls, **settings: Any) -> Position:
-        """A question. Raises BadInputError for what cannot be asked."""
+        """A question. Raises BadInputError for one without an answer."""
         try:
             return cls(**settings)
         except ValidationError as refused:

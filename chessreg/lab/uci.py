@@ -46,7 +46,7 @@ class Settings:
 
 @dataclass
 class Go:
-    """A `go`: the position (None: the last `position` was none), the number of the game, the moves that are asked about
+    """A `go`: the position (None: the last `position` was none), the number of the game, the moves to search
     (none: all), and whether to wait for `stop`."""
 
     board: chess.Board | None
@@ -68,7 +68,7 @@ class Engine:
         self._board: chess.Board | None = chess.Board()
         self._why_not = ""
         self._game = 0
-        self._searches: list[Go] = []  # asked for and not answered
+        self._searches: list[Go] = []  # requested and not answered
 
     # -- the thread that reads ------------------------------------------------------------------------------------
 

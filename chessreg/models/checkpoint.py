@@ -137,7 +137,7 @@ def copy_encoding(source: Path, folder: Path) -> None:
 
 
 def load_model(folder: Path, dtype: torch.dtype | None = None) -> Network:
-    """The model of a checkpoint folder on the CPU, in eval mode, float32 unless another dtype is asked for."""
+    """The model of a checkpoint folder on the CPU, in eval mode, in float32 or the given dtype."""
     import torch
 
     from chessreg.models.adapters import adapter

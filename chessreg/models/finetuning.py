@@ -64,7 +64,7 @@ class FinetuneConfig(TrainConfig):
 
 class PromptCorpus:
     """Positions as FENs, and for each the move to answer, in UCI. Labels are of the answers' tokens and their ends; of
-    `every` token, as in pretraining, where asked."""
+    `every`: over every token, as in pretraining."""
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ MOST_REDIRECTS = 5
 
 @dataclass(frozen=True)
 class HubSource:
-    """A file of a repository, by a short name. Other files of that repository can be asked for."""
+    """A file of a repository, by a short name. Other files of that repository can be named too."""
 
     name: str
     holds: Literal["checkpoint", "games"]

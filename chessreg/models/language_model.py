@@ -202,7 +202,7 @@ class LanguageModel:
             return dict(zip(names, self._seen(tokens, names), strict=True))
         with torch.inference_mode():
             _, cache = self.bridge(hook_points).run_with_cache(tokens.to(self.device), names_filter=list(hook_points))
-        return {name: cache[name] for name in hook_points}  # aliases of a hook come too: keep the names asked for
+        return {name: cache[name] for name in hook_points}  # aliases of a hook come too: keep the given names
 
     @torch.inference_mode()
     def activations_at(

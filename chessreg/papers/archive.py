@@ -90,8 +90,8 @@ def load(work: Work, path: Path) -> tuple[MergeReport, int]:
         try:
             report = merge(session.database, session.store, str(root / ROWS))
         except ChessregError as error:
-            said = error.message.replace(str(root / ROWS), ROWS)
-            raise BadInputError(f"{path}: {said}", error.hint) from error
+            message = error.message.replace(str(root / ROWS), ROWS)
+            raise BadInputError(f"{path}: {message}", error.hint) from error
         if there is not None:
             digests = [folder.name for folder in (there.root / "artefacts").glob("*/*")]
             items = [transfer.Item(digest, f"artefact {digest[:8]}", 0) for digest in digests]
@@ -111,8 +111,8 @@ def store_in(root: Path, path: Path) -> Store | None:
             unfinished.place_of(state)
         return there
     except (StoreError, ChessregError) as error:
-        said = error.message.replace(str(root / BYTES), BYTES)
-        raise BadInputError(f"{path} is no saved paper: {said}") from error
+        message = error.message.replace(str(root / BYTES), BYTES)
+        raise BadInputError(f"{path} is no saved paper: {message}") from error
 
 
 def runs_begun(work: Work) -> dict[str, UUID]:

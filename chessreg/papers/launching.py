@@ -96,7 +96,7 @@ class Launching:
         return orders
 
     def known(self, step: Step) -> bool:
-        """Whether the step's settings can be said: what it needs is complete, or is to come and gives only its name."""
+        """Whether the step's settings are known: the steps that it needs are complete, or it uses only their names."""
         made = self.work.references.keys()
         if step.kind in PREPARATIONS or callable(step.settings) or step.optional:
             return step.needs <= made

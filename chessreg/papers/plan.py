@@ -128,7 +128,7 @@ class Finding:
 class Expectation:
     """A quantity of a reference result: what is expected of it, and the rows of a query that say what it is.
 
-    `judge` makes findings of the answer's rows; `steps` are those whose runs are asked, `*` for anything.
+    `judge` makes findings of the answer's rows; `steps` are those whose runs are queried, `*` for any.
     """
 
     quantity: str

@@ -65,7 +65,7 @@ class Made:
     request: Request
     tag: str
     references: dict[str, str]
-    answers: dict[tuple[Any, ...], QueryResult]  # of queries asked before: complete runs do not change
+    answers: dict[tuple[Any, ...], QueryResult]  # of earlier queries: complete runs do not change
 
     def run_id(self, name: str) -> str:
         """The id of a complete step's run, hex."""

@@ -131,7 +131,7 @@ def rows_behind(
     memory: str | None = None,
     **options: Any,
 ) -> QueryResult:
-    """The games or trials behind row `number` (from 1) of a catalogue query, asked with the same scope."""
+    """The games or trials behind row `number` (from 1) of a catalogue query in the same scope."""
     result = run_query(database, name, scope, scoring=scoring, timeout=timeout, memory=memory, **options)
     question = question_of(database, name, scope or Scope.of(options), scoring, memory)
     engine, entry = question.engine, question.entry

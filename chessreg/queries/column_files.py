@@ -1,4 +1,4 @@
-"""Rows of complete runs as Arrow files beside a SQLite registry: they never change, so SQLite is asked for them once.
+"""Rows of complete runs as Arrow files beside a SQLite registry: they never change, so SQLite is read once.
 
 `registry.db` gets a folder `registry.columns`, a file for each table and large run; deleting it loses nothing. A
 file's name says which run and when that was complete: one that was put back and done again has another. Of a row's

@@ -1,4 +1,4 @@
-"""DuckDB over a snapshot of the registry: in memory, locked down, holding only what was asked for.
+"""DuckDB over a snapshot of the registry: in memory, locked down, holding only the columns that the query reads.
 
 DuckDB's own planner says which columns of which tables a statement needs (planner.py). Only these are read, and kept
 for as long as the registry's data version stands; so are the answers of the views that most statements name several
@@ -66,7 +66,7 @@ class Engine:
         self.threads = threads or max(2, os.cpu_count() or 1)
         self.version = ""
         self._rows: dict[str, int] = {}
-        self._answers: dict[Any, Answer] = {}  # to what was asked before, while the data version stands
+        self._answers: dict[Any, Answer] = {}  # by question; dropped when the data version changes
         self._read: dict[str, frozenset[str]] = {}
         self._made: dict[str, frozenset[str]] = {}  # of the views in ONCE, the columns that were computed
         self._lock = threading.RLock()

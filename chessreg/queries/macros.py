@@ -44,7 +44,7 @@ MACROS = (
     '0x' || substr(digits, 8 * place + 7, 2) || substr(digits, 8 * place + 5, 2)
     || substr(digits, 8 * place + 3, 2) || substr(digits, 8 * place + 1, 2))""",
     # What a probe's class means. Of pieces: class = value + 6, values -6 (black king) to 6 (white king); mine and the
-    # opponent's are told by the positions (`dots`: White to move; `even-spaces`: Black).
+    # opponent's follow from the positions (`dots`: White to move; `even-spaces`: Black).
     """CREATE MACRO class_text(label, positions, class) AS CASE
     WHEN label = 'colour' AND class < 3 THEN ['Black', 'Blank', 'White'][class + 1]
     WHEN label = 'type' AND class < 7 THEN ['Pawn', 'Knight', 'Bishop', 'Rook', 'Queen', 'King', 'Blank'][class + 1]

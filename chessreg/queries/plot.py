@@ -126,7 +126,7 @@ def plotted_rows(result: QueryResult, plot: Plot) -> list[Row]:
 
 
 def telling(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
-    """Of these columns, those in which the rows differ: the rest would be said in every line of a legend."""
+    """Of these columns, those in which the rows differ: the others would repeat in every line of a legend."""
     return [name for name in names if len({str(row[name]) for row in rows}) > 1]
 
 

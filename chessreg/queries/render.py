@@ -54,7 +54,7 @@ SENTENCE = 60  # a longer cell is a sentence, and stands below the table
 def layout(result: QueryResult) -> tuple[list[str], dict[str, str]]:
     """The columns that a printed table shows, and those that say the same in every row: they go above it.
 
-    Hidden columns, ends of intervals, and empty columns that nobody asked for by name are left out.
+    Hidden columns, ends of intervals, and empty columns that `--show` does not name are left out.
     """
     rows = result.rows
     ends = {f"{name}{end}" for name in result.intervals for end in ("_low", "_high")}
@@ -182,7 +182,7 @@ def footnotes(headings: list[str], cells: list[list[str]]) -> list[str]:
 
 
 def markdown(result: QueryResult, *, numbered: bool = False) -> str:
-    """A GitHub table, its rows numbered if that is asked for."""
+    """A GitHub table, its rows numbered on request."""
     headings, cells, same, numeric = grid(result)
     if numbered:
         headings, numeric = ["#", *headings], [True, *numeric]

@@ -20,7 +20,7 @@ class QueryResult:
 
     `meta` names query, query hash, scope, registry schema, data version and row counts. `notes` are for the reader,
     never data. `cells` numbers the groups of rows behind a catalogue table, one per row. `described` says
-    what the columns mean, `asked` which of them were asked for by name: these are printed also where they are empty.
+    what the columns mean, `asked` which of them `--show` named: these are printed also where they are empty.
     """
 
     table: pa.Table

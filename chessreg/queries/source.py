@@ -2,7 +2,7 @@
 
 SQLite types a column by its first values: an empty table would come back as integers, and NULLs before a number would
 fail. So a first row of typed values goes in front of each table and is cut off again. SQLite also lets any column hold
-any type: of a table in which one does, the values are asked for one by one, and those of another type are NULL.
+any type: of a table in which one does, each value's type is checked, and values of another type become NULL.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from chessreg.registry.database import Database
 
-# What the database itself computes for queries, so that it is said once: of each run the state and units done.
+# Views that the registry's database computes for queries, so that a run's state and units done are defined once.
 RUN_NOW = sa.Table(
     "run_now",
     sa.MetaData(),
@@ -112,7 +112,7 @@ def view(database: Database, table: str, read: frozenset[str], source: str, extr
 
 
 class StoppedError(ChessregError):
-    """Who asked does not wait for the answer any more."""
+    """The caller does not wait for the answer any more."""
 
 
 def read(

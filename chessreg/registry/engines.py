@@ -160,7 +160,7 @@ ROOM = 64 * 1024
 
 
 def room(folder: Path) -> bool:
-    """Whether a log and what shares its index fit into this folder's disk; also when that cannot be told."""
+    """Whether a write-ahead log and its shared index fit on this folder's disk; true where that is unknown."""
     try:
         return shutil.disk_usage(folder).free >= ROOM
     except OSError:

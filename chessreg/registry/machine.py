@@ -135,7 +135,7 @@ def load() -> Load:
     """This machine now: `cpu` (processes that run or want to, over one minute), `cores`, `memory_bytes`,
     `memory_used_bytes`, and for each of `gpus` its index, name, `memory_bytes`, `memory_used_bytes`, `busy` (0 to 1).
 
-    What cannot be told is None.
+    What is unknown is None.
     """
     total, used = memory()
     return {

@@ -112,7 +112,7 @@ def add_name(session: Session, noun: str, target: UUID, name: str) -> None:
 
 
 def take_back(session: Session, noun: str, target: UUID, word: str) -> list[str]:
-    """Take back all that a word says of a thing; returns what it said."""
+    """Remove all annotations of a thing with this word; returns their texts."""
     values = _texts(session, noun, target.hex, tables.Word(word))
     for value in values:
         annotate(session, noun, target, word, value, withdrawn=True)

@@ -132,7 +132,7 @@ def code_state(folder: Path | None = None) -> dict[str, Any]:
     own = repository_state(Path(__file__).parent) if _editable() else None
     state: dict[str, Any] = {"chessreg": {"version": chessreg_version(), **(own or {})}}
     nearest = next((str(path) for path in (folder, *folder.parents) if (path / ".git").exists()), None)
-    if own is None or own["root"] != nearest:  # else it is the same repository, and has been asked
+    if own is None or own["root"] != nearest:  # else it is the same repository, whose state is known
         here = repository_state(folder)
         if not (own and here and own["root"] == here["root"]):
             state["working_folder"] = here

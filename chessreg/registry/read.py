@@ -23,7 +23,7 @@ def columns(record: Any) -> Row:
 
 
 def annotations_by_id(session: Session, noun: str, ids: Sequence[UUID] | None = None) -> dict[UUID, Row]:
-    """What is said now of the things of a noun, or of these alone: name, tags, notes, archived, and why it is invalid,
+    """The present annotations of the things of a noun, or of these alone: name, tags, notes, archived, why invalid,
     if it is. A name that several things have is written name@host."""
     if ids is None:
         now: Any = names.NOW.c
@@ -278,7 +278,7 @@ def machines(session: Session) -> list[Row]:
 
 
 def loads(session: Session) -> dict[UUID, Row]:
-    """`load` of each machine on which something runs, as its attempts told it last, and when."""
+    """The last `load` that attempts reported of each machine on which something runs, and when."""
     attempt = tables.Attempt
     query = (
         select(attempt.machine_id, attempt.load, attempt.checked_in_at)

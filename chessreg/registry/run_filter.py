@@ -175,10 +175,10 @@ def hex_of(session: Session) -> ColumnElement[str]:
 
 
 def annotated(session: Session, word: str, pattern: str | None) -> ColumnElement[bool]:
-    """Whether something like `pattern` is said of the run now.
+    """Whether a present annotation of the run matches `pattern`.
 
     Texts are looked through once: where FEW runs at most have one that fits, the condition is a list of these runs.
-    Where there are more, each run is asked as it comes, and a page of them is full soon.
+    Where there are more, each run is tested as it comes, and a page of them is full soon.
     """
     if pattern is None:
         return hex_of(session).in_(targets_of(word))
@@ -192,8 +192,8 @@ def annotated(session: Session, word: str, pattern: str | None) -> ColumnElement
 
 
 def targets_of(word: str) -> Select[Any]:
-    """Targets of what is said of runs with this word now. The same as view annotation_now has, but through the index:
-    the view numbers every annotation of the registry first."""
+    """Targets of the present annotations of runs with this word. The same as view annotation_now has, but through the
+    index: the view numbers every annotation of the registry first."""
     annotation = tables.Annotation
     return select(annotation.target).where(annotation.noun == "run", annotation.word == tables.Word(word), *holds())
 

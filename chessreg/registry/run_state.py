@@ -1,4 +1,4 @@
-"""The state of a run and how many of its units are done: said here, once, as SQL.
+"""The state of a run and how many of its units are done: defined here, once, as SQL.
 
 `runs list`, the run filter, job status, lineage, the terminal UI and the query engine (as its table `run_now`) all use
 these expressions. Archived and invalid are annotations, not states: a run that is invalid may be complete.

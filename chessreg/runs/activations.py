@@ -100,7 +100,7 @@ class CachedActivations:
     def read(self, layer: int, rows: Any = None) -> Activations:
         """Activations of one layer with the game, token and ply of each: all rows, by game and by token in it.
 
-        `rows`: these alone, in the order asked for, numbered as they are stored (`batches` gives such numbers). How
+        `rows`: these alone, in this order, numbered as they are stored (`batches` gives such numbers). How
         they are stored follows the games' lengths, not the order of any file: pair them by `game`, never by place.
         """
         array = self.array
@@ -108,7 +108,7 @@ class CachedActivations:
         return Activations(self.values(layer, at), array.game[at], array.token[at], array.ply[at])
 
     def values(self, layer: int, rows: Any = None) -> np.ndarray:
-        """Activations float32 [rows, d_model] of one layer, as they are stored or in the order asked for."""
+        """Activations float32 [rows, d_model] of one layer, as they are stored, or those of `rows` in their order."""
         from store.array_format import as_float32
 
         return as_float32(self.array.read(self.hook_point(layer), rows), self.run.spec["dtype"])

@@ -39,7 +39,7 @@ Progress = Callable[[float, str], None]
 
 @dataclass(frozen=True)
 class Where:
-    """What started an attempt, and what it was given."""
+    """What started an attempt, and the resources that it was granted."""
 
     executor: str = "foreground"
     job_id: UUID | None = None
@@ -121,7 +121,7 @@ class Attempt:
         return False
 
     def require_units(self) -> None:
-        """A reduce reads what the other units gave. Raises ChessregError unless the registry has all of it."""
+        """Raise ChessregError unless the registry has the rows of all other units, which `reduce` reads."""
         left = len(missing_units(self.inputs, self.resolved)) - 1
         if left > 0:
             why = f": {self.outage}" if self.outage else ""
@@ -221,7 +221,7 @@ class Attempt:
         return self.options.model_dump(mode="json") | self.where.granted
 
     def threads(self) -> dict[str, list[int]]:
-        """With how many CPU threads it has computed, whatever it was told; nothing where torch was not used."""
+        """The numbers of CPU threads that torch really used, which may differ from the options; empty without torch."""
         torch = sys.modules.get("torch")
         return {"used_threads": sorted({torch.get_num_threads()} | self.task.threads)} if torch else {}
 
@@ -236,7 +236,7 @@ class Attempt:
         self.writer.add(table, plain(columns))
 
     def take_in(self) -> None:
-        """Ingest what is written. A registry that does not answer is no reason to stop: fragments wait."""
+        """Ingest what is written. If the registry does not answer, the fragments wait and the attempt goes on."""
         if not self.where.ingests:
             return
         try:
@@ -278,13 +278,13 @@ def stop_on_signals(task: Task[Any, Any]) -> Iterator[None]:
 
 
 CHECK_IN_SECONDS = 10.0
-# What is promised: twelve times as long. A registry may stand still for a minute, and whoever takes the fragments in
-# may come late after that, before anybody takes a living attempt for lost.
+# An attempt counts as lost after twelve times as long: a registry may not answer for a minute, and the process that
+# ingests may come late after that.
 PROMISE_SECONDS = 12 * CHECK_IN_SECONDS
 
 
 class Heart(threading.Thread):
-    """Checks in after 1, 2, 4 and 8 seconds, then every ten. A check-in that fails is tried again, and harms nobody."""
+    """Checks in after 1, 2, 4 and 8 seconds, then every ten. A check-in that fails is left to the next one."""
 
     def __init__(self, task: Task[Any, Any], after: Callable[[], None]) -> None:
         super().__init__(name="heart", daemon=True)
@@ -331,7 +331,7 @@ class Heart(threading.Thread):
 
 @dataclass(frozen=True)
 class RunReport:
-    """How a run stands after an attempt."""
+    """The state of a run after an attempt."""
 
     run_id: UUID
     kind: str

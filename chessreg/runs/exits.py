@@ -1,12 +1,12 @@
 """What happens when the code of a user's kind ends the process: one line that names it, and an exit status that is
 not 0.
 
-`sys.exit` is an exception and needs no help. `os._exit` ends the process at once, before anything can be recorded or
-said, with whatever status it is given. It is replaced, once a file with a kind is loaded, by a function that raises
-where chessreg called the kind, and leaves everybody else's calls as they are.
+`sys.exit` is an exception and needs no help. `os._exit` ends the process at once with any status, before an end can be
+recorded. Once a file with a kind is loaded, a function takes its place that raises when the kind's code calls it, and
+passes all other calls on.
 
-Below Python a crash or `abort` ends with a status of its own. The C library's `exit(0)`, of a kind's C code, would look
-like success: the library is told to raise SIGABRT as it exits, which Python's own way to the end ignores.
+A crash or `abort` below Python ends with a status of its own. `exit(0)` in a kind's C code would look like success, so
+the C library raises SIGABRT when it exits; Python's own exit ignores that signal.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def abort_at_exit() -> None:
 
 
 def ignore_abort() -> None:
-    """Let the C library exit in peace. It has to be said after `faulthandler`, which handles that signal too."""
+    """Ignore the SIGABRT of `abort_at_exit`. It must follow `faulthandler`, which handles that signal too."""
     faulthandler.disable()
     signal.signal(signal.SIGABRT, signal.SIG_IGN)
 

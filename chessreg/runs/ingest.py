@@ -80,7 +80,7 @@ def ingest(database: Database, store: Store) -> IngestReport:
         report.waiting.clear()
         for fragment in waiting:
             one(database, store, fragment, report)
-        # Names sort by the clocks of those who wrote them: what builds on one that came later has its turn now.
+        # Names sort by the writers' clocks, so a fragment may come before one that it builds on: try it again.
         waiting = [each for each in waiting if each.name in report.waiting] if report.fragments > before else []
     return report
 
@@ -111,7 +111,7 @@ def one(database: Database, store: Store, fragment: Fragment, report: IngestRepo
         report.waiting[fragment.name] = str(error.orig).split("\n", 1)[0]
     except NotYetError as error:
         report.waiting[fragment.name] = error.message
-    except ChessregError as error:  # it will not be understood later either, and must not keep back the others
+    except ChessregError as error:  # trying again cannot help, and the other fragments must not wait for it
         quarantine(store, fragment, str(error))
         report.set_aside += 1
     else:
@@ -121,7 +121,7 @@ def one(database: Database, store: Store, fragment: Fragment, report: IngestRepo
 
 
 def of_rows(error: Exception, dialect: str) -> bool:
-    """Whether an error says that rows hold what their tables cannot, and nothing of the database itself."""
+    """Whether an error is about values that a table cannot hold, rather than about the database."""
     if isinstance(error, DBAPIError):
         refused = (DataError, ProgrammingError, *((InterfaceError,) if dialect == "sqlite" else ()))
         return isinstance(error, refused)
@@ -147,9 +147,8 @@ def take_in(session: Session, fragment: Fragment, rows: list[tuple[str, dict[str
         )
         if known.first() is None:
             raise NotYetError("the attempt that ends has not arrived")
-    if all(
-        table == "check_in" for table, _ in rows
-    ):  # one every ten seconds of every attempt: the next one says it all again
+    # One every ten seconds of every attempt, each replacing the one before: no record is kept of them.
+    if all(table == "check_in" for table, _ in rows):
         report.fragments += 1
         return
     session.add(
@@ -161,7 +160,8 @@ def take_in(session: Session, fragment: Fragment, rows: list[tuple[str, dict[str
 
 
 def check_in(session: Session, row: dict[str, Any]) -> None:
-    """Note that an attempt lives. An older check-in that comes late says nothing; a newer one finds the lost again."""
+    """Record that an attempt is alive. An older check-in that arrives late changes nothing; a newer one makes a lost
+    attempt running again."""
     attempt = TABLES["attempt"]
     newer = attempt.c.id == row.pop("id"), attempt.c.checked_in_at < row["checked_in_at"]
     running, lost = tables.AttemptState.RUNNING, tables.AttemptState.LOST
@@ -281,7 +281,7 @@ def compare(session: Session, table: Table, rows: list[dict[str, Any]], report: 
 
 
 def complete_run(session: Session, run_id: UUID) -> None:
-    """Say that a run is complete once every unit is there."""
+    """Mark a run complete once every unit is there."""
     run = session.get(tables.Run, run_id)
     if run is None or run.completed_at is not None:
         return
@@ -320,11 +320,7 @@ def waiting(database: Database, store: Store) -> list[dict[str, Any]]:
 
 
 def why_waiting(database: Database, rows_by_table: dict[str, int], run_id: str) -> str:
-    """Why a whole fragment is not in: its run is not here, or nobody has come by yet."""
-    from uuid import UUID
-
-    from chessreg.registry import tables
-
+    """Why an undamaged fragment is not ingested: its run is not here, or no process has ingested since."""
     try:
         with database.read() as session:
             there = "run" in rows_by_table or session.get(tables.Run, UUID(run_id)) is not None

@@ -51,7 +51,7 @@ IMPORTED = "imported-"  # how the kinds begin that bring in what a kind would ma
 
 
 def stands_for(kind: str, wanted: str) -> bool:
-    """Whether a run of `kind` can stand where a run of kind `wanted` is asked for."""
+    """Whether a run of `kind` is accepted where a setting wants one of kind `wanted`."""
     return kind in (wanted, IMPORTED + wanted)
 
 

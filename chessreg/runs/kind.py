@@ -54,9 +54,8 @@ class SparseRow(BaseModel):
 class Kind:
     """A kind of experiment. Subclass it, give it a name, and it appears in help, runs, queries and board views.
 
-    `units` says how many natural items (games, states, layers) a spec has; `run` does `task.units`, the ones that are
-    still missing, emits their rows and says `task.done(unit)`. Rows of a unit count only once it is done.
-    """
+    `units` returns how many natural items (games, states, layers) a spec has; `run` does `task.units`, the ones that
+    are still missing, emits their rows and calls `task.done(unit)`. Rows of a unit count only once it is done."""
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
@@ -67,9 +66,9 @@ class Kind:
     columns: ClassVar[Mapping[str, type[BaseModel]]] = {}  # result table → the kind's extra columns of it
     queries: ClassVar[tuple[str, ...]] = ()  # the catalogue queries that show its results
     states: ClassVar[tuple[str, ...]] = ()  # patterns of files in a run's folder that it goes on from (runs/unfinished)
-    clocked: ClassVar[tuple[str, ...]] = ()  # metric points that a clock gave: a reproduction does not compare them
+    clocked: ClassVar[tuple[str, ...]] = ()  # metric points that are measured times: `reproduce` does not compare them
     example: ClassVar[str] = ""  # settings of a small run on what `chessreg demo` makes, shown in help
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # name → settings that it fills in; they are hashed, not it
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # name → settings that it fills in; its name is not stored
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -97,17 +96,17 @@ class Kind:
         return Estimate()
 
     def check(self, spec: Any, inputs: Inputs) -> None:
-        """Called before anything is recorded: raise for what the work needs and would only miss later."""
+        """Called before anything is recorded: raise for anything that `run` needs and would only notice later."""
 
     def run(self, task: Task[Any, Any]) -> None:
         raise NotImplementedError
 
     def in_order(self, spec: Any) -> bool:
-        """Whether units must be done by one worker, because earlier ones decide whether later ones are needed."""
+        """Whether one worker must do all units, because earlier ones decide whether later ones are needed."""
         return False
 
     def replays(self, spec: Any) -> bool:
-        """Whether this spec gives the same rows again on the same machine; of others a replicate is compared."""
+        """Whether this spec gives the same rows again on the same machine. If not, `reproduce` compares a replicate."""
         return self.determinism == "exact"
 
     # Called once, when all units are complete, as one more unit (its number is `units`). None: nothing to reduce.
@@ -194,7 +193,7 @@ def checked(cls: type[Kind]) -> Kind:
 
 
 def load_file(reference: str) -> Kind:
-    """The kind `./file.py:CLASS` that a person names here (the class may be left out when the file defines one kind).
+    """The kind `./file.py:CLASS` of a command of this user (without CLASS: the only kind that the file defines).
 
     Naming a file trusts it. Raises NotFoundError, BadInputError, NotTrustedError for a file in a store.
     """
@@ -207,7 +206,7 @@ def load_file(reference: str) -> Kind:
 
 
 def load_trusted(reference: str) -> Kind:
-    """The same of a file that nobody names here, such as the one that a registry says a run was made with.
+    """The same of a file that no command named, such as the recorded source of a run.
 
     Raises NotTrustedError unless its bytes are trusted (`runs.trust`).
     """
@@ -274,9 +273,9 @@ def kinds() -> Registry[Kind]:
 
 
 def kind(reference: str) -> Kind:
-    """The kind that a person names here: by its name, its file `./my_kind.py:MyKind`, or `module:CLASS`.
+    """The kind of a command of this user: by its name, its file `./my_kind.py:MyKind`, or `module:CLASS`.
 
-    What a registry says goes to `recorded` instead: this one imports what it is told to.
+    Sources that a registry holds go to `recorded` instead: this function imports any module that it is given.
     """
     if ".py" in reference:
         return load_file(reference)
@@ -335,7 +334,7 @@ def installed_in(module: str) -> list[type[Kind]]:
 
 
 def in_room(module: str) -> list[type[Kind]]:
-    """Our own kinds in this module or package, without a look at the others; none where there is no such module."""
+    """Our own kinds in this module or package, the others not imported; none where there is no such module."""
     name = f"{OWN}.{module}"
     if not module.isidentifier() or importlib.util.find_spec(name) is None:
         return []

@@ -55,7 +55,7 @@ def with_references(settings: M, inputs: Inputs) -> M:
 
 
 def identified(kind: Kind, spec: Spec, inputs: Inputs) -> tuple[Spec, str]:
-    """The spec with its input references, and its hash: what names a run, also before its inputs are there."""
+    """The spec with its input references, and its hash. The hash names the run, also before its inputs exist."""
     spec = with_references(spec, inputs)
     return spec, digest_of({"kind": kind.name, "version": kind.version, "what": hashed(spec)})
 
@@ -83,7 +83,7 @@ def resolve(kind: Kind, spec: Spec, inputs: Inputs) -> ResolvedSpec:
 
 
 def counted(kind: Kind, spec: Spec, spec_hash: str, inputs: Inputs) -> ResolvedSpec:
-    """A spec that is identified, with its units. Raises BadInputError when they are none, or too many for one run."""
+    """A resolved spec with the number of its units. Raises BadInputError for none, and for too many in one run."""
     units = kind.units(spec, inputs)
     if units < 1:
         raise BadInputError(f"this {kind.name} has nothing to do", "its inputs yield no units")
@@ -95,8 +95,9 @@ def counted(kind: Kind, spec: Spec, spec_hash: str, inputs: Inputs) -> ResolvedS
 
 
 def check(resolved: ResolvedSpec, options: ExecutionOptions | None, inputs: Inputs) -> None:
-    """Raise for what the work would only miss later. `options` are those of work that this process plans for this
-    machine; None for work elsewhere, and in a worker, whose threads its executor granted."""
+    """Raise for anything that the work lacks and would only notice later. `options`: those of a run on this machine,
+    whose threads and device are checked; None for one elsewhere, and in a worker, whose threads its executor
+    granted."""
     if options is not None:
         devices.check_threads(options.threads)
         devices.check(options.device)
@@ -104,7 +105,7 @@ def check(resolved: ResolvedSpec, options: ExecutionOptions | None, inputs: Inpu
 
 
 def keep(spec: Spec, inputs: Inputs) -> None:
-    """Publish the files of the user's that a resolved spec names: its run is about to be recorded."""
+    """Publish the user's files that a resolved spec names, before its run is recorded."""
     for reference in references(spec).values():
         if reference.startswith("sha256:"):
             inputs.store.keep(reference.removeprefix("sha256:"))

@@ -74,8 +74,8 @@ class Share:
 
 @dataclass(frozen=True)
 class NotWith:
-    """Marks a field that says the same as another: both at once are refused, as one of them would have no effect, and
-    settings without effect would make two runs of one experiment. It is not part of the recorded schema."""
+    """Marks a field that excludes another: one of the two would have no effect, and settings without effect would make
+    two runs of one experiment. It is not part of the recorded schema."""
 
     other: str
     what: str
@@ -153,13 +153,13 @@ CheckpointRef = Annotated[str, Ref("checkpoint")]
 
 
 def marks_of(field: FieldInfo) -> list[Any]:
-    """What a field is annotated with, also where it may be None (`CheckpointRef | None` keeps the mark inside)."""
+    """The annotations of a field, also of one that may be None (`CheckpointRef | None` keeps them inside)."""
     inside = [mark for part in get_args(field.annotation) for mark in getattr(part, "__metadata__", ())]
     return [*field.metadata, *inside]
 
 
 def reference_of(field: FieldInfo) -> Ref | None:
-    """What a field refers to."""
+    """The noun that a field refers to."""
     return next((mark for mark in marks_of(field) if isinstance(mark, Ref)), None)
 
 
@@ -190,7 +190,7 @@ def hashed(spec: Settings) -> dict[str, Any]:
 
 
 def refuse_extremes(value: Any) -> None:
-    """Raise ValueError for a value that no setting can mean, alone or in a list."""
+    """Raise ValueError for a value that is too large, too long, or has control characters, alone or in a list."""
     if isinstance(value, (tuple, list)):
         if len(value) > MOST:
             raise ValueError(f"{len(value):,} values, at most {MOST:,} are taken")

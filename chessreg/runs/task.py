@@ -1,4 +1,4 @@
-"""What a kind's `run` is given: its spec, the units to do, its inputs, and the only ways to hand anything back."""
+"""The argument of a kind's `run`: spec, missing units, inputs, and the only methods that write rows and artefacts."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ FLUSH_ROWS = 5000
 
 
 class Stop(Exception):
-    """The attempt was asked to end; what is complete is kept."""
+    """The attempt was told to stop by a signal; complete units are kept."""
 
 
 class Task(Generic[S, Options]):
     """One attempt's share of a run.
 
-    Rows of a unit, results as well as what the unit made, are held back until `done(unit)`. Then they and the word that
-    the unit is complete go out together: wherever the process is killed, a fragment has all of them or none.
+    A unit's rows (results and the entities that it made) are held back until `done(unit)`, then written together with
+    the record that the unit is complete: wherever the process is killed, a fragment has all of them or none.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class Task(Generic[S, Options]):
         self.spec: S = resolved.spec  # type: ignore[assignment]
         self.kind, self.run_id, self.attempt_id = resolved.kind, resolved.run_id, attempt_id
         self.units_done = 0
-        self.threads: set[int] = set()  # that a kind has set on its way, beside those at its end
+        self.threads: set[int] = set()  # numbers of threads that the kind has set while it ran
         self.stopping = False
-        self.fraction, self.doing = 0.0, ""  # how far it is; the heart says it at the next check-in
+        self.fraction, self.doing = 0.0, ""  # progress, written by the next check-in
         self._writer, self._after_flush, self._on_progress = writer, after_flush, on_progress
         self._held: dict[int, list[tuple[str, dict[str, Any]]]] = defaultdict(list)
         self._complete: set[int] = set()
@@ -118,9 +118,9 @@ class Task(Generic[S, Options]):
         self._held[unit].append((table, row))
 
     def record(self, table: str, *, of_unit: int | None = None, **columns: Any) -> None:
-        """An entity row (probe, vector, match, intervention, engine, …): what results refer to.
+        """Write an entity row (probe, vector, match, intervention, engine, …), which results refer to.
 
-        One that a unit made is held back with that unit's rows: it has a column `unit`, or `of_unit` says so. All
+        One that a unit made (its column `unit`, or `of_unit`) is held back with that unit's rows. All
         others (an engine, an intervention, a match) are the same in every attempt, and go out at once.
         """
         unit = columns.get("unit") if of_unit is None else of_unit
@@ -133,8 +133,8 @@ class Task(Generic[S, Options]):
     def done(self, *units: int) -> None:
         """These units are complete: their rows count from now on, all of them together or, after a crash, none.
 
-        Units that one thing holds (the group of a cache) are said in one call. Raises ChessregError for a unit that is
-        done already, StoreError for a row that cannot be written; then none of these units counts.
+        Pass units that share an artefact (a group of a cache) in one call. Raises ChessregError for a unit that is done
+        already, StoreError for a row that cannot be written; then none of these units counts.
         """
         if again := self._complete.intersection(units):
             raise ChessregError(f"kind {self.kind.name} says twice that unit {min(again)} is done")
@@ -153,7 +153,7 @@ class Task(Generic[S, Options]):
         self.progress(max(self.fraction, self.units_done / max(len(self.units), 1)), "")
 
     def progress(self, fraction: float, text: str) -> None:
-        """Say how far this attempt is (0 to 1) and what it does. Raises Stop when it was asked to end."""
+        """Report the progress of this attempt (0 to 1) and what it does. Raises Stop after a signal to end."""
         self.fraction, self.doing = fraction, text or self.doing
         self._on_progress(fraction, text)
         now = time.monotonic()
@@ -182,7 +182,7 @@ class Task(Generic[S, Options]):
         self.last_output = artefact
 
     def record_artefact(self, artefact: Artefact, kind: str, *, of_unit: int | None = None) -> None:
-        """The rows of an artefact that is in the store: what it is, and that it is on this machine."""
+        """Write the rows of an artefact in the store: the artefact, and its location on this machine."""
         self.record(
             "artefact",
             of_unit=of_unit,

@@ -189,7 +189,7 @@ def fetch(store: Store, item: Item, source: Source) -> None:
 def places_of(database: Database, item: Item, refused: list[StoreError]) -> Iterator[Place]:
     """The places where an item is known to be and that this machine reaches.
 
-    A registry's word is enough to look into a folder. A bucket is asked, with this user's credentials, only where the
+    A folder that a registry names is read. A bucket is read, with this user's credentials, only where the
     user has named it on this machine before; others are noted in `refused`.
     """
     from store.places import place

@@ -38,7 +38,7 @@ def mark_dead(database: Database) -> int:
 
 
 def running(database: Database) -> list[tuple[tables.Attempt, str]]:
-    """Attempts that are said to run, each with its host."""
+    """Attempts that the registry has as running, each with its host."""
     with database.read() as session:
         attempts = session.execute(
             select(tables.Attempt, tables.Machine.host)

@@ -43,7 +43,7 @@ BATCHES = ("batch_", "micro_")  # execution options of these names are halved wh
 
 
 class LaunchOptions(BaseModel):
-    """What is asked of the executor: options of `chessreg launch`, and of the launch form."""
+    """Options for the executor, as `chessreg launch` and the launch form have them."""
 
     model_config = ConfigDict(extra="forbid")
     name: str | None = Field(None, description="name of the run")

@@ -68,7 +68,7 @@ class Presence:
     def start(self, registry: str) -> bool:
         """Start it unless it runs: a process of its own session, which no terminal takes along. False: it ran already.
 
-        Raises ChessregError with what it said last when it does not come up.
+        Raises ChessregError with the last line of its log when it does not come up.
         """
         if self.who():
             return False

@@ -275,9 +275,9 @@ def ended(session: Session, since: datetime) -> list[Row]:
 
 
 def log_of(store: Store, job: Job) -> Path | None:
-    """The file with what a job has said, over all its tries; None where it has not begun, or its log is not here.
+    """The log file of a job, over all its attempts; None where it has not begun, or its log is not here.
 
-    Raises what its executor raises when that cannot be asked for it.
+    Raises what its executor raises when the log cannot be fetched.
     """
     path: Path | None = queue.folder_of(store, job) / "log.txt"
     if path is not None and not path.exists():

@@ -61,7 +61,7 @@ class Supervisor:
         self._busy = time.monotonic()
 
     def run(self) -> None:
-        """Work until there is nothing to do, or until asked to end."""
+        """Work until there is nothing to do, or until a signal to end."""
         down = ""
         while not self.stopping:
             try:
@@ -199,7 +199,7 @@ class Supervisor:
             except ChessregError as error:
                 log(f"{on} does not answer: {error.message}")
         if ended:
-            self.take_in()  # what a worker wrote is in before it is said to have ended
+            self.take_in()  # ingest what a worker wrote before its end is recorded
             for job, seen_job in ended:
                 self.settle(job, seen_job)
         return bool(ended)
@@ -330,7 +330,7 @@ REFINED = (Cause.PREEMPTED, Cause.WALLTIME, Cause.OOM)  # what an executor knows
 
 
 def verdict(seen: Seen, outcome: dict[str, Any] | None) -> tuple[Cause, str | None, int | None]:
-    """Cause, message and exit code of a try, from what the executor saw and what the worker said."""
+    """Cause, message and exit code of an attempt, from the executor's status and the worker's report."""
     if outcome is None:
         cause = seen.cause or (Cause.FINISHED if seen.exit_code == 0 else Cause.FAILED)
         if cause is Cause.FINISHED:  # a worker that finishes says so

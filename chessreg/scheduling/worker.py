@@ -35,7 +35,7 @@ SAY_SECONDS = 5.0
 
 
 def main(path: Path) -> int:
-    """Do the try described in this file; returns the exit status: 0 finished, 130 stopped when asked to."""
+    """Do the attempt that this file describes; returns the exit status: 0 finished, 130 stopped by a signal."""
     folder = path.parent
     keep_private(shared_by=folder)
     with (folder / "lock").open("w") as lock:

@@ -50,7 +50,9 @@ def test_every_kind_and_every_setting_is_among_them() -> None:
     assert set(kinds()) <= set(of)
     for name, entries in of.items():
         found = kind(name)
-        given = set().union(*(e["given"] for e in entries), *(found.presets.get(e["preset"] or "", {}) for e in entries))
+        given = set().union(
+            *(e["given"] for e in entries), *(found.presets.get(e["preset"] or "", {}) for e in entries)
+        )
         names = set(found.spec.model_fields) - {"seed", "replicate"}
         missing = names - by_present_names(found.spec, dict.fromkeys(given)).keys()
         assert not missing, f"{name}: no spec sets {', '.join(sorted(missing))}"

@@ -263,12 +263,12 @@ def check_phase(spec: EditSpec, inputs: Inputs, encoding: Encoding, ply: int) ->
     """Raises BadInputError for a probe that was fitted at other tokens than those after so many plies."""
     side = ("White", "Black")[ply % 2]
     black = side == "Black" and spec.black_probe is not None
-    asked = {"--black-probe": (spec.black_probe,), "--other-black-probes": spec.other_black_probes}
+    references = {"--black-probe": (spec.black_probe,), "--other-black-probes": spec.other_black_probes}
     if not black:
-        asked = {"--probe": (spec.probe,), "--other-probes": spec.other_probes}
+        references = {"--probe": (spec.probe,), "--other-probes": spec.other_probes}
     prompt = encoding.prompt(KNIGHTS[:ply])
     tokens = Tokens.of([prompt])
-    fitted = [(option, reference) for option, own in asked.items() for reference in own if reference is not None]
+    fitted = [(option, reference) for option, own in references.items() for reference in own if reference is not None]
     for option, reference in fitted:
         probe = inputs.rows(tables.Probe, inputs.run(reference, "probe"))[0]
         site = site_name(probe.positions, encoding)

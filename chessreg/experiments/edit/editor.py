@@ -32,7 +32,7 @@ class Answers:
 
     canonical: tuple[frozenset[Prefix], frozenset[Prefix]]  # of the original and the modified board
     shared: tuple[tuple[Prefix, ...], ...]  # of each move that is legal on both, how it is written on either
-    accepted: Trie  # of both; empty when it is not asked for
+    accepted: Trie  # of both; empty where `spellings` is off
 
 
 class Editor:

@@ -1,4 +1,4 @@
-"""`imported-probe` and `imported-vector`: what others fitted, from their files, where ours are asked for."""
+"""`imported-probe` and `imported-vector`: probes and vectors of others, from their files, usable like our own."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ def spec_of(
     }
     options = {
         name: value for name, value in options.items() if value not in (None, "", ()) and value != in_files.get(name)
-    }  # said twice is once
+    }  # equal entries count once
     spec = kind.spec(files=tuple(map(str, paths)), **{**settings, **options})
     fit_together(spec, inputs, bare)
     fits: Callable[..., None] = probes_fit if kind is ImportedProbe else vectors_fit

@@ -35,7 +35,7 @@ def external_id(name: str) -> UUID:
 
 
 def external_row(name: str, layers: int | None = None) -> dict[str, Any]:
-    """The checkpoint row of a model that others let play: a name, and nothing that nobody told."""
+    """The checkpoint row of a model of others' games: a name; what the file does not say is NULL."""
     return {
         "id": external_id(name),
         "artefact": None,

@@ -213,7 +213,7 @@ def checkpoint_of(
 
 
 def detail_of(spec: ImportSpec, origin: Origin, layer: int, pattern: str = RESID_POST) -> dict[str, Any]:
-    """What is told of every imported direction; `logged` is the file's own record."""
+    """The columns of every imported direction; `logged` is the file's own record."""
     centred = centred_of(spec, origin)
     return {
         "hook_point": hook_point(layer, pattern),

@@ -131,7 +131,7 @@ class Arena:
         self.tick()
 
     def _turn_over(self) -> None:
-        """Ended games out, new ones in, and the engines asked where it is their turn."""
+        """Remove ended games, add new ones, and query the engines whose turn it is."""
         self._leave()
         self._fill()
         for row, game in enumerate(self.games):

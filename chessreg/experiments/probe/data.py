@@ -74,7 +74,7 @@ class ProbeData:
     labels: int8 [rows, squares] classes, -1 for a game without one; float32
     [rows, 1] Elo for regression, NaN without one. positions: uint64 [rows], hashes equal for equal positions.
     usable: bool [rows], the selected rows that have a label. ply: int [rows], of the board that each row is labelled
-    with. phase: int8 [rows], where it was asked for.
+    with. phase: int8 [rows], if the selection needs it.
     """
 
     cache: CachedActivations
@@ -238,7 +238,7 @@ def selected_rows(
     inputs: Inputs, cache: CachedActivations, selection: RowSelection, game: int | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """The rows of a cache that count, bool [rows]; int [rows], the ply of the board that each is labelled with; int8
-    [rows], its phase, where that had to be asked. game: only rows of this one, which is all that a board view needs.
+    [rows], its phase, if the selection needs it. game: only rows of this one, which is all that a board view needs.
 
     Raises BadInputError for a phase that the encoding does not have, and for counts from an end of the games that the
     cache does not hold.
@@ -273,7 +273,7 @@ def in_range(cache: CachedActivations, first: int, last: int | None) -> np.ndarr
 
 
 def nothing_left(inputs: Inputs, cache: CachedActivations, field: str, selection: RowSelection) -> BadInputError:
-    """What is said where no row of a cache is selected."""
+    """The error of a selection without rows in a cache."""
     if selection.phase is not None:
         name = inputs.encoding(cache.checkpoint).phases[selection.phase]
         return BadInputError(

@@ -30,7 +30,7 @@ class _Sites(NamedTuple):
 class EncodedRows(NamedTuple):
     """What encoding the games again tells of a cache's rows.
 
-    usable: bool [rows], those of the phase and the end that were asked for. ply int [rows]: of the board that each row
+    usable: bool [rows], those of the wanted phase and end. ply int [rows]: of the board that each row
     is labelled with. phase int8 [rows], -1 where it is not known.
     """
 

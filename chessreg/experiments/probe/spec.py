@@ -1,4 +1,4 @@
-"""What a probe run is asked for, and the columns of the rows that come out."""
+"""The settings of a probe run, and the extra columns of its rows."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def add_counts(
     players: dict[Key, Player],
     games: list[tuple[int, int, int, tuple[Any, ...]]],
 ) -> None:
-    """The games of an imported sweep: wins, draws and losses of one model against each level, told without games."""
+    """The games of an imported sweep: wins, draws and losses of one model against each level, without the games."""
     point = tables.MetricPoint
     counted = session.execute(
         select(point.unit, point.name, point.value).where(point.run_id == run.id).order_by(point.unit)

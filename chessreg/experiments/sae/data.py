@@ -190,7 +190,7 @@ class CacheRows:
 
 
 def _any_pattern(inputs: Inputs, reference: str) -> str:
-    """A pattern that the cache has: its rows are asked for by hook point."""
+    """A pattern of hook points that the cache has, with which its rows are read."""
     from chessreg.models.hook_points import pattern_of
 
     groups: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, inputs.run(reference, "cache"))

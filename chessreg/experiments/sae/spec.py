@@ -1,4 +1,4 @@
-"""What a run of sparse autoencoders is asked for, and the columns of the rows that come out."""
+"""The settings of a run of sparse autoencoders, and the extra columns of its rows."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class SaeWork:
             self.report_progress(trainers[0])
 
     def report_progress(self, trainer: Trainer) -> None:
-        """Progress of all. Raises Stop when the attempt was asked to end."""
+        """Report the progress of all. Raises Stop after a signal to end."""
         stages = range(trainer.stages)
         steps = [trainer.steps_of(stage) for stage in stages]
         done = sum(steps[: trainer.stage]) + (0 if trainer.complete else trainer.step)

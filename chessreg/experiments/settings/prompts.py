@@ -1,4 +1,4 @@
-"""How a language model is asked, as settings of kinds: those of a checkpoint, or others in their place."""
+"""The prompt of a language model as settings of kinds: the checkpoint's own, or others in their place."""
 
 from __future__ import annotations
 

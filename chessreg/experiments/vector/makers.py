@@ -52,7 +52,7 @@ class Origin:
 
 
 Made = tuple[Origin, Iterator[tuple[int, Direction]]]
-"""The origin, and (layer, direction) for the layers asked for, in their order."""
+"""The origin, and (layer, direction) of each wanted layer, in order."""
 
 Maker = Callable[["Task[VectorSpec, VectorHow]", list[int]], Made]
 MAKERS: Registry[Maker] = Registry("source of vectors")

@@ -1,4 +1,4 @@
-"""What a vector run is asked for, and which of it each source uses."""
+"""The settings of a vector run, and which of them each source uses."""
 
 from __future__ import annotations
 

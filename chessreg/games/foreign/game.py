@@ -78,7 +78,7 @@ class Player:
     """A side. `text` is what a match calls it as an opponent: `stockfish:3@time=0.1`, `stockfish:3@unknown`, `gpt-4`.
 
     `engine` is the program's name for an engine, None for a model or a person; `level` and `limit` are the engine's,
-    None where they are not told.
+    None where they are not recorded.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Aggregates of skill interventions: the grid searches of chess_gpt_eval (specification 7.8), one CSV row each.
 
 A row is a mean score or a completion rate of one model under one intervention, over several opponents. Games, opponents
-and limits are not told; the intervention is what the author's file name told of it.
+and limits are not recorded; the intervention is taken from the author's file name.
 """
 
 from __future__ import annotations

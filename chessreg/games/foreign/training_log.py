@@ -46,7 +46,7 @@ class TrainingLog:
 
     @property
     def repeats(self) -> int:
-        """How often one metric is told of one step, at most."""
+        """The largest number of values that one metric has at one step."""
         return 1 + max((point.repeat for point in self.points), default=0)
 
 
@@ -55,7 +55,7 @@ def fits(text: str) -> bool:
 
 
 def messages(line: str) -> list[str]:
-    """What a line says, without what logging put before it.
+    """The messages of a line, without the prefix of `logging`.
 
     >>> messages("2024-11-09 03:21:01,667 - train - INFO - iter 100: loss 7.18, time 283ms")
     ['iter 100: loss 7.18, time 283ms']
@@ -64,13 +64,13 @@ def messages(line: str) -> list[str]:
 
 
 def read(text: str) -> TrainingLog:
-    """Every value that the log tells. An accuracy is stored as a share: the log's are percentages where one of them is
+    """Every value in the log. An accuracy is stored as a share: the log's are percentages where one of them is
     above 1 or has the sign. Raises BadInputError naming the line that begins as a value and is none."""
-    told: list[tuple[int, str, int, float]] = []
+    entries: list[tuple[int, str, int, float]] = []
     not_finite, others, percent = [], 0, False
-    told_lines = [(number, messages(line)) for number, line in enumerate(text.splitlines(), 1)]
-    lines = sum(bool(said) for _, said in told_lines)
-    for number, line in ((number, message) for number, said in told_lines for message in said):
+    by_line = [(number, messages(line)) for number, line in enumerate(text.splitlines(), 1)]
+    lines = sum(bool(messages_of_line) for _, messages_of_line in by_line)
+    for number, line in ((number, message) for number, messages_of_line in by_line for message in messages_of_line):
         if not BEGINS.match(line):
             others += 1
             continue
@@ -91,10 +91,12 @@ def read(text: str) -> TrainingLog:
                 raise BadInputError(f"line {number}: an accuracy is 0 to 100 %, not {values[1]:g}")
         if not all(map(math.isfinite, values)):
             not_finite.append(number)
-        told += [(number, name, at, value) for name, value in zip(names, values, strict=True) if math.isfinite(value)]
+        entries += [
+            (number, name, at, value) for name, value in zip(names, values, strict=True) if math.isfinite(value)
+        ]
     seen: Counter[tuple[str, int]] = Counter()
     points = []
-    for number, name, at, value in told:
+    for number, name, at, value in entries:
         share = value / 100 if percent and name.startswith("heldout_accuracy") else value
         points.append(LogPoint(number, name, at, share, seen[name, at]))
         seen[name, at] += 1

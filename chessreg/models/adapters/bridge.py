@@ -144,7 +144,7 @@ def hugging_face_model(folder: Path, dtype: torch.dtype) -> Any:
     read_config(folder)
     logging.disable_progress_bar()
     verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # what its report tells is told below, in one line
+    logging.set_verbosity_error()  # its report is printed below, in one line
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         model, report = AutoModelForCausalLM.from_pretrained(

@@ -214,9 +214,9 @@ def reads(config: Mapping[str, Any]) -> bool:
 
 
 def rotary(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What config.json says of rotary positions; earlier files have their base beside it."""
-    said = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    return {"rope_theta": config.get("rope_theta", 10_000.0), **said}
+    """The settings of rotary positions in config.json; earlier files have their base beside them."""
+    settings = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return {"rope_theta": config.get("rope_theta", 10_000.0), **settings}
 
 
 def angles(config: Mapping[str, Any]) -> Tensor:
@@ -224,15 +224,15 @@ def angles(config: Mapping[str, Any]) -> Tensor:
 
     `llama3` (Llama 3.1) turns those slower that would not come round once in the context of its first training.
     """
-    said, d = rotary(config), width(config)
-    turn = 1.0 / said["rope_theta"] ** (torch.arange(0, d, 2, dtype=torch.float32, device="cpu") / d)
-    if said.get("rope_type") == "linear":
-        return turn / said["factor"]
-    if said.get("rope_type") == "llama3":
-        rounds = said["original_max_position_embeddings"] * turn / (2 * math.pi)
-        low, high = said["low_freq_factor"], said["high_freq_factor"]
+    settings, d = rotary(config), width(config)
+    turn = 1.0 / settings["rope_theta"] ** (torch.arange(0, d, 2, dtype=torch.float32, device="cpu") / d)
+    if settings.get("rope_type") == "linear":
+        return turn / settings["factor"]
+    if settings.get("rope_type") == "llama3":
+        rounds = settings["original_max_position_embeddings"] * turn / (2 * math.pi)
+        low, high = settings["low_freq_factor"], settings["high_freq_factor"]
         kept = ((rounds - low) / (high - low)).clamp(0.0, 1.0)
-        return turn * (kept + (1.0 - kept) / said["factor"])
+        return turn * (kept + (1.0 - kept) / settings["factor"])
     return turn
 
 

@@ -49,7 +49,7 @@ class _Batch:
 
 
 class TokenTree:
-    """Trees after the rows of a session (all, or `rows` of it), which grow as they are asked for.
+    """Trees after the rows of a session (all, or `rows` of it), which grow lazily.
 
     The root of a tree is the row's prompt, the empty prefix; it is there from the start. While a tree is in use its
     session may not be fed. Everything equals feeding the texts one by one, under the session's edits too.

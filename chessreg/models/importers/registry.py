@@ -116,7 +116,7 @@ def check(path: Path, encoding: str | Encoding | None = None) -> None:
 def encoding_to_read(path: Path, encoding: str | Encoding | None) -> tuple[Encoding, dict[str, str]]:
     """The encoding, and what is to be recorded of a tokenizer of squares: its file and how it writes promotions.
 
-    Raises BadInputError where the folder's tokenizer is another than the encoding that is asked for.
+    Raises BadInputError where the folder's tokenizer differs from the given encoding.
     """
     if encoding is None and (path / INFO).is_file():
         encoding = read_info(path).encoding

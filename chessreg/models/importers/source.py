@@ -36,7 +36,7 @@ class Source:
 
 
 def contents(value: Any, most: int = 8) -> str:
-    """What an object of a torch file is, for a message that it is not what was asked for; shapes of its tensors.
+    """An object of a torch file in words, with the shapes of its tensors, for messages about a wrong file.
 
     >>> contents({"layer": 3, "metadata": {}})
     'the keys layer, metadata'
@@ -62,7 +62,7 @@ def read_torch_file(path: Path) -> Any:
 
     Raises BadInputError for a pickle that asks for code, a damaged or truncated file, compressed zip members (torch
     never writes them; a small file could unpack to any size) and anything else that is no torch file. torch itself does
-    not look at checksums; a member without one (0, as torch can be told to write) is taken as it is.
+    not look at checksums; a member without one (0, an option of torch) is taken as it is.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""The models of Junkin's paper and what is asked of them: twins, language models, a ladder of opponents."""
+"""The models of Junkin's paper and their measurements: twins, language models, a ladder of opponents."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ TOKENS_A_GAME, TOKENS_A_TREE = 500, 70  # about, for counting operations: of a g
 BOARD_CLASSES = 64 * 13
 OF_BOARDS = 0.2  # the share of the rate that board probes reach: 0.35 of 300 games, less where their cache is larger
 
-PLAYED_GAMES = 4000  # that the skill probe is asked about (section 4.3)
+PLAYED_GAMES = 4000  # on which the skill probe is measured (section 4.3)
 
 
 # -- models -----------------------------------------------------------------------------------------------------------
@@ -190,9 +190,9 @@ def skill_of_played(request: Request, size: Size) -> Iterator[Step]:
         SECTION_4_3, units=games, rows={"metric_point": games}, operations=forward(request, games * TOKENS_A_GAME),
         bytes=2 * games * DOTS * request.layers * request.d_model, scratch=True,
     )  # fmt: skip
-    asked = {"played-skill": "model-skill-0", "played-skill-paper": "model-skill-paper"}
-    asked |= {f"played-skill-{strata}": f"model-skill-{strata}" for strata in (SOURCES if size.causes else ())}
-    for name, probe in asked.items():
+    probes = {"played-skill": "model-skill-0", "played-skill-paper": "model-skill-paper"}
+    probes |= {f"played-skill-{strata}": f"model-skill-{strata}" for strata in (SOURCES if size.causes else ())}
+    for name, probe in probes.items():
         yield Step(
             name, "probe-apply", {"probe": f"@{probe}", "cache": "@played-cache"}, SECTION_4_3,
             units=request.layers, rows={"prediction": request.layers * games},

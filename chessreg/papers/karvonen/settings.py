@@ -1,6 +1,6 @@
 """The edits that the paper publishes: layers and scales of Tables 6 and 7, as printed and as 0-based layers.
 
-The paper counts layers in two ways, and of the skill edits it cannot be told which is meant (specification 2.5). Both
+The paper counts layers in two ways, and does not say which one the skill edits use (specification 2.5). Both
 are run: counted from 1 with both ends, and from 0 without the last, as Python's range. That the board edit of 8 layers
 counts from 1 is known from the code of that date.
 """

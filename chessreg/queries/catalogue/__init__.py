@@ -33,7 +33,7 @@ kind in `markov.py` they are `markov.sql` and `markov_*.sql`. A file has a heade
     -- statement: rows         what lies behind a cell; `board` is what `chessreg board` takes
     -- statement: skipped      where there is no row: run, reason, states and hint of runs that skipped every state
 
-A column `warning` is also told in a note beside the table, with the rows that it is of.
+A column `warning` is also printed as a note beside the table, with its rows.
 
 The first of `cells` and `base` that is there must have checkpoint_id: --checkpoint narrows it.
 

@@ -281,7 +281,7 @@ def compared(value: Value, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def outcome(value: Value, ours: float | None, differs: str) -> str:
-    """What is said of two numbers that nothing forbids to compare."""
+    """The remark beside two numbers that may be compared."""
     assert value.value is not None
     assert ours is not None
     if not value.setting:

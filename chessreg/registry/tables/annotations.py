@@ -33,7 +33,8 @@ class AnnotationText(Admitting, Text):
 
 
 class Annotation(Base):
-    """Something said of a thing; the newest of one (noun, target, word, value) holds, and may take it back."""
+    """A name, tag, note or other word of a thing; the newest row of a (noun, target, word, value) holds, and may remove
+    it."""
 
     __tablename__ = "annotation"
     id: Mapped[UUID] = mapped_column(primary_key=True)

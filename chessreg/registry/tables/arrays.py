@@ -71,7 +71,7 @@ class Checkpoint(Base):
     """A model's weights. The id derives from the artefact's digest.
 
     An external model (source format `external`) is one that others let play and whose weights are not here: it has no
-    artefact, its id derives from its name, and what nobody told is NULL. Nothing that needs weights meets one
+    artefact, its id derives from its name, and unknown values are NULL. Nothing that needs weights meets one
     (`runs.inputs` refuses it), so the columns of the shape are typed as those of every other checkpoint.
     """
 

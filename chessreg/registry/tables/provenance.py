@@ -134,7 +134,7 @@ class Attempt(Base):
     exit_code: Mapped[int | None]
     units_done: Mapped[int] = mapped_column(default=0)
     progress: Mapped[float | None] = mapped_column(FiniteFloat)  # of its own share, 0 to 1
-    doing: Mapped[str | None] = mapped_column(Text)  # what it said last of its progress
+    doing: Mapped[str | None] = mapped_column(Text)  # its last progress message
     load: Mapped[dict[str, Any] | None] = mapped_column(Json)  # of its machine at the last check-in: registry.machine
     log: Mapped[str | None] = mapped_column(Text)
     chessreg_version: Mapped[str] = mapped_column(String(64))
@@ -186,7 +186,7 @@ class JobState(enum.StrEnum):
 
 
 class Job(Base):
-    """One shard of a run that was launched: what was asked for, where it is, how it ended.
+    """One shard of a run that was launched: its options, its place, its end.
 
     Shard k of n does units [units·k/n, units·(k+1)/n); with k = n it does what is left when the others have finished
     (the kind's reduce). The run's own row comes with its first attempt, so a job may stand for a run that is not there

@@ -109,7 +109,7 @@ class Executor(Protocol):
         ...
 
     def logs(self, handle: str) -> Path | None:
-        """The file with what it has said so far, brought here if need be; None when there is none."""
+        """The log file so far, copied here if need be; None when there is none."""
         ...
 
 

@@ -47,7 +47,7 @@ class RayExecutor:
         self.address, self.grace = argument, grace
         self._driver: subprocess.Popen[bytes] | None = None
         self._ended: dict[str, Seen] = {}
-        self._cancelled: dict[str, float] = {}  # handle → when it was last asked to end
+        self._cancelled: dict[str, float] = {}  # handle → when it was last cancelled
 
     # -- the four verbs -------------------------------------------------------------------------------------------
 

@@ -42,9 +42,9 @@ class Driver:
         import ray
 
         self.ray = ray
-        self.asks: dict[str, Any] = {}  # handle → status that was asked for
+        self.asks: dict[str, Any] = {}  # handle → pending request for its status
         self.seen: dict[str, Seen] = {}
-        self.withdrawn: dict[str, float] = {}  # handle → when a shard that had not answered yet was asked to end
+        self.withdrawn: dict[str, float] = {}  # handle → when a shard that had not answered yet was cancelled
         connect = {"namespace": NAMESPACE, "log_to_driver": False, "configure_logging": False}
         # Not address="auto": Ray waits minutes for, and then dies of, the address of a cluster that has ended.
         ray.init(address=address or running() or start_head(), **connect)
@@ -97,7 +97,7 @@ class Driver:
         actor = self._actor(parsed["actor"])
         if (handle in self.seen and self.seen[handle].state == "ended") or actor is None:
             return
-        actor.cancel.remote()  # one that is only about to begin is told as soon as it does
+        actor.cancel.remote()  # an actor that has not begun gets it when it begins
         if self.poll([handle])[handle].state == "waiting":
             self.withdrawn.setdefault(handle, time.monotonic())
 
@@ -159,7 +159,7 @@ class Driver:
             why = next((line for line in str(error).splitlines() if "cause" in line or "died" in line), "")
             seen = Seen("ended", None, Cause.LOST, f"its node or its actor died: {why.strip()[:200]}".rstrip(": "))
         except RayError:
-            return  # asked again at the next look
+            return  # the next poll asks again
         if seen.state == "ended":
             self._end(handle, seen)
         else:

@@ -111,7 +111,7 @@ def reason(error: BaseException) -> str:
 
 
 def end_with_parent() -> None:
-    """In a child: be asked to end when the actor dies. Ray says then that the work is lost, and so it shall be."""
+    """In a child: get a signal to end when the actor dies. Ray then reports the work as lost, and so it must be."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG; the thread that started it waits for its end
 

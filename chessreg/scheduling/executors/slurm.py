@@ -24,7 +24,7 @@ from chessreg.scheduling.executors import Seen, Work
 from chessreg.scheduling.executors.slurm_script import Profile, profile, script
 
 NOTE = "slurm.json"
-INSIST_SECONDS = 90.0  # Slurm kills by itself what does not end; this long after, it is asked to once more
+INSIST_SECONDS = 90.0  # Slurm kills a job that does not end; this long after, it is cancelled again
 NEVER = -1e9
 ARRAY = 1000  # the largest array where the cluster does not say
 # No room now, or nobody there to ask: to be tried again, unlike what sbatch says of a wrong partition.
@@ -36,7 +36,7 @@ LATER = re.compile(
 
 
 class SlurmExecutor:
-    """Jobs of a Slurm cluster, asked for as a profile says."""
+    """Jobs of a Slurm cluster, requested with a profile's options."""
 
     def __init__(self, argument: str = "") -> None:
         for tool in ("sbatch", "squeue", "scontrol", "scancel"):
@@ -46,8 +46,8 @@ class SlurmExecutor:
                 )
         self.name = argument
         self._every = Profile().poll
-        self._polled = NEVER  # when Slurm was last asked how they stand
-        self._silent = False  # it did not answer when it was last asked
+        self._polled = NEVER  # when Slurm was last polled for job states
+        self._silent = False  # it did not answer the last poll
         self._seen: dict[str, Seen] = {}
         self._ended: dict[str, Seen] = {}
         self._cancelled: dict[str, float] = {}  # handle → when scancel was called
