@@ -90,6 +90,7 @@ class Decoding(Kind):
 
     def run(self, task: Task[DecodingSpec, DecodingHow]) -> None:
         spec, model = task.spec, task.model(task.spec.checkpoint)
+        model.check_answers()
         written = asked_with(spec, model.encoding)
         positions = selected(spec, task.inputs)
         prompt_columns = {"prompt": prompt_name(written), "legal_list": lists_moves(written)}

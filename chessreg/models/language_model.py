@@ -168,19 +168,20 @@ class LanguageModel:
         return out
 
     def session(self, rows: int, edits: Sequence[ResidualEdit] = ()) -> DecodingSession:
-        """A decoding session of `rows` empty rows, whose every pass is edited with `edits`.
-
-        Raises BadInputError for a model that cannot write the answers of its encoding.
-        """
+        """A decoding session of `rows` empty rows, whose every pass is edited with `edits`. Raises as `check_answers`."""
         from chessreg.models.decoding.session import DecodingSession
 
+        self.check_answers()
+        return DecodingSession(self, rows, edits)
+
+    def check_answers(self) -> None:
+        """Raise BadInputError for a model that cannot write the answers of its encoding."""
         answers = self.encoding.answer_size
         if answers > self.outputs:
             raise BadInputError(
                 f"{self.info.encoding} has {answers:,} answers, a {self.adapter} model writes {self.outputs} tokens",
                 "chessreg run train --architecture fen-encoder makes one with a head over actions",
             )
-        return DecodingSession(self, rows, edits)
 
     def bridge(self, hook_points: Sequence[str] = ()) -> Any:
         """A TransformerBridge on which these TransformerLens hook points fire, for hooks of one's own.

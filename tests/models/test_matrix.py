@@ -8,35 +8,61 @@ from typing import Any
 
 import pytest
 
+from chessreg import encodings
+from chessreg.entities.adding import add_dataset
 from chessreg.errors import ChessregError
 from chessreg.experiments.cache import CacheSpec
+from chessreg.experiments.decoding import DecodingSpec
 from chessreg.experiments.edit import EditSpec
 from chessreg.experiments.legality import LegalitySpec
+from chessreg.experiments.markov import MarkovSpec
+from chessreg.experiments.move_accuracy import MoveAccuracySpec
 from chessreg.experiments.move_quality import MoveQualitySpec
+from chessreg.experiments.perplexity import PerplexitySpec
 from chessreg.experiments.play import PlaySpec
 from chessreg.experiments.probe import ProbeSpec
+from chessreg.experiments.probe_apply import ApplySpec
+from chessreg.experiments.puzzles import PuzzlesSpec
+from chessreg.experiments.sae import SaeHow, SaeSpec
+from chessreg.experiments.token_legality import TokenLegalitySpec
 from chessreg.experiments.vector import VectorSpec
+from chessreg.experiments.vector_apply import VectorApplySpec
+from chessreg.models.adapters import ADAPTERS as REGISTERED
 from chessreg.registry import tables
+from chessreg.runs.spec import ExecutionOptions, Spec
 from chessreg.session import Session, open_session
+from tests.conftest import PUZZLES
 from tests.language_models import bring_in
 
 ENCODINGS = ("pgn-char-32", "uci-square-72", "uci-square-77", "fen-77", "prompt")
 ADAPTERS = ("gpt2", "causal-fen-encoder", "bidirectional-fen-encoder", "llama", "gpt_neox")
 KINDS = ("cache", "probe", "vector", "legality", "move-quality", "edit", "play")
+OTHERS = ("perplexity", "token-legality", "markov", "sae", "puzzles", "move-accuracy", "decoding", "probe-apply",
+          "vector-apply")  # fmt: skip
 SMALL: dict[str, Any] = {"dataset": "sample:fit", "games": 3}
+OF_GAMES, OF_BOARDS = ENCODINGS[:3], ENCODINGS[3:]
+WRITING = ("legality", "move-quality", "edit", "play", "perplexity", "puzzles", "move-accuracy", "decoding")
 
 REFUSED = {
+    **{(name, adapter, kind): missing
+       for kind, names, missing in (("puzzles", OF_GAMES, "the games before these puzzles are not known"),
+                                    ("move-accuracy", OF_GAMES, "these games are not known"),
+                                    ("decoding", OF_GAMES, "the games before these positions are not read here"),
+                                    ("token-legality", OF_BOARDS, "has no token to be looked at in a game"),
+                                    ("markov", OF_BOARDS, "reads boards, not games"))
+       for name in names for adapter in ADAPTERS},
     **{(name, f"{mask}-fen-encoder", kind): "vocabulary of 31"
-       for name in ENCODINGS if name != "fen-77" for mask in ("causal", "bidirectional") for kind in KINDS},
-    **{("fen-77", adapter, kind): "1,968 answers"
-       for adapter in ("gpt2", "llama", "gpt_neox") for kind in ("legality", "move-quality", "edit", "play")},
+       for name in ENCODINGS if name != "fen-77" for mask in ("causal", "bidirectional") for kind in KINDS + OTHERS},
+    **{("fen-77", adapter, kind): "1,968 answers" for adapter in ("gpt2", "llama", "gpt_neox") for kind in WRITING},
 }  # fmt: skip
 """What is missing where a cell does not work; every other works."""
 
 
 @pytest.fixture(scope="module")
 def session(world: Path) -> Iterator[Session]:
+    (world / "puzzles.csv").write_text(PUZZLES)
     with open_session(str(world / "registry.db"), world / "store") as opened:
+        add_dataset(opened.database, opened.store, [world / "puzzles.csv"], name="puzzles")
         yield opened
 
 
@@ -63,12 +89,15 @@ def imported(session: Session, tmp_path_factory: pytest.TempPathFactory) -> Call
 def attempt(session: Session, checkpoint: str, kind: str) -> None:
     """Run the kind at its smallest. What it needs of earlier kinds is run too, and is there after the first time."""
     cache = CacheSpec(checkpoint=checkpoint, last=4, sites="white-turns", dataset="sample:fit", games=36)
-    if kind in ("cache", "probe", "vector", "edit"):
+    if kind in ("cache", "probe", "probe-apply", "vector", "vector-apply", "edit", "sae"):
         session.run(cache, name=f"{checkpoint}-cache")
-    if kind in ("probe", "edit"):
+    if kind in ("probe", "probe-apply", "edit"):
         session.run(ProbeSpec(cache=f"{checkpoint}-cache", epochs=1), name=f"{checkpoint}-probe")
-    if kind == "vector":
-        session.run(VectorSpec(cache=f"{checkpoint}-cache", first_ply=2))
+    if kind in ("vector", "vector-apply"):
+        session.run(VectorSpec(cache=f"{checkpoint}-cache", first_ply=2), name=f"{checkpoint}-vector")
+    if kind in OTHERS:
+        spec, options = other(checkpoint, kind)
+        session.run(spec, options)
     elif kind == "legality":
         session.run(LegalitySpec(checkpoint=checkpoint, every=40, mass=True, **SMALL))
     elif kind == "move-quality":
@@ -82,17 +111,51 @@ def attempt(session: Session, checkpoint: str, kind: str) -> None:
                              opening="random:4", adjudication="none"))  # fmt: skip
 
 
+def other(checkpoint: str, kind: str) -> tuple[Spec, ExecutionOptions | None]:
+    """A small run of one of OTHERS."""
+    model, puzzles = {"checkpoint": checkpoint}, {"checkpoint": checkpoint, "dataset": "puzzles"}
+    cache: dict[str, Any] = {"cache": f"{checkpoint}-cache", "allow_overlap": True}
+    specs: dict[str, Callable[[], Spec]] = {
+        "perplexity": lambda: PerplexitySpec(**model, **SMALL),
+        "token-legality": lambda: TokenLegalitySpec(**model, **SMALL),
+        "markov": lambda: MarkovSpec(**model, dataset="sample:test", last_ply=20, classes=4, resamples=99),
+        "sae": lambda: SaeSpec(**cache, expansion=2, tokens=500, batch_tokens=100, heldout_games=5),
+        "puzzles": lambda: PuzzlesSpec(**puzzles),
+        "move-accuracy": lambda: MoveAccuracySpec(**puzzles),
+        "decoding": lambda: DecodingSpec(**puzzles),
+        "probe-apply": lambda: ApplySpec(**cache, probe=f"{checkpoint}-probe"),
+        "vector-apply": lambda: VectorApplySpec(**cache, vector=f"{checkpoint}-vector", first_ply=2),
+    }
+    # one text a batch: of some texts no token is in the cache
+    return specs[kind](), SaeHow(batch_games=1) if kind == "sae" else None
+
+
 # A model of games through TransformerLens' bridge, which computes every row anew, is shown by the shortest encoding.
 SLOW = {(name, "gpt_neox") for name in ("pgn-char-32", "uci-square-77")}
-PAIRS = [
-    pytest.param(name, adapter, marks=[pytest.mark.slow] if (name, adapter) in SLOW else [], id=f"{name}-{adapter}")
+# Of the other kinds those that no test of their own runs on such a model.
+QUICK = {("fen-77", "bidirectional-fen-encoder", "sae"), ("fen-77", "gpt2", "decoding")}
+CELLS = [
+    pytest.param(
+        name,
+        adapter,
+        kind,
+        marks=[pytest.mark.slow]
+        if (name, adapter) in SLOW or (kind in OTHERS and (name, adapter, kind) not in QUICK)
+        else [],
+        id=f"{name}-{adapter}-{kind}",
+    )
     for name in ENCODINGS
     for adapter in ADAPTERS
+    for kind in KINDS + OTHERS
 ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("name", "adapter"), PAIRS)
+def test_the_matrix_has_every_encoding_and_every_adapter() -> None:
+    assert {*encodings.names(), "prompt"} == set(ENCODINGS)
+    assert {*REGISTERED, "gpt_neox"} == {"fen-encoder" if "fen" in name else name for name in ADAPTERS}
+
+
+@pytest.mark.parametrize(("name", "adapter", "kind"), CELLS)
 def test_a_cell_works_or_says_what_is_missing(
     session: Session, imported: Callable[[str, str], str], name: str, adapter: str, kind: str
 ) -> None:
