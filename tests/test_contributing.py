@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -56,6 +57,25 @@ def test_the_query_shows_what_the_kind_made(session, centre):
     assert "pawns in the centre" in listed.output
     asked = CliRunner().invoke(chessreg, ["--registry", session.database.url, "query", "pawns in the centre", "--json"])
     assert json.loads(asked.output)["rows"][0]["run"] == "thirty"
+
+
+def test_a_file_in_the_folder_is_all_that_an_encoding_and_an_adapter_need(tmp_path):
+    """In a copy of chessreg, of links, with the two files in their folders."""
+    copy, added = tmp_path / "chessreg", {"encodings": "encoding.py", "models/adapters": "adapter.py"}
+    for folder in ("", "models", *added):
+        (copy / folder).mkdir(exist_ok=True)
+        for path in (ROOT / "chessreg" / folder).iterdir():
+            if not (copy / folder / path.name).exists() and str(Path(folder, path.name)) not in {"models", *added}:
+                (copy / folder / path.name).symlink_to(path)
+    for folder, name in added.items():
+        (copy / folder / "of_mine.py").write_text(EXAMPLES[name])
+    script = (
+        "from chessreg.encodings import encoding; from chessreg.models.adapters import adapter\n"
+        "print(encoding('uci-square-by-rank').size, adapter('linear').__name__)"
+    )
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stdout.split() == ["71", "Linear"], done.stderr
 
 
 @pytest.mark.slow

@@ -1,10 +1,12 @@
 """Encodings: how chess is written for a model, and where in what is written a board is looked at.
 
-To add one: a file with a class that fulfils `base.Encoding`, and a line here; tests/encodings holds it to the contract.
-"""
+To add one: a file here that registers an object which fulfils `base.Encoding`; tests/encodings holds it to the
+contract."""
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from pathlib import Path
 
 from chessreg.encodings.base import Alignment, Encoding, Sites, Tokens
@@ -61,3 +63,5 @@ def phase_site(written: Encoding, phase: int) -> str:
 
 for _made in (PgnChar(), davis, lcb, Fen77()):
     register(_made)
+for _file in pkgutil.iter_modules(__path__):  # those added later register themselves
+    importlib.import_module(f"{__name__}.{_file.name}")

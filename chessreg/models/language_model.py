@@ -168,7 +168,8 @@ class LanguageModel:
         return out
 
     def session(self, rows: int, edits: Sequence[ResidualEdit] = ()) -> DecodingSession:
-        """A decoding session of `rows` empty rows, whose every pass is edited with `edits`. Raises as `check_answers`."""
+        """A decoding session of `rows` empty rows, whose every pass is edited with `edits`. Raises as
+        `check_answers`."""
         from chessreg.models.decoding.session import DecodingSession
 
         self.check_answers()

@@ -43,7 +43,8 @@ class Strongest:
         return cls(torch.zeros(count, features), torch.zeros(3, count, features, dtype=torch.int32))
 
     def look_at(self, code: Tensor, starts: np.ndarray, where: np.ndarray) -> None:
-        """Codes [n, features] of the sites of some texts, which begin at `starts`; where int [3, n]. A text may have none."""
+        """Codes [n, features] of the sites of some texts, which begin at `starts`; where int [3, n]. A text may have
+        none."""
         if not len(self.value) or not len(code):
             return
         parts = np.split(np.arange(len(code)), starts[1:])

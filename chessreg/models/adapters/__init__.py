@@ -1,4 +1,7 @@
-"""Adapters: one file an architecture, found by its name. A new one registers itself in a file imported here."""
+"""Adapters: one file an architecture, found by its name. A new one is a file here that registers itself."""
+
+import importlib
+import pkgutil
 
 from chessreg.models.adapters.base import ADAPTERS, Network
 from chessreg.models.adapters.bridge import Bridged
@@ -7,6 +10,10 @@ from chessreg.models.adapters.gpt2 import GPT2
 from chessreg.models.adapters.llama import Llama
 
 __all__ = ["ADAPTERS", "GPT2", "Bridged", "FenEncoder", "Llama", "Network", "adapter"]
+
+
+for _file in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_file.name}")
 
 
 def adapter(architecture: str) -> type[Network]:
