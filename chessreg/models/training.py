@@ -420,11 +420,15 @@ class Trainer:
             "curve": [asdict(point) for point in self.curve],
         }
         aside = self.state_path.with_suffix(".tmp")
-        with aside.open("wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())  # a power cut leaves the old one or the new one too
-        os.replace(aside, self.state_path)
+        try:
+            with aside.open("wb") as file:
+                torch.save(state, file)
+                file.flush()
+                os.fsync(file.fileno())  # a power cut leaves the old one or the new one too
+            os.replace(aside, self.state_path)
+        except BaseException:  # a full disk gets its space back
+            aside.unlink(missing_ok=True)
+            raise
 
     def load(self) -> None:
         """Raises ChessregError for a state that is damaged, or of another training."""

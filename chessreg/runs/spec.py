@@ -394,7 +394,10 @@ def build(model: type[Any], values: dict[str, Any]) -> Any:
     try:
         return model(**values)
     except ValidationError as error:
-        complaints = [f"{flag_at(e['loc'])}: {complaint_of(e)}" for e in error.errors(include_url=False)]
+        complaints = [
+            f"{flag_at(e['loc'])}: {complaint_of(e)}" if e["loc"] else complaint_of(e)  # of no setting alone
+            for e in error.errors(include_url=False)
+        ]
         listed = "; ".join(dict.fromkeys(complaints[:COMPLAINTS]))
         more = f"; and {len(complaints) - COMPLAINTS:,} more" if len(complaints) > COMPLAINTS else ""
         raise BadInputError(listed + more, "add --help to see every setting") from error

@@ -76,6 +76,8 @@ def broken(folder, what):
         return saved(folder, "to_color-layer-07-phase-0.safetensors")
     if what == "layer":
         return saved(folder, "to_piece_by_color-phase-0.safetensors")
+    if what == "phase":
+        return saved(folder, "to_piece_by_color/layer-07/phase-7/model.safetensors")
     if what == "missing":
         path = folder / "few-layer-07.safetensors"
         save_file({square: np.zeros((13, 8), np.float32)}, path)
@@ -96,6 +98,7 @@ def broken(folder, what):
         ("cut", "model.safetensors is damaged"),
         ("name", "has 13 classes, which are not those of to_color"),
         ("layer", "does not say its layer"),
+        ("phase", r"phase-7/model.safetensors: there is no phase 7"),
         ("missing", r"holds no submodules\.0\.weight, but submodules\.5\.weight \[13, 8\]"),
         ("nan", "holds NaN or infinite values"),
         ("shape", r"the shape of its weights is \[13, 8\] and \[13, 9\]"),

@@ -11,6 +11,7 @@ from sqlalchemy import func, select
 from chessreg.cli.root import run_command_line
 from chessreg.errors import BadInputError
 from chessreg.papers import find
+from chessreg.papers.davis.expectations import best_site
 from chessreg.papers.davis.matches import length
 from chessreg.papers.expected import TITLE
 from chessreg.papers.plan import SIZES, Request, ordered, replaced
@@ -188,6 +189,22 @@ def test_other_models_are_rows_of_table_2(world_session, world, capsys):
     ):
         assert run_command_line([*place, *words, "--dataset", "sample", "--size", "small", "--dry-run"]) != 0
         assert said in capsys.readouterr().err
+
+
+def test_the_best_site_is_chosen_on_validation_games_and_reported_on_test_games():
+    made = {  # points above the control: on validation games, and on test games
+        "blocks.0.hook_resid_post": (9.0, 5.0),
+        "ln_final.hook_out": (6.0, 10.0),
+    }
+    rows = [
+        {"phase": 1, "positions": "white-destinations", "hook_point": point, "split": split, "twins": 3,
+         "minus_untrained": value, "minus_untrained_low": value - 1, "minus_untrained_high": value + 1}
+        for point, values in made.items() for split, value in zip(("validation", "test"), values, strict=True)
+    ]  # fmt: skip
+    [found] = best_site(rows, None)
+    assert (found.what, found.value, found.outcome, found.row) == (
+        "white-destinations, blocks.0.hook_resid_post, 3 twins", 5.0, "missed", 2,
+    )  # fmt: skip
 
 
 # -- the whole small paper ------------------------------------------------------------------------------------------

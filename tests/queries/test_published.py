@@ -300,6 +300,16 @@ def test_the_papers_layer_6_is_our_layer_5(database, make):
     assert table_1["Table 1", "8 layer randomized", "square"]["ours"] is None
 
 
+def test_one_tag_makes_a_model_davis_own_in_all_his_tables_and_the_reason_names_it():
+    needs = {need for value in values() if value.paper == "Davis 2026" for need in value.needs
+             if "model_tags" in need.holds}  # fmt: skip
+    assert len(needs) == 1
+    assert "tag the checkpoint davis-2026:gpt" in needs.pop().otherwise
+    for paper, month in (("Table 2", "2013-01"), ("Figure 5", "2013-02")):
+        said = [need.otherwise for value in values() if value.table == paper for need in value.needs]
+        assert any(f"tag the dataset davis-2026:{month}" in text for text in said), paper
+
+
 def test_for_reading_numbers_without_ours_are_left_out_and_counted(database, make):
     assert len(with_ours(beside(database, run_query(database, "elo")))) == 45
     play_table_3(make)

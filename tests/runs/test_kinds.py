@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy
+from pydantic import model_validator
 
 from chessreg.errors import BadInputError, NotFoundError, described
 from chessreg.registry import tables
 from chessreg.runs.kind import kind, kinds
+from chessreg.runs.spec import Spec, build
 
 TOY = Path(__file__).parent.parent / "kinds" / "toy_kind.py"
 
@@ -149,6 +151,22 @@ def test_an_error_of_a_users_own_kind_is_told_with_its_name_and_line(tmp_path, s
     assert hint.startswith(f"{path}, line 16")
     assert status == 1
     assert described(ValueError("x"))[1].startswith("this is a fault in chessreg")
+
+
+class Between(Spec):
+    low: int = 0
+    high: int = 1
+
+    @model_validator(mode="after")
+    def _in_order(self):
+        if self.high < self.low:
+            raise ValueError(f"high {self.high} is below low {self.low}")
+        return self
+
+
+def test_what_is_wrong_with_settings_together_is_told_without_the_name_of_an_option():
+    with pytest.raises(BadInputError, match=r"^high 1 is below low 2"):
+        build(Between, {"low": 2})
 
 
 def test_two_threads_that_load_one_file_run_it_once_and_get_one_class(tmp_path):

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from chessreg.errors import BadInputError
 from chessreg.experiments.settings.games import GameBatches, GameSelection
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP
 from chessreg.models.hook_points import PATTERNS, RESID_POST
@@ -45,9 +46,9 @@ class MarkovSpec(GameSelection):
     @model_validator(mode="after")
     def _in_order(self) -> MarkovSpec:
         if self.last_ply < self.first_ply:
-            raise ValueError(f"last_ply {self.last_ply} is before first_ply {self.first_ply}")
+            raise BadInputError(f"--last-ply {self.last_ply} is before --first-ply {self.first_ply}")
         if self.max_members < self.min_members:
-            raise ValueError(f"max_members {self.max_members} is less than min_members {self.min_members}")
+            raise BadInputError(f"--max-members {self.max_members} is less than --min-members {self.min_members}")
         return self
 
 

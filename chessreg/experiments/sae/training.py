@@ -177,11 +177,15 @@ class Trainer:
             "late": self.late.tolist(),
         }
         aside = self.path.with_suffix(".tmp")
-        with aside.open("wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, self.path)
+        try:
+            with aside.open("wb") as file:
+                torch.save(state, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(aside, self.path)
+        except BaseException:  # a full disk gets its space back
+            aside.unlink(missing_ok=True)
+            raise
 
     def load(self) -> None:
         """Raises ChessregError for a state that is damaged."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from chessreg.encodings.uci_square import davis
 from chessreg.errors import BadInputError, first_line
 from chessreg.models.hook_points import LN_FINAL, RESID_POST, RESID_PRE
 from chessreg.models.importers.directions import Origin, ProbeFile
@@ -71,6 +72,8 @@ def read_probe(path: Path, name: str) -> ProbeFile:
     if not np.isfinite(weights).all():
         raise BadInputError(f"{file_name} holds NaN or infinite values")
     index, phase = (re.findall(rf"{word}-(\d{{1,4}})(?!\d)", name) for word in ("layer", "phase"))
+    if phase and int(phase[-1]) >= len(davis.phases):
+        raise BadInputError(f"{file_name}: there is no phase {int(phase[-1])}", "phases are 0 to 5 (Davis 1.3)")
     origin = Origin(
         layer=None,
         label=label,

@@ -33,19 +33,21 @@ def with_scale(row: Row) -> str:
 
 
 def best_site(rows: Sequence[Row], made: Made) -> list[Finding]:
-    """Of each phase the site where the joint probe is furthest above the random-init controls."""
+    """Of each phase the site where on validation games the joint probe is furthest above the random-init controls, and
+    what it is there on test games."""
     least, findings = 8.0, []
-    phases = sorted({row["phase"] for row in rows if row["phase"] is not None})
-    for number in phases:
-        of_phase = [
-            (place, row) for place, row in enumerate(rows, 1)
-            if row["phase"] == number and row["minus_untrained"] is not None and row["split"] == "test"
-        ]  # fmt: skip
-        if of_phase:
-            place, row = max(of_phase, key=lambda pair: pair[1]["minus_untrained"])
-            value, low, high = (row[f"minus_untrained{end}"] for end in ("", "_low", "_high"))
-            what = f"{row['positions']}, {row['hook_point']}, {row['twins']} twins"
-            findings.append(Finding(what, value, low, high, judged(value, low, high, least), place))
+    beside = [(place, row) for place, row in enumerate(rows, 1) if None not in (row["phase"], row["minus_untrained"])]
+    for number in sorted({row["phase"] for _, row in beside}):
+        of_phase = [pair for pair in beside if pair[1]["phase"] == number]
+        chosen = [row for _, row in of_phase if row["split"] == "validation"]
+        if not chosen:
+            continue
+        site = max(chosen, key=lambda row: row["minus_untrained"])["hook_point"]
+        for place, row in of_phase:
+            if row["split"] == "test" and row["hook_point"] == site:
+                value, low, high = (row[f"minus_untrained{end}"] for end in ("", "_low", "_high"))
+                what = f"{row['positions']}, {site}, {row['twins']} twins"
+                findings.append(Finding(what, value, low, high, judged(value, low, high, least), place))
     return findings
 
 

@@ -368,6 +368,23 @@ def test_a_killed_process_is_taken_up_to_the_last_bit(
     assert digests(another, streamed) == digests(opened, streamed)
 
 
+def test_a_state_that_the_disk_has_no_room_for_leaves_the_one_before_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = Trainer(SaeSpec(cache="a", tokens=400), hook_point(0), 8, tmp_path / "sae-0.pt", "cpu")
+    trainer.save()
+    before = trainer.path.read_bytes()
+
+    def full(state: Any, file: Any) -> None:
+        file.write(b"the beginning of a state")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OSError, match="No space left"):
+        trainer.save()
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [before]
+
+
 def test_the_coefficient_that_a_search_says() -> None:
     tried, measured = (1.0, 2.0, 4.0), [80.0, 40.0, 10.0]
     assert coefficient_for(40, tried, measured) == pytest.approx(2.0)
