@@ -299,6 +299,8 @@ def test_states_of_one_position_are_alike_by_their_last_move_first() -> None:
     one = [set(position[(rows["layer"] == block) & ~np.isfinite(apart)].tolist()) for block in BLOCKS]
     assert all(numbers == one[0] for numbers in one)
     assert f"Of the {len(set(position.tolist())):,} positions {len(one[0]):,} are reached by one last move only" in TEXT
+    alike = [rows["centred"][(rows["layer"] == block) & ~np.isfinite(apart)].mean() / 1000 for block in BLOCKS]
+    assert min(alike) > 0.98
     at_first, passes = other_last_moves(0)[0], other_last_moves(3, True)[0]
     assert f"hardly alike at block 0 ({at_first:.3f})" in TEXT
     assert f"at block 3, by {passes:.3f}" in TEXT
@@ -311,7 +313,8 @@ def test_p_of_the_markov_test_is_the_least_there_is_at_every_block() -> None:
     tests = table("markov_tests")
     assert tests["at_least"].tolist() == [0] * 2 * len(BLOCKS)
     assert tests["p"] == pytest.approx(1 / (1 + tests["resamples"]))
-    assert f"{len(BLOCKS) * tests['p'].max():.3f} after Holm's correction" in TEXT
+    over_blocks, over_sites = (f"{number * tests['p'].max():.3f}" for number in (len(BLOCKS), len(BLOCKS) + 2))
+    assert f"{over_blocks} after Holm's correction over the blocks, {over_sites} over all ten sites" in TEXT
 
 
 @pytest.mark.parametrize(("phase", "block"), list(zip(PHASES, (0, 7, 0, 7), strict=True)))
@@ -319,6 +322,25 @@ def test_the_sites_beside_a_control_are_those_that_are_named(phase: str, block: 
     rows = table("controls")
     for which, site in (("best", "ln_final.hook_out"), ("furthest", f"blocks.{block}.hook_resid_post")):
         assert set(rows["hook_point"][(rows["phase"] == phase) & rows[which]].tolist()) == {site}
+
+
+def test_the_board_is_read_worse_where_an_origin_was_read_than_one_square_can_explain() -> None:
+    """A label that differs in one square of 64 moves the accuracy by no more than that square."""
+    rows = table("controls")
+    read = {}
+    for untrained in (False, True):
+        for phase in PHASES:
+            there = (rows["phase"] == phase) & rows["best"] & (rows["untrained"] == untrained)
+            games, n, right = rows["game"][there], rows["n"][there], rows["correct"][there]
+            assert len(set(games.tolist())) == len(games)  # one control
+            read[untrained, phase] = 100 * right.sum() / n.sum()
+    origins, ends = ([read[False, phase] for phase in PHASES[start::2]] for start in (0, 1))
+    assert max(origins) + 100 / 64 < min(ends)
+    assert f"{ends[0]:.1f} % and {ends[1]:.1f} % of the squares are read where a move ends" in TEXT
+    assert f"{origins[0]:.1f} % and {origins[1]:.1f} % where an origin was read" in TEXT
+    assert {round(read[True, phase]) for phase in PHASES} == {77}
+    assert "off the control 77 % at all four" in TEXT
+    assert f"worth {100 / 64:.1f} points at most" in TEXT
 
 
 def test_probes_of_latents_lose_least_at_block_0() -> None:
