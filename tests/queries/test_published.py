@@ -130,6 +130,35 @@ def test_another_model_engine_or_limit_is_shown_but_not_compared(database, make,
     assert line["comparison"] == f"not comparable: {reason}"
 
 
+@pytest.mark.parametrize(
+    ("protocol", "mask", "reason"),
+    [
+        ({}, "all", None),
+        ({"policy": "retry:3"}, "all", "policy retry:3, the paper's five tries, the first at temperature 0.001"),
+        (
+            {"detail": {"temperatures": [1.0] * 5}},
+            "all",
+            "policy retry:5 (temperature 1.0), the paper's five tries, the first at temperature 0.001",
+        ),
+        ({"move_limit": 40}, "all", "40 moves at most, the paper's 90"),
+        ({}, "last", "edited tokens last, the paper's all"),
+    ],
+)
+def test_a_match_by_other_rules_is_not_compared(database, make, protocol, mask, reason):
+    checkpoint = make.checkpoint("paper", d_model=512, heads=8)
+    make.say("checkpoint", checkpoint.id, "tag", "karvonen-2024:8-layer")
+    edit = make.intervention(checkpoint, layers=(3, 4, 5, 6), scale=0.1, token_mask=mask)
+    limit = protocol.pop("move_limit", 90)
+    run = make.play(
+        checkpoint, [{"result": "1-0"}, {"result": "0-1"}], intervention=edit, opening="standard", version="16",
+        limit="nodes=100000", **protocol,
+    )  # fmt: skip
+    with database.write() as sql:
+        sql.get(tables.Match, (run.id, 0)).move_limit = limit
+    line = published(database, "elo")["Table 3", "8 layer standard", "positive"]
+    assert line["comparison"] == (f"not comparable: {reason}" if reason else "comparable")
+
+
 def dataset_of(make, run, tag):
     digest = digest_of(tag)
     artefact = tables.Artefact(digest=digest, kind="dataset", bytes=1, state="complete", created_at=run.created_at)
@@ -258,13 +287,18 @@ def test_the_papers_own_board_edits_lack_nothing_but_states(database, make, laye
     assert said["not comparable: 1 states, the paper's 5000"] == len(planned) / 2 == sum(said[text] for text in blank)
 
 
+TABLE_4 = {
+    "learning_rate": 0.001, "weight_decay": 0.01, "beta1": 0.9, "beta2": 0.99, "epochs": 5, "schedule": "constant",
+    "normalise": False,
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(("games", "fitted"), [(10_001, True), (9_899, False)])
 def test_probes_fitted_on_as_many_games_within_one_percent_are_the_papers(database, make, games, fitted):
     checkpoint = make.checkpoint("paper", d_model=512, heads=8)
     make.say("checkpoint", checkpoint.id, "tag", "karvonen-2024:8-layer")
-    spec = {"learning_rate": 0.001, "weight_decay": 0.01, "beta1": 0.9, "beta2": 0.99, "epochs": 5}
-    scores = {(5, "test"): [(64, 64)], (5, "validation"): [(64, 64)]}
-    run = make.probe(checkpoint, scores, layers=(5,), spec=spec)
+    scores = {(5, "test"): [(2112, 2112)], (5, "validation"): [(2112, 2112)]}
+    run = make.probe(checkpoint, scores, layers=(5,), spec=TABLE_4)
     with database.write() as sql:
         sql.get(tables.Probe, (run.id, 0)).train_games = games
     dataset_of(make, run, "karvonen-2024:lichess")
@@ -287,6 +321,46 @@ def test_settings_of_another_fit_differ_and_its_accuracy_is_not_compared(databas
     assert "1 of 6 settings are the same as the paper's" in result.notes
     table_1 = published(database, "karvonen table 1")["Table 1", "8 layer trained", "square"]["comparison"]
     assert "not fitted as in Table 4 (learning rate 0.01, epochs unknown)" in table_1
+
+
+@pytest.mark.parametrize(
+    ("label", "positions", "strata", "spec", "reason"),
+    [
+        ("piece", 33, None, {}, ""),
+        ("piece", 22, None, {}, "; 22.0 positions a game, the paper's 33"),
+        (
+            "piece",
+            33,
+            None,
+            {"schedule": "linear"},
+            "; not fitted as in Table 4 (learning rate 0.001 linear, epochs 5.0)",
+        ),
+        ("skill", 8, "pooled", {}, ""),
+        ("skill", 8, "within", {}, "; classes of skill within, the paper's pooled"),
+        ("skill", 33, "pooled", {}, "; 33.0 positions a game, the paper's 8"),
+    ],
+)
+def test_probes_of_other_positions_classes_or_steps_are_not_the_papers(
+    database, make, label, positions, strata, spec, reason
+):
+    checkpoint = make.checkpoint("paper", d_model=512, heads=8)
+    make.say("checkpoint", checkpoint.id, "tag", "karvonen-2024:8-layer")
+    n = positions * (64 if label == "piece" else 1)
+    detail = {"skill": {"strata": strata, "edges": {}}} if strata else {}
+    run = make.probe(
+        checkpoint, {(5, "test"): [(n, n)], (5, "validation"): [(n, n)]}, layers=(5,), label=label, detail=detail,
+        spec={**TABLE_4, **spec},
+    )  # fmt: skip
+    with database.write() as sql:
+        sql.get(tables.Probe, (run.id, 0)).train_games = 10_000
+    dataset_of(make, run, "karvonen-2024:lichess")
+    column = {"piece": "square", "skill": "Elo"}[label]
+    for query, cell in (
+        ("karvonen table 1", ("Table 1", "8 layer trained")),
+        ("probe accuracy", ("Figure 3", "8 layer, layer 6")),
+    ):
+        said = published(database, query)[*cell, column]["comparison"].removeprefix("not comparable: ").split("; ")
+        assert set(said) == {"tested on 1 games, the paper's on 10000", *reason.split("; ")[1:]}
 
 
 def test_the_papers_layer_6_is_our_layer_5(database, make):

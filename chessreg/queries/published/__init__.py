@@ -300,7 +300,7 @@ def described(engine: Engine, result: QueryResult) -> pa.Table:
             "checkpoints": """SELECT checkpoint_id, layers, d_model, random_init, tags, parent_id, tokenizer AS encoding
                 FROM checkpoints""",
             # of a vector that is no probe's, the scale at which a sum over eight positions does the same
-            "interventions": f"""SELECT i.intervention_id, i.source, i.scale_rule, i.blank, i.side,
+            "interventions": f"""SELECT i.intervention_id, i.source, i.scale_rule, i.blank, i.side, i.token_mask,
                 layers_text(TRY_CAST(i.layers AS BIGINT[])) AS layers,
                 i.scale * CASE WHEN i.source LIKE 'probe:%' THEN 1 ELSE coalesce(v.summed, {AUTHORS_POSITIONS})
                     / {AUTHORS_POSITIONS} END AS scale
@@ -309,7 +309,11 @@ def described(engine: Engine, result: QueryResult) -> pa.Table:
                                   max(TRY_CAST(json_extract_string(v.detail, '$.positions_summed') AS DOUBLE)) AS summed
                            FROM vector AS v JOIN run AS r ON r.id = v.run_id GROUP BY ALL) AS v
                     ON v.reference = json_extract_string(i.input_references, '$[0]')""",
-            "fits": "SELECT run_id, learning_rate, weight_decay, beta1, beta2, epochs FROM probe_run",
+            "fits": f"""SELECT r.run_id, {", ".join(FIT)}
+                FROM probe_run AS r LEFT JOIN skill_classes AS k ON k.run_id = r.run_id
+                LEFT JOIN (SELECT run_id, max(train_games) AS games FROM probe GROUP BY run_id) AS p
+                    ON p.run_id = r.run_id""",
+            "texts": "SELECT run_id, temperature, king FROM edit_run",
             "data": """SELECT i.run_id, string_agg(DISTINCT w.value, ', ' ORDER BY w.value) AS tags
                 FROM run_input AS i
                 JOIN dataset AS d ON starts_with(i.reference, 'dataset:' || d.identity)
@@ -317,7 +321,8 @@ def described(engine: Engine, result: QueryResult) -> pa.Table:
                 GROUP BY i.run_id""",
         }
     )
-    keys = {"checkpoints": "checkpoint_id", "interventions": "intervention_id", "data": "run_id", "fits": "run_id"}
+    keys = {"checkpoints": "checkpoint_id", "interventions": "intervention_id"}
+    keys |= dict.fromkeys(("fits", "texts", "data"), "run_id")
     by_id = {name: {row[key]: row for row in answer[name].to_pylist()} for name, key in keys.items()}
     added: dict[str, list[Any]] = {name: [] for name in TYPES}
     for place, row in enumerate(result.rows):
@@ -326,6 +331,7 @@ def described(engine: Engine, result: QueryResult) -> pa.Table:
         edit = by_id["interventions"].get(row.get("intervention_id"), {})
         data = by_id["data"].get(row.get("run_id"), {})
         fit = by_id["fits"].get(row.get("run_id"), {})
+        texts = by_id["texts"].get(row.get("run_id"), {})
         for name, column in (
             ("place", place),
             ("model_layers", model.get("layers")),
@@ -339,7 +345,11 @@ def described(engine: Engine, result: QueryResult) -> pa.Table:
             ("edit_blank", edit.get("blank")),
             ("edit_side", edit.get("side")),
             ("edit_layers", edit.get("layers")),
+            ("edit_tokens", edit.get("token_mask")),
+            ("edit_temperature", texts.get("temperature")),
+            ("edit_king", texts.get("king")),
             ("data_tags", data.get("tags")),
+            ("predictions_a_game", predictions_a_game(row)),
             *((f"fit_{name}", fit.get(name)) for name in FIT),
         ):
             added[name].append(column)
@@ -349,7 +359,18 @@ def described(engine: Engine, result: QueryResult) -> pa.Table:
     return table
 
 
-FIT = ("learning_rate", "weight_decay", "beta1", "beta2", "epochs")
+def predictions_a_game(row: dict[str, Any]) -> float | None:
+    """Squares, or positions, of each game that a row's probes were scored on; None: it is no row of probes."""
+    games = row.get("n_games")
+    return row["n"] / games / row.get("seeds", 1) if games and "n" in row else None
+
+
+FIT = {
+    **dict.fromkeys(("learning_rate", "weight_decay", "beta1", "beta2", "epochs", "games"), "float64"),
+    "schedule": "string",
+    "normalise": "bool_",
+    "strata": "string",
+}
 TYPES = {
     "place": "int64",
     "model_layers": "int64",
@@ -363,8 +384,12 @@ TYPES = {
     "edit_blank": "float64",
     "edit_side": "string",
     "edit_layers": "string",
+    "edit_tokens": "string",
+    "edit_temperature": "float64",
+    "edit_king": "string",
     "data_tags": "string",
-    **{f"fit_{name}": "float64" for name in FIT},
+    "predictions_a_game": "float64",
+    **{f"fit_{name}": kind for name, kind in FIT.items()},
 }
 
 
