@@ -316,6 +316,18 @@ def test_why_board_probes_miss_their_goal(name, thirds, fit):
     assert says(f"| {name} | {shares[0]:.1f} | {shares[1]:.1f} | {shares[2]:.2f} [{low:.2f}, {high:.2f}] |")
 
 
+def test_neither_more_games_nor_more_epochs_are_why():
+    def beyond(**fit: float) -> float:
+        model, control = (squares(untrained, (0, 1, 2), **fit).sum(0) for untrained in (False, True))
+        return float(100 * (model[0] - control[0]) / model[1])
+
+    half, thrice = beyond(held_out=0.55) - beyond(), beyond(epochs=15) - beyond()
+    assert says(f"with half of the games the difference is {half:.2f} more, with thrice the epochs {-thrice:.2f} less.")
+    late, before = ([squares(untrained, (third,))[:, 0].sum() for untrained in (False, True)] for third in (2, 1))
+    assert late[0] < before[0]  # of the model
+    assert late[1] > before[1]  # of its control
+
+
 @pytest.mark.parametrize(
     ("name", "probe", "untrained"),
     [
