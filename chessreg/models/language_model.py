@@ -225,7 +225,7 @@ class LanguageModel:
             picked[name] = residual[at]
 
         def end(block: Any, arguments: tuple[Any, ...]) -> None:
-            picked[last] = block.at_places(arguments[0], *at)
+            picked[last] = block.at_places(arguments[0], *at, self.network.attention == "causal")
             raise _Reached
 
         block = points[last]

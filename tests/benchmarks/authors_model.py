@@ -1,8 +1,9 @@
 """The network as Karvonen's scripts run it, for the benchmarks' stand-ins: what TransformerLens 1.10 does for a pass,
 with our weights. Written anew from what it computes (specification 2.2 and 9.1).
 
-Norms are folded into the matrices that read, heads are apart, there is no key-value cache, and every pass is of the
-whole text; a pass with a cache keeps every activation of every layer, attention patterns too. Where it differs from
+Norms are folded into the matrices that read, heads are apart, every product has its bias (zero, as the models have
+none), the attention pattern is looked through for what is no number, there is no key-value cache, and every pass is of
+the whole text; a pass with a cache keeps every activation of every layer, attention patterns too. Where it differs from
 his: no checks of shapes and types at run time, and no hooks where none edits, so it is if anything faster than his.
 """
 
@@ -27,21 +28,26 @@ class FoldedBlock:
         self.qkv = [part.view(heads, -1, width).mT.contiguous() for part in reads.split(width)]
         self.out = block.attn.c_proj.weight.T.reshape(heads, -1, width).contiguous()
         self.to_mlp, self.from_mlp = (mlp.c_fc.weight * block.ln_2.weight).T.contiguous(), mlp.c_proj.weight.T
+        self.no_bias = {size: torch.zeros(size) for size in (width // heads, width, self.to_mlp.shape[1])}
 
     def run(self, residual: Tensor, later: Tensor, kept: list[Tensor]) -> Tensor:
         normal = normalised(residual, kept)
-        q, k, v = (torch.einsum("bpd,hde->bphe", normal, matrix) for matrix in self.qkv)
+        q, k, v = (self.biased(torch.einsum("bpd,hde->bphe", normal, matrix)) for matrix in self.qkv)
         scores = torch.einsum("bqhe,bkhe->bhqk", q, k) / q.shape[-1] ** 0.5
         scores = torch.where(later, -torch.inf, scores)
         pattern = scores.softmax(-1)
+        pattern = torch.where(pattern.isnan(), torch.zeros_like(pattern), pattern)
         mixed = torch.einsum("bkhe,bhqk->bqhe", v, pattern)
-        written = torch.einsum("bqhe,hed->bqd", mixed, self.out)
+        written = self.biased(torch.einsum("bqhe,hed->bqd", mixed, self.out))
         middle = residual + written
-        before = normalised(middle, kept) @ self.to_mlp
+        before = self.biased(normalised(middle, kept) @ self.to_mlp)
         after = torch.nn.functional.gelu(before)
-        from_mlp = after @ self.from_mlp
+        from_mlp = self.biased(after @ self.from_mlp)
         kept += [q, k, v, scores, pattern, mixed, written, middle, before, after, from_mlp]
         return middle + from_mlp
+
+    def biased(self, product: Tensor) -> Tensor:
+        return product + self.no_bias[product.shape[-1]]
 
 
 def normalised(residual: Tensor, kept: list[Tensor]) -> Tensor:

@@ -198,6 +198,20 @@ def test_other_architectures_are_imported_edited_and_saved(kind: str, tmp_path: 
 
 
 @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
+@pytest.mark.parametrize(
+    "places", [[(0, 76), (2, 3), (2, 40), (0, 9), (2, 0)], [(row, n) for n in range(60) for row in (1, 0)]]
+)
+def test_the_last_block_at_some_places_gives_what_the_whole_pass_does(
+    attention: str, places: list[tuple[int, int]]
+) -> None:
+    model, (row, token) = fen_encoder(attention), torch.tensor(places).T
+    tokens = torch.randint(31, (3, 77), generator=torch.Generator().manual_seed(0))
+    name = f"blocks.{model.n_layers - 1}.hook_resid_post"
+    found = model.activations_at(tokens, [name], row, token)[name]
+    torch.testing.assert_close(found, model.activations(tokens, [name])[name][row, token], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("attention", ["causal", "bidirectional"])
 @pytest.mark.parametrize("embedding", ["own", "tied"])
 def test_a_fen_encoder_is_saved_edited_and_asked(attention: str, embedding: str, tmp_path: Path) -> None:
     model = fen_encoder(attention, embedding)

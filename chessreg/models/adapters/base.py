@@ -30,7 +30,8 @@ class Network(nn.Module, ABC):
 
     `blocks` are modules whose output is the residual stream [batch, length, d_model] after that layer; a forward hook
     on one sees and may replace it. `hidden` then `unembed` is the whole pass. A block may have `at_places(residual,
-    row, token)`: its output [n, d_model] at these places of the residual stream before it, for less than the whole.
+    row, token, causal)`: its output [n, d_model] at these places of the residual stream before it, for less than the
+    whole.
     """
 
     architecture: ClassVar[str]
