@@ -173,7 +173,7 @@ class ChessregApp(App[Exception | None]):
         self.place_shown = " · ".join(filter(None, [show.place(place), "read only" if read_only else ""]))
         self.since, self.since_told = last_time(self.remembered)
         self.writes = Writes()
-        self.followed: set[UUID] = set()  # jobs whose end is told
+        self.followed: set[UUID] = set()  # jobs whose end is announced
         self.notices: deque[Notice] = deque(maxlen=NOTICES)
         self.version: str | None = None
         self.lost = False
@@ -322,15 +322,15 @@ class ChessregApp(App[Exception | None]):
         self.notify(f"{state}: {show.done(row)} units", title=name, severity=severity)
         self.bell()
         if self._driver is not None and not self.is_web:
-            told = "".join(c for c in f"chessreg: {name} {state}" if c.isprintable())
-            self._driver.write(f"\x1b]9;{told}\x07")
+            notice = "".join(c for c in f"chessreg: {name} {state}" if c.isprintable())
+            self._driver.write(f"\x1b]9;{notice}\x07")
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
-    def write(self, what: str, function: Callable[[SqlSession], Any], told: Callable[[Any], str]) -> None:
-        """Write `function(sql)` in a transaction of its own, after what was asked for before. While the registry cannot
-        be written it is held, and tried again every 2 s. `told` says of the answer what was done to `what`."""
-        self.writes.add(Write(what, function, told))
+    def write(self, what: str, function: Callable[[SqlSession], Any], message: Callable[[Any], str]) -> None:
+        """Write `function(sql)` in a transaction of its own, after the changes before it. While the registry cannot be
+        written it is held, and tried again every 2 s. `message(answer)` is then shown under the title `what`."""
+        self.writes.add(Write(what, function, message))
         self.write_on()
 
     @work(group="write")
@@ -357,7 +357,7 @@ class ChessregApp(App[Exception | None]):
                         self.trouble(self.top_screen, error)
                     continue
                 self.writes.drop(first)
-                self.notify(first.told(answer), title=first.what)
+                self.notify(first.message(answer), title=first.what)
                 if self.top_screen is not None:
                     self.top_screen.load()
         finally:
@@ -392,11 +392,11 @@ class ChessregApp(App[Exception | None]):
         message, hint, _ = described(error)
         self.lost = self.lost or isinstance(error, RegistryError)
         again = "; asked again every 2 s" if isinstance(error, RegistryError) else ""
-        told = message + (f" ({hint}{again})" if hint else again)
-        if not self.notices or self.notices[-1].message != told:
-            self.notices.append(Notice(datetime.now(UTC), "", told, "error"))
+        full = message + (f" ({hint}{again})" if hint else again)
+        if not self.notices or self.notices[-1].message != full:
+            self.notices.append(Notice(datetime.now(UTC), "", full, "error"))
         for banner in screen.query(Banner):
-            banner.set_message(told, wrong=True)
+            banner.set_message(full, wrong=True)
 
     def all_well(self, screen: AppScreen) -> None:
         self.lost = False
@@ -513,7 +513,7 @@ class ChessregApp(App[Exception | None]):
     @work(group="command")
     async def run_command(self, words: Sequence[str], exact: Sequence[str] = (), doing: str = "doing it",
                           done: str = "done") -> None:  # fmt: skip
-        """Run a command of chessreg on this registry, in a process of its own; what it says last is told. `words` are
+        """Run a command of chessreg on this registry, in a process of its own; its last line is shown. `words` are
         shown, `exact` are run, where a person would write it otherwise. Every key works meanwhile."""
         if self.read_only:
             self.notify("nothing is changed with --read-only", severity="warning")
@@ -522,11 +522,11 @@ class ChessregApp(App[Exception | None]):
             return
         self.notify(shlex.join(["chessreg", *words]), title=doing)
         status, out, err = await self.model.run_command(exact or words)
-        said = [line for line in err.splitlines() if line.strip()]
+        errors = [line for line in err.splitlines() if line.strip()]
         if status:
-            self.notify(said[-1] if said else f"exit status {status}", title=f"not {done}", severity="error")
+            self.notify(errors[-1] if errors else f"exit status {status}", title=f"not {done}", severity="error")
         else:
-            printed = out.strip().splitlines() or said
+            printed = out.strip().splitlines() or errors
             self.notify(printed[-1] if printed else "", title=done)
             if self.top_screen is not None:
                 self.top_screen.load()

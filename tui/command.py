@@ -52,7 +52,7 @@ def tui(
     if web:
         from tui.web import serve
 
-        home.database()  # said here, not by every page
+        home.database()  # an error is reported here, not by every page
         home.close()
         options = [*([] if write else ["--read-only"]), *(["--ascii"] if letters else [])]
         serve(place.url, store_path, options, host, port)

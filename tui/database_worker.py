@@ -1,4 +1,4 @@
-"""The database worker: the only way from the screens to the registry. What is asked runs on threads of its own.
+"""The database worker: the only way from the screens to the registry. It runs functions on threads of its own.
 
 The event loop never waits for a database, so that every key is answered while one hangs. The threads are daemons: a
 call that never returns does not keep the program from ending either.
@@ -23,7 +23,7 @@ THREADS = 4
 
 
 class OnEventLoopError(RuntimeError):
-    """The registry was asked on the thread that draws: a fault in the program."""
+    """The registry was used on the thread that draws: a fault in the program."""
 
 
 def require_off_loop() -> None:
@@ -32,12 +32,12 @@ def require_off_loop() -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise OnEventLoopError("the registry was asked on the event loop; ask the database worker")
+    raise OnEventLoopError("the registry was used on the event loop; use the database worker")
 
 
 @dataclass(eq=False)
 class Call:
-    """Something asked for: what it is in words, and since when it has been waited for."""
+    """A pending call: what it does, as a text, and since when it has been waited for."""
 
     what: str
     function: Callable[[Session], Any]
@@ -57,7 +57,7 @@ class DatabaseWorker:
     """Threads with one open registry between them, which is opened by the first call.
 
     `opener` opens it; when that fails the call fails, and the next one tries again. `answered` is called on the event
-    loop after every answer: what waited may now be told otherwise.
+    loop after every answer, as the text about pending calls may change.
     """
 
     def __init__(

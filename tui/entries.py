@@ -67,7 +67,7 @@ def warm_up() -> threading.Thread:
 
 
 def read() -> None:
-    """A module that cannot be imported is told by the screen that needs it."""
+    """A module that cannot be imported is reported by the screen that needs it."""
     for name in (
         *(f"tui.screens.{module.name}" for module in iter_modules(import_module("tui.screens").__path__)),
         *LATER,

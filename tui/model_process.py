@@ -1,7 +1,7 @@
 """The lab's model, in a process of its own: the event loop and the database worker never wait for it.
 
-One question is at work at a time. Of those that wait only the newest is asked: who holds a key down sees its end.
-"""
+One question is at work at a time. Of those that wait only the newest is answered, so that a key held down does not
+queue work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The registry as the screens have it: open off the event loop only, and unwritten when that was asked for."""
+"""The registry as the screens have it: open off the event loop only, and never written with --read-only."""
 
 from __future__ import annotations
 

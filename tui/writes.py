@@ -1,4 +1,4 @@
-"""Changes on their way to the registry: one after the other, held while it cannot be written; and what was told."""
+"""Changes on their way to the registry: one after the other, held while it cannot be written; and past messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Write:
 
     what: str
     function: Callable[[SqlSession], Any]
-    told: Callable[[Any], str]
+    message: Callable[[Any], str]  # of the function's answer
     error: str = ""  # why it was not written when it was last tried
     dropped: bool = False
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -65,7 +65,7 @@ class Writes:
 
 
 class Notice(NamedTuple):
-    """What was told, and when."""
+    """A message that was shown, and when."""
 
     at: datetime
     title: str

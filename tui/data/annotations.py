@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 def annotated(sql: SqlSession, noun: str, word: str, ids: Sequence[UUID]) -> set[UUID]:
-    """Those of these of which a word is said now."""
+    """Those of these targets that have an annotation with this word now."""
     now = names.NOW.c
     wanted = now.noun == noun, now.word == tables.Word(word).value, now.target.in_([id.hex for id in ids])
     return {UUID(hex=target) for target in sql.scalars(select(now.target).where(*wanted))}
 
 
 def toggle(sql: SqlSession, noun: str, ids: Sequence[UUID], word: str) -> bool:
-    """Say a word without a text (star, pin, archive) of all these, or take it back when it is said of all already.
+    """Add an annotation without a text (star, pin, archive) to all of these, or remove it if all of them have it.
 
-    Returns whether it is said of them now.
+    Returns whether they have it now.
     """
     have = annotated(sql, noun, word, ids)
     missing = [id for id in ids if id not in have]

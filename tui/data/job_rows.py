@@ -131,14 +131,14 @@ def counts(session: Session) -> dict[str, int]:
 
 
 class JobView(NamedTuple):
-    """A job beside the others of its run in this launch, in full. `said`: of one that failed, the line of its log that
-    says why."""
+    """A job beside the others of its run in this launch, in full. `reason`: of one that failed, the line of
+    its log with the error."""
 
     job: dict[str, Any]
     shards: Sequence[Row]
     log: Path | None
     why_no_log: str
-    said: str = ""
+    reason: str = ""
     results: tuple[str, Pages, Sequence[Row]] | None = None  # first result table of its run that has rows
 
 
@@ -329,7 +329,7 @@ def answers(session: Session, run_ids: Sequence[UUID]) -> dict[UUID, Row | None]
 
 
 def loads(session: Session) -> Sequence[Row]:
-    """The machines on which something runs, with their load as they told it last."""
+    """The machines on which something runs, with the load that they reported last."""
     with session.database.read() as sql:
         return [row for row in read.machines(sql) if row["load"] is not None]
 

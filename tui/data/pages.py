@@ -133,8 +133,8 @@ def stretches(
 ) -> Iterator[KeysetPages | None]:
     """The rows of one table that fit, in the order of a unique key, for JoinedPages. The first source looks at a
     sixteenth of STRETCH rows, which is enough where many fit, later ones at up to eight times STRETCH, as a condition
-    may cost something each time that it is asked; there is a pause for every STRETCH rows. They are cut by `cut`: the
-    key, or the columns that it begins with."""
+    may cost something each time that it is computed; there is a pause for every STRETCH rows. They are cut by `cut`:
+    the key, or the columns that it begins with."""
     cut, size, looked = tuple(cut or key), max(1, JoinedPages.STRETCH // 16), 0
     order = [column.desc() if descending else column.asc() for column in cut]
     whole, begin = tuple_(*cut), list[ColumnElement[bool]]()

@@ -126,7 +126,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Question:
-    """A query of the catalogue and how it is asked. `scope` has the words of the scope bar."""
+    """A query of the catalogue with its options. `scope` has the words of the scope bar."""
 
     entry: Entry
     scope: str = ""
@@ -140,7 +140,7 @@ class Question:
 
     @property
     def options(self) -> str:
-        """How it is asked on the command line, with a blank before each option."""
+        """Its options on the command line, with a blank before each."""
         partial = " --partial" if self.partial and "--partial" not in as_options(self.scope) else ""
         scoring = f" --scoring {self.scoring}" if self.scoring != "paper" else ""
         return as_options(self.scope) + partial + scoring
@@ -318,8 +318,8 @@ def ask(session: Session, text: str) -> Answer:
 
 def as_sql(name: str, heading: str) -> str:
     """A column by its name in SQL, which may be typed again, and what is read beside it where that says more."""
-    said = heading.removeprefix(name.replace("_", " ")).strip()
-    return f"{name} [{said}]" if said else name
+    unit = heading.removeprefix(name.replace("_", " ")).strip()
+    return f"{name} [{unit}]" if unit else name
 
 
 def names(session: Session) -> Names:

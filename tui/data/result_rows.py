@@ -441,7 +441,7 @@ class DatasetPages:
         which take long: `moves:` looks there."""
         for term in terms(view.text):
             if term.field:
-                view.fields(term.field)  # one that there is not is told before anything is read
+                view.fields(term.field)  # an unknown one is refused before anything is read
         if not view.sort:
             return JoinedPages(self._fitting(view), self.narrowed)
         places, keys = [], []
@@ -472,7 +472,7 @@ def fitting_places(column: ColumnReader, view: View) -> np.ndarray:
 
 
 class ColumnReader:
-    """The columns of some rows of a dataset as the list of games calls them, read when they are asked for."""
+    """The columns of some rows of a dataset as the list of games calls them, read lazily."""
 
     def __init__(self, games: DatasetFile, name: str, some: range | None = None) -> None:
         """`some`: one of the file's `stretches`; without it all rows."""

@@ -133,10 +133,10 @@ def fits(row: Mapping[str, Any], view: View) -> bool:
 def holds(column: Column, row: Mapping[str, Any], term: Term) -> bool:
     value, text = row.get(column.field), column.of(row)
     if isinstance(value, (bool, int, float)):
-        told = column.text is not None and term.sign in ":=" and COMPARE[term.sign](text.lower(), term.value.lower())
+        matches = column.text is not None and term.sign in ":=" and COMPARE[term.sign](text.lower(), term.value.lower())
         if isinstance(value, bool):
-            return told or value is term.truth
-        return told if term.number is None else bool(COMPARE[term.sign](value, term.number))
+            return matches or value is term.truth
+        return matches if term.number is None else bool(COMPARE[term.sign](value, term.number))
     number = as_number(text if value is None else value)
     both = number is not None and term.number is not None
     if term.sign == ":":

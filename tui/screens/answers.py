@@ -214,7 +214,7 @@ class AnswerScreen(ResultScreen, ScopedScreen):
 
     @property
     def scoped_question(self) -> Question:
-        """The question, in the scope that all queries are asked in."""
+        """The question, in the scope of all queries."""
         return replace(self.question, scope=self.scope)
 
     def show(self, answer: Answer, rows: list[Row], question: Question, keep: bool = False) -> None:

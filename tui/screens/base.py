@@ -186,7 +186,7 @@ class AppScreen(Screen[None]):
         """
         try:
             answer = await self.app.database.ask(what, function)
-        except Exception as error:  # told like on the command line, a fault of ours too: the rest goes on working
+        except Exception as error:  # shown as on the command line, also a fault of ours: the rest goes on working
             self.require_shown()
             self.log.error(error)
             self.app.trouble(self, error)

@@ -70,8 +70,8 @@ class DrawingScreen(AppScreen):
             return
         text = self.pgn if format == "pgn" else frame.lichess if format == "lichess" else frame.whole_fen
         unknown = format != "pgn" and not frame.position
-        told = text.strip().splitlines()[-1]
-        self.app.copy(text, f"{told}\nwho is to move is not known: as if it were White" if unknown else told)
+        line = text.strip().splitlines()[-1]
+        self.app.copy(text, f"{line}\nwho is to move is not known: as if it were White" if unknown else line)
 
     def on_squares_clicked(self, event: Squares.Clicked) -> None:
         pane = event.squares.parent
@@ -258,11 +258,11 @@ class FourBoardsScreen(DrawingScreen):
 
     def legend_line(self, panes: Sequence[str]) -> Text:
         """The signs and colours in use on any of the boards, each once."""
-        line, told = Text(), set[str]()
+        line, listed = Text(), set[str]()
         for name in panes:
             for sign, meaning in self.query_one(f"#{name}", BoardPane).squares.signs():
-                if meaning not in told:
-                    told.add(meaning)
+                if meaning not in listed:
+                    listed.add(meaning)
                     line.append(" · " if line.plain else "").append_text(sign).append(f" {meaning}")
         if self.answer is not None and self.answer.clean.moves_modified:
             words, wide = "=  legal on the target too", self.app.size.width - 2
@@ -342,7 +342,7 @@ class FourBoardsScreen(DrawingScreen):
         self.draw()
 
 
-LEAST = 0.001  # probabilities below are not told
+LEAST = 0.001  # lower probabilities are not shown
 
 
 def begins_line(answer: Answer) -> str:

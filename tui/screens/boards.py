@@ -371,7 +371,7 @@ class BoardScreen(DrawingScreen):
         bar.letters = strip.letters = glyphs == "letters"
 
     def square_lines(self) -> list[str]:
-        """What is told of the square that was clicked: what it holds, and the plies of a game that touch it."""
+        """The lines about the square that was clicked: what it holds, and the plies of a game that touch it."""
         if self.picked is None or self.boards is None:
             return []
         views = self.boards.views

@@ -1,4 +1,4 @@
-"""One line to type, asked for in a box."""
+"""One line to type, in a dialog box."""
 
 from __future__ import annotations
 

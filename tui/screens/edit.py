@@ -1,4 +1,4 @@
-"""A state of an edit run: what the edit does to the model's board there, stored or asked of the model."""
+"""A state of an edit run: what the edit does to the model's board there, stored, or computed by the model."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class StateScreen(DrawingScreen):
         self.crumb = f"{row.get('run', 'edit')} {row.get('unit', '')}".strip()
 
     async def read(self) -> EditedState | None:
-        """The state of the row under the condition. None: an error was told, or another screen shows this one."""
+        """The state of the row under the condition. None: an error was shown, or another screen shows this one."""
         from tui.data.board_views import edited_state
 
         row, condition = self.row, self.condition

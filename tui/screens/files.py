@@ -102,8 +102,8 @@ class FilesScreen(AppScreen):
             self.take(event.row["path"])
 
     def take(self, path: Path) -> None:
-        """Not awaited: a screen that waits in a handler of its own for its own end waits for ever. What is asked next
-        is asked by the app: the answer to a screen that is gone would reach nobody."""
+        """Not awaited: a screen that waits in a handler of its own for its own end waits for ever. The next dialog
+        is the app's: the answer to a screen that is gone would reach nobody."""
         self.app.remembered.set(FOLDER, str(self.folder))
         self.app.pop_screen()
         self.app.call_later(self.chosen, path)

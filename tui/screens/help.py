@@ -151,7 +151,7 @@ class Palette(Provider):
                     yield Found(action.name, action.text, keys_and_command(action), run(action, self.screen))
 
     def elsewhere(self) -> Iterator[Found]:
-        """Those of the other rooms: one goes there first. What changes something is not done at once: the key is told,
+        """Those of the other rooms: one goes there first. What changes something is not done at once: its key is shown,
         for the row that one then chooses."""
         mine = self.screen.place if isinstance(self.screen, AppScreen) else ""
         for entry in ENTRIES:
@@ -259,12 +259,12 @@ class Palette(Provider):
 
 def exactness(words: str, text: str) -> float:
     """More for an entry that is, begins with, or has the words as they are, than for their letters somewhere."""
-    wanted, said = words.lower().strip(), text.lower()
-    if said == wanted:
+    wanted, lowered = words.lower().strip(), text.lower()
+    if lowered == wanted:
         return 9.0
-    if said.startswith(wanted):
+    if lowered.startswith(wanted):
         return 6.0
-    return 4.0 if wanted in said else 2.0 if all(word in said for word in wanted.split()) else 0.0
+    return 4.0 if wanted in lowered else 2.0 if all(word in lowered for word in wanted.split()) else 0.0
 
 
 def run(action: Action, screen: AppScreen) -> Callable[[], Awaitable[None]]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tui.data.job_rows import AtHome, Curve
 
-MACHINES, MACHINES_HIGH = 3, 8  # that are told of, in a low and in a high terminal
+MACHINES, MACHINES_HIGH = 3, 8  # that are shown, in a low and in a high terminal
 
 
 def called(row: Mapping[str, Any]) -> str:
@@ -33,7 +33,7 @@ def called(row: Mapping[str, Any]) -> str:
 
 
 def cause(row: Mapping[str, Any]) -> str:
-    """How it ended, told by a mark too."""
+    """How it ended, with a mark too."""
     return f"{'✓' if row['cause'] == 'finished' else '✗'} {row['cause'].replace('_', ' ')}"
 
 
@@ -309,14 +309,14 @@ The same from here:
 
 
 class Loads:
-    """What a machine told of its load in the last minutes, oldest first: shares of its cores, memory and GPUs."""
+    """The load that a machine reported in the last minutes, oldest first: shares of its cores, memory and GPUs."""
 
     def __init__(self) -> None:
         self.at: list[Any] = []
         self.shares: dict[str, list[float]] = {}
 
     def note(self, at: Any, load: Mapping[str, Any]) -> None:
-        """Take in a load that was told at this moment; one that is known already is left out."""
+        """Add a load that was reported at this time; one that is known already is left out."""
         if self.at and at == self.at[-1]:
             return
         self.at = [*self.at, at][-HISTORY:]

@@ -1,4 +1,4 @@
-"""One job, live: its shards side by side, and what the chosen one says, was tried and was asked for."""
+"""One job, live: its shards side by side, and the log, attempts and options of the chosen one."""
 
 from __future__ import annotations
 
@@ -299,6 +299,6 @@ def summary(view: JobView) -> Text:
         share = sum(running) / total
         of = f" of {show.counted(len(view.shards), 'job')}" if len(view.shards) > 1 else ""
         text.append(f"\n{show.bar(share, 30)} {show.percent(share)} · {done:,}/{total:,} units{of}")
-    if reason := " · ".join(filter(None, [why(job), view.said])):
+    if reason := " · ".join(filter(None, [why(job), view.reason])):
         text.append(f"\n{reason}")
     return text

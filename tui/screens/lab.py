@@ -142,7 +142,7 @@ class LabScreen(FourBoardsScreen):
         return tools[self.tool % len(tools)] if tools else None
 
     def question(self, named: bool = False) -> Position:
-        """What is asked now; `named` as a person would write it."""
+        """The present question; `named` as a person would write it."""
         from chessreg.lab.question import Position
 
         tool = self.chosen
@@ -445,9 +445,9 @@ class LabScreen(FourBoardsScreen):
     def leave_filter(self) -> None:
         bar = self.query_one(FilterBar)
         text, bar.display = bar.value, False
-        said = text.removeprefix("".join(f"{san} " for san in self.sans))
-        if "/" in said or said.startswith("1."):  # a FEN or a whole game, also where it was typed behind the moves
-            text = said
+        rest = text.removeprefix("".join(f"{san} " for san in self.sans))
+        if "/" in rest or rest.startswith("1."):  # a FEN or a whole game, also where it was typed behind the moves
+            text = rest
         self.set_focus(None)
         self.relabel()
         if text.strip():

@@ -447,7 +447,7 @@ class FormScreen(AppScreen):
         return self.form.command()
 
     def action_launch(self) -> None:
-        """Queue it and show its job. A sweep is asked about first."""
+        """Queue it and show its job. A sweep is confirmed first."""
         if not self.checked.right:
             self.action_wrong()
             self.notify("the form is not complete", severity="warning")

@@ -1,4 +1,4 @@
-"""What was told here, and changes that could not be written yet: tried again by themselves, or dropped by hand."""
+"""Past messages, and changes that could not be written yet: tried again automatically, or dropped by hand."""
 
 from __future__ import annotations
 

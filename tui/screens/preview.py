@@ -66,7 +66,7 @@ class Preview(VerticalScroll, can_focus=False):
 
 class PreviewingScreen(AppScreen):
     """A list. Subclasses say with `previewed` what is shown of a row; it is read after a moment on the row, and what is
-    asked for a row that was left is dropped."""
+    made for a row that was left is dropped."""
 
     def compose(self) -> ComposeResult:
         yield Preview()

@@ -1,4 +1,4 @@
-"""The queries: the papers' tables and figures, to be asked of this registry, and SQL of one's own."""
+"""The queries: the papers' tables and figures over this registry, and SQL of one's own."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def begun(before: str) -> str:
 
 LAST = "queries.sql"  # under which it is remembered
 VIM = "queries.vim"  # whether the editor has vim's keys
-HISTORY, KEPT = "queries.history", 50  # the statements that were asked, newest first
+HISTORY, KEPT = "queries.history", 50  # the statements that were run, newest first
 TREE = (
     Column("text", "tables and columns", widest=40, text=lambda row: row["text"]),
     Column("rows", "rows", right=True),
@@ -221,7 +221,7 @@ TREE = (
 
 
 class HistoryScreen(AppScreen):
-    """The statements that were asked, newest first. Enter takes one into the editor."""
+    """The statements that were run, newest first. Enter takes one into the editor."""
 
     place = "history"
     crumb = "history"
@@ -252,7 +252,7 @@ class HistoryScreen(AppScreen):
 
 
 class ReadsScreen(FieldsScreen):
-    """What a SELECT would read of the registry, before it is asked."""
+    """What a SELECT would read of the registry, before it runs."""
 
     def __init__(self, statement: str, reads: Mapping[str, str]) -> None:
         super().__init__(reads, "what it reads")
@@ -303,7 +303,7 @@ class SqlScreen(ResultScreen):
             editor.select_all()  # what is typed takes its place
 
     async def fill(self) -> None:
-        """Ask again what was asked; the names for completion at first."""
+        """Run the statement again; at first, load the names for completion."""
         editor, table = self.query_one(SqlEditor), self.table
         if not table.loaded:
             table.show(Listed([]), [])

@@ -159,7 +159,7 @@ def read(session: Session, run_id: UUID) -> RunView:
 
 
 def summary(run: Mapping[str, Any]) -> Text:
-    """Two lines or three: what the run is and how it stands, then what is said of it."""
+    """Two lines or three: what the run is and its state, then its annotations."""
     facts = [
         f"{run['kind']} (version {run['version']})",
         show.short(run["id"]),

@@ -267,7 +267,7 @@ def nothing_yet(counts: Mapping[str, int]) -> str:
 
 
 class ColumnsScreen(AppScreen):
-    """Which columns a list of runs has, and in which order. `changed` is told at once."""
+    """Which columns a list of runs has, and in which order. `changed` is called at once."""
 
     place = "columns"
     crumb = "columns"

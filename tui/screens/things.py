@@ -267,7 +267,7 @@ class ThingScreen(PartsScreen):
 
 
 def view_rows(screen: AppScreen, dataset_id: UUID, called: str) -> None:
-    """Show a dataset's games or positions; where one stands in the data room its name is said too."""
+    """Show a dataset's games or positions; of one in the data room with its name."""
     from tui.screens.boards import DatasetRowsScreen
 
     rows = DatasetRowsScreen(dataset_id)

@@ -39,11 +39,11 @@ class MoveLine(NamedTuple):
 
 def move_lines(views: Sequence[BoardFrame]) -> list[MoveLine]:
     """Two moves a line where the frames are of a game, else a frame a line."""
-    told = [PLY.match(frame.caption[0]) if frame.caption else None for frame in views]
-    if len(views) < 2 or not all(told[1:]) or told[0] is not None:
+    plies = [PLY.match(frame.caption[0]) if frame.caption else None for frame in views]
+    if len(views) < 2 or not all(plies[1:]) or plies[0] is not None:
         return [MoveLine("", (place,)) for place in range(len(views))]
     lines = [MoveLine("", (0,))]
-    for place, ply in enumerate(told[1:], 1):
+    for place, ply in enumerate(plies[1:], 1):
         assert ply is not None
         if ply[2] == ".":
             lines.append(MoveLine(f"{ply[1]}.", (place, None)))

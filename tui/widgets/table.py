@@ -81,7 +81,7 @@ class PageTable(ScrollView, can_focus=True):
             self.table, self.place, self.row = table, place, row
 
     class Inspected(Opened):
-        """All fields of a row are asked for."""
+        """All fields of a row are requested."""
 
     class Narrow(Message):
         """The rows that fit the view are wanted."""
@@ -116,7 +116,7 @@ class PageTable(ScrollView, can_focus=True):
         self._pages: OrderedDict[int, Sequence[Mapping[str, Any]]] = OrderedDict()
         self._asked: set[int] = set()
         self._widths: list[int] = [len(column.heading) for column in self.columns]
-        self.is_marked: Callable[[Mapping[str, Any]], bool] = lambda row: False  # told in the gutter
+        self.is_marked: Callable[[Mapping[str, Any]], bool] = lambda row: False  # marked in the gutter
 
     # -- rows -----------------------------------------------------------------------------------------------------
 
@@ -162,7 +162,7 @@ class PageTable(ScrollView, can_focus=True):
             self._show(self.whole, None, keep, 0, True)
 
     def show_narrowed(self, whole: Pages, pages: Pages, first: Sequence[Mapping[str, Any]], keep: bool) -> None:
-        """The rows that were asked for; those of a list that is not shown any more are dropped."""
+        """Rows that were requested; those of a list that is not shown any more are dropped."""
         if whole is self.whole:
             self._show(pages, first, keep, 0, True)
 
@@ -220,12 +220,12 @@ class PageTable(ScrollView, can_focus=True):
         self.refresh()
 
     def refuse(self, source: Pages, number: int) -> None:
-        """A page that was wanted could not be read; it is asked for again when it is drawn again."""
+        """A page that was wanted could not be read; it is requested again when it is drawn again."""
         if source is self._source:
             self._asked.discard(number)
 
     def row(self, place: int) -> Mapping[str, Any] | None:
-        """A row, if it is here; else its page is asked for."""
+        """A row, if it is here; else its page is requested."""
         if not 0 <= place < self.count:
             return None
         number = place // PAGE
