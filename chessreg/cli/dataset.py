@@ -174,7 +174,7 @@ def split(home: Home, reference: str, parts: str, seed: int) -> None:
 @json_option
 @pass_home
 def overlap(home: Home, reference: str, other: str) -> None:
-    """Say how much of a dataset or part stands in another too.
+    """Count the games and positions that a dataset or part shares with another.
 
     Games are compared by their moves. Where one of the two holds positions, games are known by their Lichess id; two
     datasets of positions are also compared by board: pieces, side to move, castling rights and en passant.

@@ -225,7 +225,7 @@ def file_command(path: Path) -> click.Command:
 
 
 def file_orders(path: Path, params: dict[str, Any]) -> list[Order]:
-    """The orders of a job file. What the command line says of the executor stands over what the file says."""
+    """The orders of a job file. The executor's options on the command line override those of the file."""
     from chessreg.runs.kind import kind as find
 
     table = read_toml(path)

@@ -155,7 +155,7 @@ def annotate(home: Home, noun: str, reference: str, word: str, value: str, withd
 
 
 def take_back(home: Home, noun: str, reference: str, word: str) -> None:
-    """Take back everything that this word says of a thing. Raises NotFoundError when it says nothing."""
+    """Remove all annotations of a thing with this word. Raises NotFoundError when there is none."""
     from chessreg.errors import NotFoundError
     from chessreg.registry import names
 
@@ -181,7 +181,7 @@ def add_words(group: click.Group, noun: str) -> None:
 
 
 def saying(noun: str, name: str, word: str, value: str, help: str, back: bool = False) -> click.Command:
-    """A command that says a word with a value (the argument of that name) of a thing, or takes it back."""
+    """A command that adds an annotation with a value (the argument of that name) to a thing, or removes it."""
 
     @click.command(name, help=help)
     @click.argument("reference", metavar=noun.upper())
@@ -194,7 +194,7 @@ def saying(noun: str, name: str, word: str, value: str, help: str, back: bool = 
 
 
 def switch(noun: str, name: str, word: str, help: str, back: bool = False) -> click.Command:
-    """A command that says a word without a value of a thing, or takes it back."""
+    """A command that adds an annotation without a value to a thing, or removes it."""
 
     @click.command(name, help=help)
     @click.argument("reference", metavar=noun.upper())

@@ -303,7 +303,7 @@ def options(model: type[BaseModel]) -> list[click.Option]:
 
 
 def earlier_option(setting: Setting) -> click.Option:
-    """The hidden option of a renamed setting's earlier name, which says what it is called now."""
+    """The hidden option of a renamed setting's earlier name, which prints the present one."""
     earlier = replace(setting, path=setting.earlier)
 
     def note_renamed(context: click.Context, parameter: click.Parameter, value: Any) -> Any:

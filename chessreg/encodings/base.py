@@ -1,4 +1,4 @@
-"""What every encoding can do: chess written as tokens, where a board stands in them, and the moves as token sequences.
+"""What every encoding can do: chess written as tokens, the sites of boards in them, and the moves as token sequences.
 
 A *history* encoding writes a game as one sequence, to which every ply appends. A *position* encoding writes every board
 as a sequence of its own. Everything above this floor speaks of items (games or boards), sites, boards and answers.
@@ -112,7 +112,7 @@ class Encoding(Protocol):
         ...
 
     def encode(self, text: str) -> np.ndarray:
-        """Ids of a text, integer [n]. BadInputError names what cannot be written, and where it stands."""
+        """Ids of a text, integer [n]. BadInputError names what cannot be written, and its place."""
         ...
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:

@@ -204,7 +204,7 @@ class Fen77:
         return " ".join((pieces, text[0], *rest))
 
     def games(self, games: Games, places: Sequence[int] | np.ndarray) -> Tokens:
-        """Every position of these games, game by game; `source` says of which of them, `ply` after how many plies.
+        """Every position of these games, game by game; `source`: the game of each, `ply`: after how many plies.
 
         FenError where a game has 1,000 moves or more."""
         positions = positions_of(games.moves(places))

@@ -95,7 +95,7 @@ class Vocabulary(Protocol):
 
     @property
     def digest(self) -> str:
-        """What stands for everything that decides how it writes."""
+        """A digest of everything that decides how it writes."""
         ...
 
     def encode(self, text: str) -> list[int]:
@@ -222,7 +222,7 @@ def _read_tokenizer(path: Path) -> Any:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """What a JSON file of a folder says; nothing where it is not there or no object."""
+    """The contents of a JSON file of a folder; empty where it is not there or no object."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

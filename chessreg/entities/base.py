@@ -54,7 +54,7 @@ class Entity:
 
     @property
     def of_run(self) -> bool:
-        """Whether runs make these, so that a thing is what one run made, and goes by the run's id and name."""
+        """Whether runs make these things: then a thing has its run's id and name."""
         return names.of_run(self.table)
 
     @property

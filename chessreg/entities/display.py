@@ -122,7 +122,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Thing:
-    """One thing: a line that says what it is, its annotations, and all that is known of it in parts."""
+    """One thing: a line of summary, its annotations, and its facts in parts."""
 
     summary: str
     annotations: str = ""

@@ -31,7 +31,7 @@ PACKED = frozenset({"moves", "tries"})
 
 @dataclass(frozen=True)
 class StoredGame:
-    """A game with what its match says of it."""
+    """A game with the columns of its match."""
 
     game: tables.Game
     match: tables.Match

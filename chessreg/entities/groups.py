@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Torn:
-    """A run whose groups do not hold what it says is done. `wrong` says how, for people."""
+    """A run whose groups lack units that it has as done. `wrong` is the reason, as a text."""
 
     run_id: UUID
     table: Any

@@ -269,7 +269,7 @@ def fact_rows(there: Database, table: Table, runs: list[UUID], everything: bool)
 
 
 def run_column(table: Table) -> Column[Any] | None:
-    """The column that says whose run's a row is. None: there are rows that are no run's, and all of them are taken."""
+    """The column with the run of a row. None: the table has rows without a run, and all of them are taken."""
     column = table.c.get("run_id", table.c.id if table.name == "run" else None)
     return None if column is None or column.nullable else column
 

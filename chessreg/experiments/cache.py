@@ -64,7 +64,7 @@ class CacheHow(GameBatches):
 
 
 class LooksAt(Protocol):
-    """A spec that says where in which model to look."""
+    """A spec with a model and the sites in it."""
 
     @property
     def checkpoint(self) -> str: ...

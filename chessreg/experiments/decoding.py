@@ -196,7 +196,7 @@ class Answer:
     tokens: int | None = None
 
     def columns(self, asked: Asked, written: Encoding) -> dict[str, Any]:
-        """What `AnswerRow` says of it."""
+        """Its values for `AnswerRow`."""
         right, plain = asked.text(written), [number for number in self.ids if number not in written.stop_ids]
         move = written.parse(self.text, asked.board) if self.text and self.text.split() == [self.text] else None
         listed = next(iter(asked.board.legal_moves))

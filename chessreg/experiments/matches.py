@@ -234,7 +234,7 @@ class PlayedGame:
 
     @property
     def adjudicated(self) -> bool:
-        """Stopped in play: an evaluation says what it counts for."""
+        """Stopped in play: an evaluation decides its result."""
         return self.end is not None and self.end.termination in ADJUDICATED and self.end.result == "*"
 
     def judged_board(self) -> chess.Board:
@@ -268,7 +268,7 @@ class PlayedGame:
             self.end = lost_by(self.colour, why)
 
     def advise(self, lines: Sequence[Evaluation]) -> None:
-        """What Stockfish says before a turn of the model: its best move is played where it wins anyhow."""
+        """Stockfish's evaluation before a turn of the model: its best move is played where it wins anyhow."""
         best = lines[0].move if takes_over(lines, self.board.turn) else None
         if best is None:
             self.unaided = self.ply
@@ -348,7 +348,7 @@ class Stopping:
                 self._count(self.next)
 
     def _count(self, unit: int) -> None:
-        """Count the pair that this unit completes; one with a game that nothing scores says nothing."""
+        """Count the pair that this unit completes; a pair with an unscored game counts as none."""
         self.next = unit + 1
         ours = self.points[unit]
         other = self.points.get(unit - 1) if self.base is None else self.base.get(unit)
@@ -390,7 +390,7 @@ def points_of(session: Session, run_id: UUID) -> dict[int, float | None]:
 
 
 def remarks_on(spec: Any) -> tuple[str, ...]:
-    """What a dry run says of a match that may stop early."""
+    """The remark of a dry run of a match that may stop early."""
     if spec.stop == "none":
         return ()
     return (f"{spec.stop} may end it after fewer games; one shard plays it, as those before decide which games count",)

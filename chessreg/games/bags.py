@@ -190,7 +190,8 @@ class Bag:
     """
 
     def __init__(self, path: Path) -> None:
-        """NotFoundError, or BagError where the file cannot be a bag: too short, or its index not where it says."""
+        """NotFoundError, or BagError where the file cannot be a bag: too short, or its index not at the place that it
+        names."""
         if not path.is_file():
             raise NotFoundError(f"no file {path}") if not path.exists() else BagError(f"{path} is not a file")
         self.path = path

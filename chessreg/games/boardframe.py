@@ -23,7 +23,7 @@ EMPTY = "."
 
 
 class Arrow(NamedTuple):
-    """An arrow between two squares; `weight` 0..1 is how strongly it is drawn, `label` what a text view says of it.
+    """An arrow between two squares; `weight` 0..1 is how strongly it is drawn, `label` its text in a text view.
     `role`: a model's move (empty), the move that was played, or the best one. Weights of model's moves are shares, and
     so is then that of the move played; a weight beside no such share is told nowhere."""
 

@@ -1,4 +1,4 @@
-"""A dataset on disk: what it says about itself, its rows by number, its parts, and whether it is as it was written."""
+"""A dataset on disk: its description, its rows by number, its parts, and the check of its bytes."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ class DatasetFile:
 
     @cached_property
     def report(self) -> DatasetReport:
-        """What `dataset.json` says."""
+        """The contents of `dataset.json`."""
         return DatasetReport.load(self.folder)
 
     def stretches(self, least: int) -> Iterator[range]:

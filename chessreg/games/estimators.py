@@ -94,7 +94,7 @@ SIDE_BY_SIDE: tuple[Variant, ...] = (
     *(Variant(name, weight) for name in ("anchored-ml", "junkin-batched", "sequential") for weight in WEIGHTS),
     *(Variant(name, 0.5) for name in ("bradley-terry", "davidson")),
 )
-"""The estimators that stand side by side for the games of one pool; the first is the headline."""
+"""The estimators whose results are shown side by side for one pool; the first is the headline."""
 
 
 def against(pool: Pool, player: int, opponent: int) -> Pool:

@@ -1,4 +1,4 @@
-"""What a FEN says beside the pieces, for every position of many games at once: castling, en passant, counters."""
+"""The fields of a FEN beside the pieces, for every position of many games at once: castling, en passant, counters."""
 
 from __future__ import annotations
 

@@ -104,10 +104,9 @@ _CASTLING[[chess.H1, chess.A1, chess.E1, chess.H8, chess.A8, chess.E8]] = 1, 2, 
 
 
 def rights_after(packed: Sequence[bytes], boards: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """What a FEN tells beside the pieces and the side to move, uint8 [positions], of `boards_after(packed)`: castling
-    rights K=1 Q=2 k=4 q=8, and 16 times the file (a=1) of a pawn that a pawn stands beside to take en passant, pinned
-    or not.
-    """
+    """The fields of a FEN beside the pieces and the side to move, uint8 [positions], of `boards_after(packed)`:
+    castling rights K=1 Q=2 k=4 q=8, and 16 times the file (a=1) of a pawn that a pawn stands beside to take en passant,
+    pinned or not."""
     codes = np.frombuffer(b"".join(packed), "<u2").astype(np.int64)
     at = np.setdiff1d(np.arange(offsets[-1]), offsets[:-1], assume_unique=True)  # every position that a move led to
     origin, target = codes & 63, codes >> 6 & 63
@@ -158,7 +157,7 @@ class HashSet:
         return len(self.sorted)
 
     def places(self, hashes: np.ndarray) -> np.ndarray:
-        """Where each hash stands in `sorted`, int64 [n], -1 for one that is not there."""
+        """The index of each hash in `sorted`, int64 [n], -1 for one that is not there."""
         rows = np.full(len(hashes), -1, np.int64)
         maybe = np.flatnonzero(self._there[hashes & self._mask])
         place = np.searchsorted(self.sorted, hashes[maybe])

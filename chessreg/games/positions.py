@@ -135,7 +135,7 @@ class Positions(DatasetFile):
 
 
 def mate_of(evaluation: float) -> int:
-    """The moves to mate that an evaluation says, 0 where it says centipawns.
+    """The moves to mate of an evaluation, 0 for one in centipawns.
 
     >>> mate_of(29996), mate_of(-29999), mate_of(35)
     (4, -1, 0)
@@ -145,7 +145,7 @@ def mate_of(evaluation: float) -> int:
 
 
 def game_ids(games: Games) -> tuple[np.ndarray, np.ndarray]:
-    """The rows int64 [n] of the games whose Site tag tells an id of Lichess, and their `game_hash` uint64 [n]."""
+    """The rows int64 [n] of the games whose Site tag holds an id of Lichess, and their `game_hash` uint64 [n]."""
     sites = games._read(["site"])["site"].to_pylist()
     ids = [_GAME.match(site or "") for site in sites]
     rows = np.array([row for row, match in enumerate(ids) if match], np.int64)
@@ -359,7 +359,7 @@ def open_positions(path: Path, salvage: bool = False) -> PositionSource | None:
 
 
 def _one_line(error: Exception) -> str:
-    """What a library says of a file's bytes, printable and short."""
+    """A library's error about a file's bytes, printable and short."""
     return " ".join("".join(c if c.isprintable() else " " for c in str(error)).split())[:120]
 
 

@@ -65,7 +65,7 @@ class Tally:
     cut: int = 0
 
     def reject(self, reason: str) -> None:
-        """Count a rejected game by what stands before the colon."""
+        """Count a rejected game by the text before the colon."""
         kind = reason.partition(":")[0]
         self.rejected[kind] = self.rejected.get(kind, 0) + 1
 
@@ -264,7 +264,7 @@ def _batch(
 
 
 def _result(game: _Game, tally: Tally) -> str:
-    """The Result tag, unless it says nothing; disagreement with the movetext is counted."""
+    """The Result tag, unless it is empty; disagreement with the movetext is counted."""
     header = movetext.result(game.tags.get("Result", ""))
     written = game.moves.result
     tally.missing_results += written is None

@@ -276,7 +276,7 @@ def skill_classes(
 
 
 def refuse_mixed(scales: Sequence[str]) -> None:
-    """Raise BadInputError when ratings of more than one scale stand together."""
+    """Raise BadInputError when there are ratings of more than one scale."""
     counts = {name: scales.count(name) for name in sorted(set(scales))}
     if len(counts) > 1:
         listed = ", ".join(f"{count:,} games rated by {name}" for name, count in counts.items())

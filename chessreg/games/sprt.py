@@ -42,7 +42,7 @@ class Sprt:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The log-likelihood ratios at and beyond which the test says `low`, or `high` (Wald 1945)."""
+        """The log-likelihood ratios at and beyond which the test decides `low`, or `high` (Wald 1945)."""
         return math.log(self.beta / (1 - self.alpha)), math.log((1 - self.beta) / self.alpha)
 
     def decision(self, counts: Sequence[int], values: Sequence[float]) -> str:

@@ -35,7 +35,7 @@ class Branches:
     moves: int
 
     def logits(self, model: GPT2, options: TrainHow) -> Tensor:
-        """float32 [n, outputs]: what the model says of each label."""
+        """float32 [n, outputs]: the model's output for each label."""
         device = options.device
         with autocast(options):
             hidden = model.hidden(self.tokens.to(device), self.positions.to(device), mask=self.mask.to(device))

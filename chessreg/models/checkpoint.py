@@ -30,7 +30,7 @@ CONFIG, WEIGHTS, INFO = "config.json", "model.safetensors", "chessreg.json"
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """What chessreg.json says.
+    """The contents of chessreg.json.
 
     residual is "raw", or "centred" for weights whose residual stream has mean 0 over d_model (specification of
     Karvonen's TransformerLens files). parameters counts each weight once, a tied head included in the embedding, and
@@ -109,7 +109,8 @@ def save_checkpoint(
 
 
 def read_info(folder: Path) -> CheckpointInfo:
-    """What chessreg.json says. Raises NotFoundError without a checkpoint there, BadInputError for an unreadable one."""
+    """The contents of chessreg.json. Raises NotFoundError without a checkpoint there, BadInputError for an unreadable
+    one."""
     path = Path(folder) / INFO
     if not path.is_file():
         raise NotFoundError(

@@ -12,7 +12,7 @@ from chessreg.errors import BadInputError
 
 
 def cores() -> int:
-    """CPU cores that this process may use: those it is bound to, or fewer where OMP_NUM_THREADS says so."""
+    """CPU cores that this process may use: those it is bound to, or fewer by OMP_NUM_THREADS."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limit = os.environ.get("OMP_NUM_THREADS", "")
     return min(bound, int(limit)) if limit.isdigit() and int(limit) else bound

@@ -1,4 +1,4 @@
-"""Karvonen's weights and games on the Hugging Face hub: where they are, and what the hub says of them.
+"""Karvonen's weights and games on the Hugging Face hub: where they are, and their metadata there.
 
 The hub tells a large file's SHA-256 before it is fetched (header X-Linked-ETag of the answer that redirects to the
 storage), so that a download can be gone on with and is known to be whole. `HF_ENDPOINT` names a mirror, as in Hugging
@@ -63,7 +63,7 @@ SOURCES = {
 
 @dataclass(frozen=True)
 class Remote:
-    """What the hub says of a file. None: it does not say."""
+    """The hub's metadata of a file. None: unknown."""
 
     url: str
     sha256: str | None
@@ -100,7 +100,7 @@ class _Stay(urllib.request.HTTPRedirectHandler):
 
 
 def look(url: str, missing: str = "") -> Remote:
-    """What the hub says of the file at `url`, without fetching it. Raises NotFoundError or ChessregError."""
+    """The hub's metadata of the file at `url`, without fetching it. Raises NotFoundError or ChessregError."""
     opener = urllib.request.build_opener(_Stay)
     commit: str | None = None
     at = url

@@ -28,7 +28,7 @@ class _Reached(Exception):
 
 
 class LanguageModel:
-    """A checkpoint in memory, and what its chessreg.json says (`info`). Layers are 0-based.
+    """A checkpoint in memory, and its chessreg.json (`info`). Layers are 0-based.
 
     The weights are in `network`, unchanged: hooks and edits are registered for one pass and removed.
     """

@@ -284,7 +284,7 @@ def median(clusters: Clusters, value: str) -> Estimate:
 
 
 def _medians(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The median of ascending `values` float64 [n], each as often as a row of `weights` int64 [row, n] says."""
+    """The median of ascending `values` float64 [n], weighted by each row of `weights` int64 [row, n]."""
     upto = weights.cumsum(axis=1)
     number = upto[:, -1:]
     middle = [values[(upto <= place).sum(axis=1)] for place in ((number - 1) // 2, number // 2)]
@@ -293,7 +293,7 @@ def _medians(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def elo(score: float) -> float:
-    """Rating difference that this expected score stands for; the score lies strictly between 0 and 1.
+    """Rating difference of this expected score; the score lies strictly between 0 and 1.
 
     >>> round(elo(0.75), 1)
     190.8

@@ -86,7 +86,7 @@ def _torch() -> tuple[str | None, str | None]:
 
 
 def _output(command: Sequence[str]) -> str:
-    """What a program says on stdout; nothing when it fails or takes longer than ten seconds."""
+    """The stdout of a program; empty when it fails or takes longer than ten seconds."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
@@ -161,7 +161,7 @@ def memory(file: Path = Path("/proc/meminfo")) -> tuple[int | None, int | None]:
 
 
 def gpus() -> list[Load]:
-    """Every NVIDIA GPU, as nvidia-smi tells; none where there is no such program, or it does not answer in time."""
+    """Every NVIDIA GPU, from nvidia-smi; none where there is no such program, or it does not answer in time."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
@@ -174,7 +174,7 @@ def gpus() -> list[Load]:
 
 
 def gpu(line: str) -> Load | None:
-    """One line of nvidia-smi; `[N/A]` stands for what this GPU does not tell.
+    """One line of nvidia-smi; `[N/A]` is a value that this GPU does not report.
 
     >>> gpu("0, NVIDIA A100-SXM4-40GB, 40960, 1024, 50")["busy"]
     0.5

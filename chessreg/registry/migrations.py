@@ -1,4 +1,4 @@
-"""The schema's revisions: where a registry stands, how it is brought up to date, and the copy made before that.
+"""The schema's revisions: the revision of a registry, its upgrade, and the copy made before that.
 
 Alembic is configured in code, so that an installed wheel needs no checkout: the wheel carries `alembic/` and
 `migrations/` as data. It is imported only when something has to be migrated.
@@ -48,7 +48,7 @@ State = Literal["equal", "behind", "ahead", "empty", "foreign"]
 
 @dataclass(frozen=True)
 class Status:
-    """Where a registry's schema stands. `foreign`: it holds tables, but none of chessreg's."""
+    """The schema revision of a registry. `foreign`: it holds tables, but none of chessreg's."""
 
     current: str | None
     head: str
@@ -103,7 +103,7 @@ def head() -> str:
 
 
 def status(url: str | Path | Place | None = None) -> Status:
-    """Where a registry stands. Creates nothing: raises NotFoundError when there is no file."""
+    """The schema revision of a registry. Creates nothing: raises NotFoundError when there is no file."""
     place = url if isinstance(url, Place) else place_of(url)
     if place.path is not None:
         require_sqlite(place.path)
@@ -115,7 +115,7 @@ def status(url: str | Path | Place | None = None) -> Status:
 
 
 def status_of(engine: Engine, place: Place) -> Status:
-    """Where the registry behind an engine stands."""
+    """The schema revision of the registry behind an engine."""
     with explained(place), engine.connect() as connection:
         names = set(inspect(connection).get_table_names())
         if VERSION_TABLE not in names:

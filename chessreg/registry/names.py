@@ -63,7 +63,7 @@ def with_arrays() -> list[Any]:
 
 
 def id_of(table: Any) -> Any:
-    """The column that holds what a thing goes by: its run's id, or its own."""
+    """The column with the id that names a thing: its run's, or its own."""
     return table.run_id if of_run(table) else table.id
 
 
@@ -213,7 +213,7 @@ def name_of(session: Session, noun: str, id: UUID) -> str | None:
 
 
 def called(session: Session, noun: str, id: UUID) -> str:
-    """What a thing goes by, for a sentence: `second (also reference)`; without a name the end of its id."""
+    """A thing's names in a message: `second (also reference)`; without a name the end of its id."""
     newest, *others = _texts(session, noun, id.hex, tables.Word.NAME) or [short(id.hex)]
     return f"{newest} (also {', '.join(others)})" if others else newest
 

@@ -29,7 +29,7 @@ CREDENTIALS = re.compile(r"(?i)\b([a-z][a-z0-9+.-]{0,30}://[^\s/:@]{0,200}):\S{0
 
 
 def repository_state(folder: Path) -> dict[str, Any] | None:
-    """What git says of the repository around `folder`; None when there is none or git is missing.
+    """The state of the git repository around `folder`; None when there is none or git is missing.
 
     `root`, `commit` (None before the first), `branch`, `remote`, `patch` (tracked files against the commit),
     `untracked` (path → text, 1 MiB in all) and `left_out` (path → sha256 of those that were too many or no text).
@@ -97,7 +97,7 @@ def _printable(text: str) -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What git says, or None. It takes no lock, asks nothing and reads no pager."""
+    """The output of git, or None. Without locks, prompts and a pager."""
     own = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     try:
         done = subprocess.run(

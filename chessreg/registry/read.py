@@ -160,7 +160,7 @@ def run_rows(
     order: Sequence[Any] = (),
     stale: Collection[UUID] | None = None,
 ) -> list[Row]:
-    """What every list says of runs: of all, or of these alone in their order. Without `ids` give an order.
+    """The columns that every list of runs has: of all runs, or of these in their order. Without `ids` give an order.
 
     Keys: those of `annotations_by_id`, the columns of `run`, state and done (registry.run_state), stale, attempts, and
     host, where it was tried last. `stale`: the stale runs, where they are known already.

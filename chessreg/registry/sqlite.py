@@ -91,7 +91,7 @@ def quick_check(path: Path) -> list[str]:
 
 
 def synchronous() -> str:
-    """FULL, or what CHESSREG_SYNCHRONOUS says. Raises BadInputError for another word."""
+    """The value of CHESSREG_SYNCHRONOUS, by default FULL. Raises BadInputError for another word."""
     word = os.environ.get("CHESSREG_SYNCHRONOUS", "FULL").upper()
     if word not in ("FULL", "NORMAL", "EXTRA"):
         raise BadInputError(f"CHESSREG_SYNCHRONOUS is {word!r}", "FULL, EXTRA or NORMAL")

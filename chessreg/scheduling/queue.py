@@ -206,7 +206,7 @@ def end(job: Job, cause: Cause, message: str | None) -> None:
 
 
 def active(session: Session, run_id: UUID, beside: Job | None = None) -> bool:
-    """Whether a job that can still do something stands for this run: any, or one of another launch than `beside`."""
+    """Whether a job that has not ended is queued for this run: any, or one of another launch than `beside`."""
     jobs = session.scalars(select(Job).where(Job.run_id == run_id)).all()
     return any(able(session, job) for job in jobs if beside is None or job.group_id != beside.group_id)
 

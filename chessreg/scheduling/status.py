@@ -97,7 +97,7 @@ def state_of(session: Session, job: Job) -> tuple[str, list[str]]:
 
 
 def progress_of(attempt: tables.Attempt | None, done: int, units: int) -> float | None:
-    """Share of the job that is done, 0 to 1: by units, and inside a long unit by what the attempt says."""
+    """Share of the job that is done, 0 to 1: by units, and inside a long unit by the attempt's progress."""
     if not units:
         return None
     by_units = done / units

@@ -49,7 +49,7 @@ class Case:
 
     @property
     def piece(self) -> chess.Piece | None:
-        """What stands on that square."""
+        """The piece on that square."""
         return None if self.square is None else self.state.board.piece_at(self.square)
 
     @property
@@ -155,7 +155,7 @@ def without_favourite(prefix: Prefix, square: int) -> Case:
 
 
 def with_changes(prefix: Prefix, text: str) -> Case:
-    """The case whose target has what a text such as `d5=. d7=p` says.
+    """The case whose target is given by a text such as `d5=. d7=p`.
 
     Raises BadInputError for a square that is empty already, for a text that changes nothing, and for a target without
     both kings.

@@ -66,7 +66,7 @@ def shuffled(spec: EditSpec, weight: np.ndarray, layer: int, removals: Sequence[
 
 
 Change = tuple[int, int, int]
-"""A square, the class of what stands there, and the class of what shall: 0 black king … 6 empty … 12 white king."""
+"""A square, the class of the piece there, and the wanted class: 0 black king … 6 empty … 12 white king."""
 
 
 def change(spec: EditSpec, weight: np.ndarray, changes: Sequence[Sequence[Change]]) -> np.ndarray:

@@ -221,8 +221,8 @@ def recorded(task: Task[EditSpec, EditHow], edited: EditedModel) -> dict[str, UU
 
 @dataclass(frozen=True)
 class Seen:
-    """What tells an edit's aim from its damage in one state: what the probe reads there, and how probable each of the
-    moves is that are legal on both boards."""
+    """What separates an edit's aim from its damage in one state: what the probe reads there, and how probable each of
+    the moves is that are legal on both boards."""
 
     square: int  # of the piece that is taken off
     empty: float  # probability that it is empty

@@ -116,7 +116,7 @@ def aggregates_of(spec: ImportedAggregatesSpec, inputs: Inputs) -> tuple[list[Ag
 
 
 def intervention_row(row: Aggregate, checkpoint_id: UUID) -> dict[str, Any]:
-    """The intervention that a row's file name tells of; its vector is not here, so it has no reference."""
+    """The intervention that a row's file name names; its vector is not here, so it has no reference."""
     columns = {
         "checkpoint_id": checkpoint_id,
         "source": row.source,

@@ -115,7 +115,7 @@ def select_checkpoints(run_id: UUID) -> Any:
 
 
 def layers_of_name(model: str) -> int | None:
-    """The number of layers that a model's name tells: `lichess_16layers` has 16."""
+    """The number of layers in a model's name: `lichess_16layers` has 16."""
     match = re.search(r"(\d+)_?layers?", model)
     return int(match[1]) if match else None
 

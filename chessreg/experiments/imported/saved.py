@@ -155,7 +155,7 @@ def model_of(spec: ImportSpec, origin: Origin) -> str | None:
 
 
 def layer_of(spec: ImportSpec, unit: int, origin: Origin) -> int:
-    """The layer of a file, 0-based. Raises BadInputError when nobody tells it, or file and settings differ."""
+    """The layer of a file, 0-based. Raises BadInputError when it is unknown, or file and settings differ."""
     explicit = spec.layers[unit] if spec.layers else None
     layer = origin.layer if explicit is None else explicit
     if layer is None:
@@ -229,7 +229,7 @@ def detail_of(spec: ImportSpec, origin: Origin, layer: int, pattern: str = RESID
 
 
 def games_of(origin: Origin) -> dict[str, int]:
-    """How many games of strong and of weak players a vector's file says that it contrasts."""
+    """The numbers of games of strong and of weak players in a vector's file."""
     counts = origin.logged.get("metadata") or origin.logged
     counts_of_side = {side: counts.get(f"count_{side}_elo") for side in ("high", "low")}
     return {f"games_{side}": int(count) for side, count in counts_of_side.items() if count is not None}

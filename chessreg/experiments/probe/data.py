@@ -340,8 +340,8 @@ def length_edges(plies: np.ndarray) -> np.ndarray:
 
 
 def guesses(fit_keys: Sequence[Hashable], fit_values: np.ndarray, keys: Sequence[Hashable], classes: int) -> np.ndarray:
-    """What a key says of each game, float64 [games]: the class most frequent, or with classes 0 the mean, of the
-    fitted games with that key; of all of them for a key too rare among them. fit_values: -1 or NaN counts for none.
+    """The prediction of a key for each game, float64 [games]: the class most frequent, or with classes 0 the mean, of
+    the fitted games with that key; of all of them for a key too rare among them. fit_values: -1 or NaN counts for none.
 
     That is the best that a logistic regression on the key's indicator can do on the games it was fitted on.
     """

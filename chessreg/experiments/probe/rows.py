@@ -1,4 +1,4 @@
-"""What encoding the games again tells of a cache's rows: their phase, their board by another alignment, the game's end.
+"""Columns of a cache's rows from encoding the games again: phase, board by another alignment, game's end.
 
 A cache holds game, token and ply of each row. The phase of a token, and the board that another alignment gives it,
 follow from its encoding, by which the same sites are found again.
@@ -28,7 +28,7 @@ class _Sites(NamedTuple):
 
 
 class EncodedRows(NamedTuple):
-    """What encoding the games again tells of a cache's rows.
+    """Columns of a cache's rows that are computed by encoding the games again.
 
     usable: bool [rows], those of the wanted phase and end. ply int [rows]: of the board that each row
     is labelled with. phase int8 [rows], -1 where it is not known.

@@ -163,7 +163,7 @@ class Rating(Kind):
 
 
 def emit(task: Task[RatingSpec, Any], unit: int, loaded: Loaded, how: Variant) -> None:
-    """What one estimator says of every player; known ratings with the first."""
+    """One estimator's rating of every player; known ratings with the first."""
     spec = task.spec
     options = Options(how.draw_weight, spec.k_factor, spec.start, spec.seed)
     ratings = rate(loaded.pool, how.estimator, options, spec.resamples, (spec.seed, spec.replicate))
@@ -224,7 +224,7 @@ def bounds(rated: Rated) -> dict[str, float | None]:
 def detail_of(
     loaded: Loaded, number: int, player: Player, spec: RatingSpec, results: list[int] | None = None
 ) -> RatingDetail:
-    """What stands beside a player's rating; `results` are those of some of its games."""
+    """The columns beside a player's rating; `results` are those of some of its games."""
     pool, key = loaded.pool, player.key
     wins, draws, losses = results or player.results
     games = wins + draws + losses

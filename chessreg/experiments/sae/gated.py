@@ -92,7 +92,7 @@ class GatedSae:
 
     @torch.no_grad()
     def decode(self, latents: Tensor) -> Tensor:
-        """The residuals [..., d_model], as they are in the model, that latents [..., features] stand for."""
+        """The residuals [..., d_model], at the model's scale, that latents [..., features] decode to."""
         return (latents @ self.W_dec + self.b_dec) / self.scale
 
     def reconstruction(self, residual: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ class Trainer:
     the same tokens, then through the real one with the λ that they say; `stage` counts these trainings."""
 
     def __init__(self, spec: SaeSpec, point: str, d_model: int, path: Path, device: str) -> None:
-        """Goes on from the state at `path`, if there is one; `begun` says whether there was."""
+        """Goes on from the state at `path`, if there is one; `begun`: whether there was."""
         self.spec, self.point, self.path, self.device = spec, point, path, device
         self.d_model, self.features = d_model, spec.expansion * d_model
         self.stage = self.step = 0

@@ -1,4 +1,4 @@
-"""Decisions: positions with a best move, and where in which game each of them stands.
+"""Decisions: positions with a best move, and the game and ply of each.
 
 A model of positions reads the position, a model of games the game before it: of the same decisions, so that the two
 compare (Junkin's specification 9.2, the control that the paper lacks).
@@ -119,7 +119,7 @@ def prompt(encoding: Encoding, fen: str) -> tuple[int, ...] | None:
 def decisions(
     inputs: Inputs, reference: str, games: str | None, field: str, games_field: str = "games", checked: bool = True
 ) -> Decisions:
-    """The positions of a dataset that have a best move, in file order; with `games` only those that stand in one of
+    """The positions of a dataset that have a best move, in file order; with `games` only those that occur in one of
     these games. field, games_field: the names under which the run says that it read them.
 
     Raises BadInputError where none is left; and, `checked` (70,000 positions a second), where a game has another
@@ -142,7 +142,7 @@ def decisions(
 
 
 def placed(positions: Positions, places: np.ndarray, games: Games, part: Part | None) -> Decisions:
-    """Those of the positions at these rows that stand in a game of the dataset, or of the part of it."""
+    """Those of the positions at these rows that occur in a game of the dataset, or of the part of it."""
     inside = games.rows(part)
     game = positions.games_of(games)[places]
     game = np.where(np.isin(game, inside), game, -1)
@@ -157,7 +157,7 @@ def placed(positions: Positions, places: np.ndarray, games: Games, part: Part | 
 
 
 def check(found: Decisions) -> None:
-    """BadInputError for a position that does not stand in its game."""
+    """Raise BadInputError for a position that does not occur in its game."""
     fen = Fen77()
     assert found.games is not None
     assert found.game is not None

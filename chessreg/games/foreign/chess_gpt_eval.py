@@ -83,7 +83,7 @@ def fits(text: str) -> bool:
 
 
 def read(text: str) -> ForeignFile:
-    """Every row, replayed and compared with what it says of itself. Raises BadInputError for text that is no CSV."""
+    """Every row, replayed and compared with its own columns. Raises BadInputError for text that is no CSV."""
     rows = table(text)
     games: list[ForeignGame] = []
     rejected: list[Rejected] = []

@@ -1,4 +1,4 @@
-"""A game that somebody else's program recorded: the text of its file, who played, and what a replay says of its row."""
+"""A game that somebody else's program recorded: the text of its file, the players, and the findings of a replay."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def limit_of(text: str) -> str | None:
 
 @dataclass(frozen=True)
 class Oddity:
-    """Something about a row that is not as one would expect. `code` names the sort, `text` says what it is."""
+    """An oddity of a row. `code` names its kind, `text` describes it."""
 
     code: str
     text: str
@@ -253,7 +253,7 @@ def replay(sans: Iterable[str]) -> tuple[chess.Board, str | None]:
 
 
 def ending(board: chess.Board, result: str) -> str:
-    """Why a game with this last position and result stopped, as far as the board tells; else `unknown`.
+    """Why a game with this last position and result stopped, as far as the board shows it; else `unknown`.
 
     Draws may have been claimed: threefold repetition and fifty moves count when the position allows the claim.
     """
@@ -268,7 +268,7 @@ def ending(board: chess.Board, result: str) -> str:
 
 
 def compare_result(game: ForeignGame, board: chess.Board) -> None:
-    """Note where the recorded result is not what the last position says."""
+    """Note a recorded result that differs from that of the last position."""
     end = game_over(board)
     if end is not None and end.result != game.result:
         game.odd("result differs from board", f"recorded {game.result}, the board says {end.result}")

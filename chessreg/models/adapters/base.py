@@ -170,7 +170,7 @@ def check_weights(weights: Mapping[str, Tensor], expected: Mapping[str, tuple[in
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """What config.json says. BadInputError for a file that is damaged or not there."""
+    """The contents of config.json. BadInputError for a file that is damaged or not there."""
     try:
         config: dict[str, Any] = json.loads((folder / "config.json").read_text())
     except (OSError, ValueError, RecursionError) as error:

@@ -79,7 +79,7 @@ class GPT2Config:
 
 
 def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool = True) -> Tensor:
-    """PyTorch's own kernel. Causal when no mask says otherwise; one query sees every key."""
+    """PyTorch's own kernel. Causal without a mask; one query sees every key."""
     causal = causal and mask is None and q.shape[2] > 1
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=q.shape[-1] ** -0.5

@@ -89,7 +89,7 @@ class Block(nn.Module):
 
 
 class Llama(Network):
-    """Token ids to logits. `config` is what config.json says; it is written back as it is."""
+    """Token ids to logits. `config` holds config.json; it is written back unchanged."""
 
     architecture = "llama"
     points = PATTERNS

@@ -55,7 +55,7 @@ SAME = 1e-4  # of the norm: within this, difference_vector is the high average m
 
 @dataclass(frozen=True)
 class Origin:
-    """What a file, or failing that its name, says about where its tensors come from. None: it does not say."""
+    """The origin of a file's tensors, from its metadata or else its name. None: unknown."""
 
     layer: int | None
     label: str | None

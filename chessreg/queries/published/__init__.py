@@ -210,7 +210,7 @@ def beside(database: Database, result: QueryResult, only: Sequence[str] = ()) ->
 
 
 def with_ours(result: QueryResult) -> QueryResult:
-    """For reading: without the published numbers that nothing of ours stands beside, if there are any others."""
+    """For reading: without the published numbers that have none of ours beside them, if there are any others."""
     keep = [place for place, row in enumerate(result.rows) if row["ours"] is not None]
     left = len(result) - len(keep)
     if not keep or not left:
