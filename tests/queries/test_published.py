@@ -1,7 +1,9 @@
 """The papers' numbers beside ours: a difference only where checkpoint, data and protocol are the paper's."""
 
 from collections import Counter
+from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from chessreg.errors import NotFoundError
@@ -11,7 +13,7 @@ from chessreg.queries import run_query
 from chessreg.queries.ask import rows_behind
 from chessreg.queries.catalogue import find
 from chessreg.queries.engine import engine_of
-from chessreg.queries.published import TYPES, beside, described, has_part, values, with_ours
+from chessreg.queries.published import TYPES, Need, beside, described, has_part, player, values, with_ours
 from chessreg.queries.render import rendered
 from chessreg.registry import tables
 from chessreg.registry.identity import digest_of, uuid_of
@@ -382,6 +384,16 @@ def test_one_tag_makes_a_model_davis_own_in_all_his_tables_and_the_reason_names_
     for paper, month in (("Table 2", "2013-01"), ("Figure 5", "2013-02")):
         said = [need.otherwise for value in values() if value.table == paper for need in value.needs]
         assert any(f"tag the dataset davis-2026:{month}" in text for text in said), paper
+
+
+def test_a_row_that_lacks_what_a_reason_names_is_not_comparable_all_the_same(database):
+    need = Need("layers = 12", "'layers ' || layers || ', the paper''s 12'")
+    value = replace(values()[0], role="true", measure="mean", needs=(need,), alike=())
+    ours = pa.table({"place": [0, 1, 2], "mean": [0.5] * 3, "checkpoint": ["m"] * 3, "layers": [12, 8, None]})
+    rows = engine_of(database).over(ours, player(0, value, ours) + " ORDER BY place").to_pylist()
+    assert [row["reasons"] for row in rows] == [
+        "", "layers 8, the paper's 12", "not known here: what the paper's number depends on",
+    ]  # fmt: skip
 
 
 def test_for_reading_numbers_without_ours_are_left_out_and_counted(database, make):

@@ -239,12 +239,15 @@ def has_part(value: Value) -> str:
     return f'({value.role}) AND "{value.measure}" IS NOT NULL'
 
 
+def reason_in_sql(need: Need) -> str:
+    """The reason where a need does not hold, also where something that the reason names is not known."""
+    unknown = "'not known here: what the paper''s number depends on'"
+    return f"CASE WHEN NOT coalesce(({need.holds}), false) THEN coalesce({need.otherwise}, {unknown}) END"
+
+
 def player(number: int, value: Value, ours: pa.Table) -> str:
     """SELECT of our rows that play the part of a published value, which has this number."""
-    reasons, differs = (
-        ", ".join(["NULL", *(f"CASE WHEN NOT coalesce(({n.holds}), false) THEN {n.otherwise} END" for n in needs)])
-        for needs in (value.needs, value.alike)
-    )
+    reasons, differs = (", ".join(["NULL", *map(reason_in_sql, needs)]) for needs in (value.needs, value.alike))
     ends = [f'"{e}"' if (e := value.measure + end) in ours.column_names else "NULL" for end in ("_low", "_high")]
     return f"""SELECT {number} AS number, place, "{value.measure}"::DOUBLE AS ours, {ends[0]} AS low,
         {ends[1]} AS high, checkpoint AS model,
