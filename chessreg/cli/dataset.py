@@ -229,7 +229,7 @@ def export(home: Home, reference: str, file: Path | None, format_: str | None, c
 @json_option
 @pass_home
 def fetch(home: Home, source: str, month: str, name: str | None, base_url: str | None, keep: bool) -> None:
-    """Download a month of rated games, verify its checksum, and add it. A download that broke off is gone on with.
+    """Download a month of rated games, verify its checksum, and add it. An interrupted download continues.
 
     \b
     Example: chessreg dataset fetch lichess 2013-01 --name jan-2013

@@ -38,7 +38,7 @@ def upgrade(home: Home, shared: bool) -> None:
 @pass_home
 @click.pass_context
 def status(ctx: click.Context, home: Home) -> None:
-    """Say which schema the registry has and which this chessreg needs. Exit status 1 when they differ."""
+    """Show which schema the registry has and which this chessreg needs. Exit status 1 when they differ."""
     from chessreg.registry import migrations
 
     schema = migrations.status(home.place)

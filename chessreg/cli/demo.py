@@ -144,7 +144,7 @@ def commands(size: Size) -> list[tuple[str, list[str]]]:
 @click.option("--size", type=click.Choice(list(SIZES)), default="full", show_default=True, help="small: a quick look.")
 @pass_home
 def demo(home: Home, size: str) -> None:
-    """The main job from end to end: games in, a model probed, edited and playing, the numbers out of SQL.
+    """Run the main job from end to end: games in, a model probed, edited and playing, the numbers out of SQL.
 
     Everything goes into ./.chessreg/ by the commands that are printed. What is done already is not done again.
     """

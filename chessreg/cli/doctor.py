@@ -55,13 +55,13 @@ class Check:
 
 
 @click.command()
-@click.option("--fix", is_flag=True, help="Mend what can be mended without losing anything; say what came of it.")
+@click.option("--fix", is_flag=True, help="Mend what can be mended without losing anything, and report it.")
 @click.option("--digests", is_flag=True, help="Read every byte of every artefact and array again.")
 @json_option
 @pass_home
 @click.pass_context
 def doctor(ctx: click.Context, home: Home, fix: bool, digests: bool) -> None:
-    """Say what is missing or wrong here, and the command that installs or mends it. Without --fix it changes nothing.
+    """Show what is missing or wrong here, and the command that installs or mends it. Without --fix it changes nothing.
 
     Looks at programs, registry and store; at attempts and jobs whose process is gone or silent; at results that wait;
     at left-overs of crashes; at bytes that are not where they should be. Exit status 1 when something is missing or

@@ -49,7 +49,7 @@ def list_(home: Home) -> None:
 @json_option
 @pass_home
 def ladder(home: Home) -> None:
-    """The opponents from weakest to strongest; measure a model where it scores 20 to 80 %.
+    """List the opponents from weakest to strongest; measure a model where it scores 20 to 80 %.
 
     \b
     Example: chessreg run play --checkpoint reference --opponent stockfish:0@nodes=10

@@ -80,7 +80,7 @@ PARTNERS = {"run": "run", "unit": "game", "arm": "arm", "plies": "plies", "parts
 @json_option
 @pass_home
 def part(home: Home, reference: str, other: str | None) -> None:
-    """Where a game parts from those of other arms that began with the same opening, or from one OTHER game.
+    """Show where a game parts from those of other arms that began with the same opening, or from one OTHER game.
 
     \b
     chessreg game part plain:12

@@ -119,10 +119,14 @@ def direction_options(function: Any) -> Any:
     options = [
         click.argument("paths", nargs=-1, required=True, metavar="FILE…", type=FilePath(path_type=Path)),
         click.option("--checkpoint", metavar="CHECKPOINT", help="The model, if it is here.  [default: unknown model]"),
-        click.option("--name", type=NameText(), help="What to call the import; it goes wherever a run of ours goes."),
-        click.option("--layers", type=Numbers(int), help="0-based, one a file, where neither file nor name tells."),
-        click.option("--model", help="The model's own name, where neither file nor name tells."),
-        click.option("--label", help="What is read off (piece, skill, …), where neither file nor name tells."),
+        click.option("--name", type=NameText(), help="Name the import; it is accepted wherever a run is."),
+        click.option(
+            "--layers", type=Numbers(int), help="0-based, one for each file, if neither the file nor its name has them."
+        ),
+        click.option("--model", help="The model's own name, if neither the file nor its name has it."),
+        click.option(
+            "--label", help="What the probe predicts (piece, skill, …), if neither the file nor its name has it."
+        ),
         click.option(
             "--residual",
             type=click.Choice(["auto", "raw", "centred"]),
@@ -140,8 +144,8 @@ def direction_options(function: Any) -> Any:
 
 @import_.command()
 @direction_options
-@click.option("--hook-point", help="Where they read, * for each layer, where no path tells.")
-@click.option("--phase", type=click.IntRange(0, 5), help="Of the tokens, in UCI squares, where no path tells.")
+@click.option("--hook-point", help="The hook point that they read, * for the layer, if no path has it.")
+@click.option("--phase", type=click.IntRange(0, 5), help="The phase of the tokens, in UCI squares, if no path has it.")
 def probe(home: Home, paths: tuple[Path, ...], name: str | None, **settings: Any) -> None:
     """Import saved probes of one model, one file a layer, as Karvonen's code writes them, or Davis's safetensors.
 
@@ -213,7 +217,7 @@ def fetch(
 ) -> None:
     """Download a model, games or positions and import them; without NAME, list what can be fetched.
 
-    The digest that is published is checked, and the SHA-256 kept. A download that broke off is gone on with.
+    The digest that is published is checked, and the SHA-256 kept. An interrupted download continues.
 
     \b
     Example: chessreg fetch karvonen/8layers
@@ -280,9 +284,9 @@ COUNTS = ["run", "format", "rows", "games", "aggregates", "points", "other_lines
 )
 @click.option("--checkpoint", metavar="CHECKPOINT", help="The checkpoint of this registry that the model is.")
 @click.option("--rename", multiple=True, metavar="OLD=NEW", help="Another name for a player.")
-@click.option("--engine-version", help="The engines' version, which no such file tells.")
-@click.option("--limit", metavar="LIMIT", help="An engine's limit where the file tells none, such as time=0.1.")
-@click.option("--opening", metavar="OPENING", help="standard or random:PLIES, which no such file tells.")
+@click.option("--engine-version", help="The engines' version, which no such file has.")
+@click.option("--limit", metavar="LIMIT", help="An engine's limit, if the file has none, such as time=0.1.")
+@click.option("--opening", metavar="OPENING", help="standard or random:PLIES, which no such file has.")
 @click.option("--policy", help="How the model's moves were chosen.  [default: as the format's program does]")
 @click.option("--adjudication", metavar="LIMIT", help="Let Stockfish evaluate stopped games, such as nodes=100000.")
 @click.option("--move-limit", type=click.IntRange(1), help="Full moves after which games were stopped.")

@@ -215,7 +215,7 @@ def tell(home: Home, ids: list[str], what: str, nothing: str) -> None:
 @json_option
 @pass_home
 def wait(home: Home, references: tuple[str, ...], timeout: float | None) -> None:
-    """Come back when jobs have ended. Exit status 0 when all finished, 1 when one did not or cannot begin.
+    """Wait until jobs have ended. Exit status 0 when all finished, 1 when one did not or cannot begin.
 
     \b
     Example: chessreg wait fit && chessreg query "probe accuracy by layer"
@@ -382,7 +382,7 @@ def stop(home: Home) -> None:
 @json_option
 @pass_home
 def status(home: Home) -> None:
-    """Say whether it runs, since when, and what is in its queue."""
+    """Show whether it runs, since when, and what is in its queue."""
     from chessreg.scheduling import queue
 
     here = presence(home)
@@ -406,7 +406,7 @@ def status(home: Home) -> None:
 @click.option("--idle", type=float, default=float("inf"), help="End after so many seconds without work.")
 @pass_home
 def run(home: Home, idle: float) -> None:
-    """Be the supervisor in this terminal (or under systemd, tmux), until Ctrl-C."""
+    """Run the supervisor in this terminal (or under systemd, tmux), until Ctrl-C."""
     import os
 
     from chessreg.scheduling.supervisor import main

@@ -142,7 +142,7 @@ def pair(text: str) -> tuple[str, str]:
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 @pass_home
 def uci(home: Home, checkpoint: str, intervention: str, options: tuple[str, ...], device: str) -> None:
-    """Be a UCI engine: a model of any encoding in a chess GUI, edited live.
+    """Run a model of any encoding as a UCI engine in a chess GUI, edited live.
 
     Reads the protocol on stdin, answers on stdout; what goes wrong is on stderr. Nothing is written to the registry.
 

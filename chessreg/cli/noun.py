@@ -132,8 +132,8 @@ def with_example(text: str, example: str) -> str:
 
 # word → the command that undoes it, and the help of both
 SWITCHES = {
-    "star": ("unstar", "Star a {noun}: lists can show these first.", "Take the star back."),
-    "pin": ("unpin", "Pin a {noun}: it is the baseline that others are compared with.", "Take the pin back."),
+    "star": ("unstar", "Star a {noun}: lists can show these first.", "Remove the star."),
+    "pin": ("unpin", "Pin a {noun}: it is the baseline that others are compared with.", "Remove the pin."),
     "archive": (
         "restore",
         "Leave a {noun} out of lists and queries; nothing is deleted.",
@@ -171,7 +171,7 @@ def add_words(group: click.Group, noun: str) -> None:
     tagged = f"Tag a {noun}. Example: chessreg {group.name} tag 3f2a09 paper"
     group.add_command(saying(noun, "name", "name", "name", f"Name a {noun}; a new name takes the old one's place."))
     group.add_command(saying(noun, "tag", "tag", "tag", tagged))
-    group.add_command(saying(noun, "untag", "tag", "tag", "Take a tag back.", back=True))
+    group.add_command(saying(noun, "untag", "tag", "tag", "Remove a tag.", back=True))
     group.add_command(saying(noun, "note", "note", "text", f"Note something about a {noun}."))
     for word, (undo, help, undone) in SWITCHES.items():
         group.add_command(switch(noun, word, word, help.format(noun=noun)))
@@ -219,14 +219,14 @@ def invalidate(noun: str) -> click.Command:
         annotate(home, noun, reference, "invalid", why)
         tell_stale(home)
 
-    command.help = f"Say that a {noun} is wrong: no query counts it, and what was made from it is marked stale."
+    command.help = f"Mark a {noun} as wrong: no query counts it, and what was made from it is marked stale."
     return command
 
 
 def validate(noun: str) -> click.Command:
     """`validate THING`, for one noun."""
 
-    @click.command("validate", help=f"Say that a {noun} is not wrong after all.")
+    @click.command("validate", help=f"Remove the mark that a {noun} is wrong.")
     @click.argument("reference", metavar=noun.upper())
     @pass_home
     def command(home: Home, reference: str) -> None:

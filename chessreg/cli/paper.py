@@ -75,7 +75,7 @@ def command(
     of_positions = [
         click.Option(["--positions"], required=True, metavar="DATASET", help="Positions with best moves, of these "
                      "games: what the models learn, and are measured on."),
-        click.Option(["--puzzles"], metavar="DATASET", help="Puzzles to ask the models of positions."),
+        click.Option(["--puzzles"], metavar="DATASET", help="Puzzles for the models of positions."),
         click.Option(["--language-model"], metavar="CHECKPOINT", help="A pretrained language model that reads prompts, "
                      "to be tuned.  [default: one of initial weights, which reads prompts first]"),
     ]  # fmt: skip

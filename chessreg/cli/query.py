@@ -62,9 +62,9 @@ def scope_options(function: F) -> F:
 @click.command()
 @click.argument("name", required=False)
 @click.option("--list", "list_", is_flag=True, help="List the queries.")
-@click.option("--columns", is_flag=True, help="Say what the columns of NAME mean.")
-@click.option("--sql", metavar="SELECT", help="Ask with a SELECT of your own instead (- reads it from stdin).")
-@click.option("--explain", is_flag=True, help="Say what the SELECT of --sql would read; nothing is read.")
+@click.option("--columns", is_flag=True, help="Explain the columns of NAME.")
+@click.option("--sql", metavar="SELECT", help="Run a SELECT of your own instead (- reads it from stdin).")
+@click.option("--explain", is_flag=True, help="Print what the SELECT of --sql would read, and read nothing.")
 @scope_options
 @click.option("--rows", type=int, metavar="N", help="The games, trials or scores behind row N of the table.")
 @click.option("--show", "kept_columns", metavar="COLUMN,…", help="Print only these columns (--columns names them).")
@@ -96,7 +96,8 @@ def query(
     memory: str | None,
     **scope: Any,
 ) -> None:
-    """Ask the registry: NAME is a query's title or alias (--list) or a file `my_kind.sql`, --sql a SELECT of your own.
+    """Print a table of the registry: NAME is a query's title or alias (--list) or a file `my_kind.sql`, --sql a SELECT
+    of your own.
 
     \b
     chessreg query "elo by intervention" --checkpoint reference --show checkpoint,intervention,n,score

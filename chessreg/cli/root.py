@@ -22,9 +22,9 @@ INTERRUPTED = 130
 OF_NOUN = "chessreg.cli.noun:group_of"
 COMMANDS = {
     "init": LazyCommand("chessreg.cli.db:init", "Make the registry and the store of this folder."),
-    "doctor": LazyCommand("chessreg.cli.doctor:doctor", "Say what is missing here, and the command that mends it."),
+    "doctor": LazyCommand("chessreg.cli.doctor:doctor", "Show what is missing here, and the command that mends it."),
     "db": LazyCommand("chessreg.cli.db:db", "Make, upgrade and back up the registry's schema."),
-    "demo": LazyCommand("chessreg.cli.demo:demo", "Do the whole way once, on the bundled games and model."),
+    "demo": LazyCommand("chessreg.cli.demo:demo", "Run the main job once, on the bundled games and model."),
     "dataset": LazyCommand(
         "chessreg.cli.dataset:dataset", "Add, fetch, generate, split and verify games and positions."
     ),
@@ -54,7 +54,7 @@ COMMANDS = {
     ),
     "compare": LazyCommand("chessreg.cli.runs:compare", "Compare runs: what differs, and by how much."),
     "invalidate": LazyCommand("chessreg.cli.noun:invalidate_run", "Mark a run as wrong: no query counts it."),
-    "validate": LazyCommand("chessreg.cli.noun:validate_run", "Take back that a run is wrong."),
+    "validate": LazyCommand("chessreg.cli.noun:validate_run", "Remove the mark that a run is wrong."),
     "reproduce": LazyCommand("chessreg.cli.reproduce:reproduce", "Rerun and compare, or show how a run was made."),
     "merge": LazyCommand("chessreg.cli.transfer:merge", "Take in what another registry has."),
     "push": LazyCommand("chessreg.cli.transfer:push", "Copy bytes to a folder or a bucket that others reach."),
@@ -64,12 +64,12 @@ COMMANDS = {
     "gc": LazyCommand("chessreg.cli.db:gc", "Remove bytes that nothing needs any more; never rows."),
     "query": LazyCommand("chessreg.cli.query:query", "Print the papers' tables, or SQL of your own."),
     "plot": LazyCommand("chessreg.cli.query:plot", "Draw the papers' figures."),
-    "paper": LazyCommand("chessreg.cli.paper:paper", "Do a paper whole: its runs, then its tables and figures."),
+    "paper": LazyCommand("chessreg.cli.paper:paper", "Run a whole paper: its runs, then its tables and figures."),
     "game": LazyCommand("chessreg.cli.game:game", "List, show and export games that were played."),
     "board": LazyCommand("chessreg.cli.board:board", "Draw a board of a game or a trial."),
     "heatmap": LazyCommand("chessreg.cli.board:heatmap", "Draw what a probe reads before and after an edit."),
-    "lab": LazyCommand("chessreg.cli.lab:lab", "Ask one position, clean and edited: boards, moves, legal mass."),
-    "uci": LazyCommand("chessreg.cli.lab:uci", "Be a UCI engine: a model, edited or not, in a chess GUI."),
+    "lab": LazyCommand("chessreg.cli.lab:lab", "Show one position, clean and edited: boards, moves, legal mass."),
+    "uci": LazyCommand("chessreg.cli.lab:uci", "Run a model, edited or not, as a UCI engine in a chess GUI."),
     "engine": LazyCommand("chessreg.cli.engine:engine", "List engines and the ladder of opponents."),
 }
 ANYWHERE = {"--registry": True, "--store": True, "--debug": False}  # option → whether it takes a value

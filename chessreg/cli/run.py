@@ -353,7 +353,7 @@ def given_values(model: type[BaseModel], params: dict[str, Any]) -> dict[str, An
 @click.command()
 @click.argument("reference", metavar="FILE|DIGEST", required=False)
 @click.option("--list", "list_", is_flag=True, help="List what is trusted.")
-@click.option("--remove", metavar="FILE|DIGEST", help="Trust this no more.")
+@click.option("--remove", metavar="FILE|DIGEST", help="Stop trusting this.")
 @json_option
 @pass_home
 def trust(home: Home, reference: str | None, list_: bool, remove: str | None) -> None:

@@ -29,7 +29,7 @@ runs = group_of("run")
 @json_option
 @pass_home
 def list_(home: Home, filter_words: tuple[str, ...], kind: str | None, everything: bool, sort: str | None) -> None:
-    """List the runs, the newest last, or those that all the words fit.
+    """List the runs, the newest last, or those that match all the words.
 
     A word is looked for in name, kind, tags, state, machine and id; ~word takes letters with others between them;
     kind: name: tag: state: host: note: since: before: and spec.SETTING: look at one field; !word wants it absent;
@@ -55,7 +55,7 @@ def list_(home: Home, filter_words: tuple[str, ...], kind: str | None, everythin
 @json_option
 @pass_home
 def conflicts(home: Home, reference: str | None) -> None:
-    """List results that came a second time and were other than those here; the first that came is what counts.
+    """List results that arrived again with other values; the first ones count.
 
     \b
     Example: chessreg runs conflicts plain

@@ -26,7 +26,7 @@ ANSWERED = 50  # of what has ended, the newest: their results are read
 @json_option
 @pass_home
 def status(home: Home, since: str) -> None:
-    """Say what runs now, here and elsewhere, how busy the machines are, and what has ended since.
+    """Show what runs now, here and elsewhere, how busy the machines are, and what has ended since.
 
     \b
     Example: chessreg status --since 12h

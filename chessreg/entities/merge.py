@@ -218,7 +218,7 @@ def require_own_units(there: Database) -> None:
 
 
 def settle(database: Database, there: Database, run_id: UUID) -> None:
-    """Say that a run is complete, if it is now; it was so when the last unit came in where that happened first."""
+    """Mark a run complete if it is now, with the time at which its last unit came in where that happened first."""
     with there.read() as session:
         theirs = session.get_one(tables.Run, run_id).completed_at
     with database.read() as session:

@@ -60,7 +60,7 @@ def gone(attempt: tables.Attempt, host: str) -> bool | None:
 
 
 def lose(database: Database, attempts: list[UUID], cause: tables.Cause, message: str) -> int:
-    """Say that attempts are lost, unless they have ended meanwhile; returns of how many that was true."""
+    """Mark attempts as lost, unless they have ended meanwhile; returns how many were marked."""
     if not attempts:
         return 0
     lost = 0
