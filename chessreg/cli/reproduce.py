@@ -62,9 +62,8 @@ def drawn(branch: Branch, onto: Tree | None = None) -> Tree:
     field = f"[dim]{escape(branch.field)}:[/dim] " if branch.field not in ("", facts["kind"]) else ""
     state = "" if facts["state"] == "complete" else f" [{COLOURS.get(facts['state'], 'cyan')}]{facts['state']}[/]"
     again = " [dim]… as above[/dim]" if branch.again else ""
-    text = (
-        f"{field}{escape(facts['kind'])} [bold]{escape(facts['name'] or '')}[/bold] {branch.node.id[-6:]}{state}{again}"
-    )
+    name = f"[bold]{escape(facts['name'])}[/bold] " if facts["name"] else ""
+    text = f"{field}{escape(facts['kind'])} {name}{branch.node.id[-6:]}{state}{again}"
     at = Tree(text) if onto is None else onto.add(text)
     for inner in branch.branches:
         drawn(inner, at)

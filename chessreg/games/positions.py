@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -527,54 +527,17 @@ def _read(
 ) -> tuple[dict[str, pa.Array], dict[int, str]]:
     """The columns of the rows that are kept, numbered from `first` on in the file, and what is wrong with bad ones.
 
-    A FEN as python-chess writes it, with legal moves in UCI, is checked together with all others like it; what is
-    written in another way row by row. A ply that does not fit the side to move (counted from 1, or of the move before)
-    is taken from the FEN."""
+    A ply that does not fit the side to move (counted from 1, or of the move before) is taken from the FEN."""
     import pyarrow as pa
 
-    fens = [str(fen or "").strip() for fen in columns["fen"]]
-    words = {name: [str(word).strip() if word else None for word in columns.get(name, ())] or [None] * count
-             for name in (*_MOVES, "line")}  # fmt: skip
-    for name in _MOVES:
-        for place in [at for at, word in enumerate(words[name]) if word in _CASTLING]:
-            right, castled = _CASTLING[words[name][place] or ""]
-            if right in "".join(fens[place].split(" ")[2:3]):
-                words[name][place] = castled
-    plain = [place for place, fen in enumerate(fens) if _PLAIN.fullmatch(fen) and not words["line"][place]]
-    moves = legal_of([fens[place] for place in plain])
-    good, legal = np.zeros(count, bool), np.zeros(count, np.int16)
-    good[plain] = [place not in moves.bad for place in range(len(plain))]
-    legal[plain] = moves.counts
-    for name in _MOVES:
-        given = words[name]
-        if any(given):
-            codes = np.array([code_of(given[place] or "") for place in plain], np.uint16)
-            none = np.array([not given[place] for place in plain], bool)
-            good[plain] &= moves.has(codes) | none
-    bad: dict[int, str] = {}
-    for place in np.flatnonzero(~good).tolist():
-        try:
-            row = _row(fens[place], {name: given[place] for name, given in words.items()})
-        except _BadRowError as error:
-            bad[place] = str(error)
-            continue
-        tally.noncanonical += row.rewritten
-        fens[place], legal[place] = row.fen, row.legal
-        for name, word in row.moves.items():
-            words[name][place] = word
+    fens, words = _texts(columns, count)
+    legal, bad = _check_moves(fens, words, tally)
     chances = _floats(columns.get("win_prob"), count)
     for place in np.flatnonzero(~((chances >= 0) & (chances <= 1))).tolist() if "win_prob" in columns else ():
         if columns["win_prob"][place] not in (None, ""):  # NaN too
             bad.setdefault(place, f"a win probability outside 0 to 1: {columns['win_prob'][place]}")
-    fields = [fen.rsplit(" ", 2) if place not in bad else ("", "0", "0") for place, fen in enumerate(fens)]
     games = [None if game is None else _game(str(game)) for game in columns.get("game", ())] or [None] * count
-    position_hash = np.frombuffer(b"".join(_digest(four) for four, _, _ in fields), "<u8")
-    game_hash = np.array([position_hash[place] if game is None else _game_hash(game)
-                          for place, game in enumerate(games)], np.uint64)  # fmt: skip
-    ply = np.array([2 * max(int(number) - 1, 0) + (" b " in four) for four, _, number in fields], np.int64)
-    given_ply = _floats(columns.get("ply"), count)
-    fits = (given_ply >= 0) & (given_ply < 1 << 31) & (np.floor(given_ply) % 2 == ply % 2)
-    ply = np.where(fits, np.where(fits, given_ply, 0).astype(np.int64), ply)
+    position_hash, game_hash, ply = _keys(fens, games, _floats(columns.get("ply"), count), bad)
     keep = np.ones(count, bool)
     keep[list(bad)] = False
     keep &= chosen.keeps(keep, ply, game_hash, position_hash, tally)
@@ -605,6 +568,67 @@ def _read(
         "legal": pa.array(legal[keep]),
         "win_prob": floats(chances),
     }, bad  # fmt: skip
+
+
+Words = dict[str, list[str | None]]  # column of moves → the text of each row
+
+
+def _texts(columns: Mapping[str, list[Any]], count: int) -> tuple[list[str], Words]:
+    """FENs and moves as texts; castling that takes the own rook is written as the king's move, where it is a right."""
+    fens = [str(fen or "").strip() for fen in columns["fen"]]
+    words = {name: [str(word).strip() if word else None for word in columns.get(name, ())] or [None] * count
+             for name in (*_MOVES, "line")}  # fmt: skip
+    for name in _MOVES:
+        for place in [at for at, word in enumerate(words[name]) if word in _CASTLING]:
+            right, castled = _CASTLING[words[name][place] or ""]
+            if right in "".join(fens[place].split(" ")[2:3]):
+                words[name][place] = castled
+    return fens, words
+
+
+def _check_moves(fens: list[str], words: Words, tally: Tally) -> tuple[np.ndarray, dict[int, str]]:
+    """The number of legal moves int16 of each row, and what is wrong with bad rows; FENs and moves are normalised in
+    place.
+
+    A FEN as python-chess writes it, with legal moves in UCI, is checked together with all others like it; what is
+    written in another way row by row."""
+    count = len(fens)
+    plain = [place for place, fen in enumerate(fens) if _PLAIN.fullmatch(fen) and not words["line"][place]]
+    moves = legal_of([fens[place] for place in plain])
+    good, legal = np.zeros(count, bool), np.zeros(count, np.int16)
+    good[plain] = [place not in moves.bad for place in range(len(plain))]
+    legal[plain] = moves.counts
+    for name in _MOVES:
+        given = words[name]
+        if any(given):
+            codes = np.array([code_of(given[place] or "") for place in plain], np.uint16)
+            none = np.array([not given[place] for place in plain], bool)
+            good[plain] &= moves.has(codes) | none
+    bad: dict[int, str] = {}
+    for place in np.flatnonzero(~good).tolist():
+        try:
+            row = _row(fens[place], {name: given[place] for name, given in words.items()})
+        except _BadRowError as error:
+            bad[place] = str(error)
+            continue
+        tally.noncanonical += row.rewritten
+        fens[place], legal[place] = row.fen, row.legal
+        for name, word in row.moves.items():
+            words[name][place] = word
+    return legal, bad
+
+
+def _keys(
+    fens: list[str], games: list[str | None], given_ply: np.ndarray, bad: Collection[int]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """position_hash and game_hash uint64, and ply int64, of each row."""
+    fields = [fen.rsplit(" ", 2) if place not in bad else ("", "0", "0") for place, fen in enumerate(fens)]
+    position_hash = np.frombuffer(b"".join(_digest(four) for four, _, _ in fields), "<u8")
+    game_hash = np.array([position_hash[place] if game is None else _game_hash(game)
+                          for place, game in enumerate(games)], np.uint64)  # fmt: skip
+    ply = np.array([2 * max(int(number) - 1, 0) + (" b " in four) for four, _, number in fields], np.int64)
+    fits = (given_ply >= 0) & (given_ply < 1 << 31) & (np.floor(given_ply) % 2 == ply % 2)
+    return position_hash, game_hash, np.where(fits, np.where(fits, given_ply, 0).astype(np.int64), ply)
 
 
 @dataclass(frozen=True)
