@@ -222,6 +222,7 @@ def execute(
     from chessreg.cli.base import progress_line
     from chessreg.runs.inputs import FILES, users_file
     from chessreg.runs.resolve import named_inputs
+    from chessreg.runs.unfinished import states
 
     named = [(noun, reference) for _, noun, reference in named_inputs(spec)]
     session = home.adding(
@@ -251,8 +252,9 @@ def execute(
             click.echo(f'  chessreg query "{query}"', err=True)
         click.echo(short)
     if report.interrupted:
+        begun = " and the state of what was begun" if states(session.database, session.store, report.run_id) else ""
         click.echo(
-            f"interrupted: {report.units - report.missing} of {report.units} units are kept; "
+            f"interrupted: {report.units - report.missing} of {report.units} units{begun} are kept; "
             f"chessreg run --resume {short}",
             err=True,
         )

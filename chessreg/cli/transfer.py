@@ -85,7 +85,9 @@ def tell(home: Home, done: Transfer, states: int, where: str) -> None:
     for item in done.moved:
         click.echo(f"  {item.what}  {item.bytes:,} bytes", err=True)
     if states:
-        click.echo(f"  {states} saved states of trainings", err=True)
+        click.echo(
+            "  the saved state of a training" if states == 1 else f"  {states} saved states of trainings", err=True
+        )
     before = f"; {len(done.there)} were {where} before" if done.there else ""
     click.echo(f"{len(done.moved)} now {where}, {done.bytes:,} bytes{before}", err=True)
 

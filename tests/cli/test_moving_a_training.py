@@ -1,0 +1,42 @@
+"""The way of a training that was stopped, in commands: pushed on one machine, pulled and gone on with on another."""
+
+import os
+import signal
+
+from chessreg.models.training import Trainer
+from tests.conftest import PUZZLES
+
+TRAIN = (
+    "run", "train", "--datasets", "puzzles", "--architecture", "fen-encoder", "--encoding", "fen-77", "--n-layer", "1",
+    "--n-head", "2", "--n-embd", "16", "--steps", "6", "--batch-moves", "2", "--warmup-steps", "1", "--threads", "1",
+)  # fmt: skip
+
+
+def test_a_training_that_was_stopped_is_pushed_and_goes_on_where_it_is_pulled(here, tmp_path, monkeypatch):
+    (tmp_path / "puzzles.csv").write_text("\n".join(PUZZLES.splitlines()[:4]))
+    assert here("dataset", "add", tmp_path / "puzzles.csv", "--name", "puzzles") == 0
+    step = Trainer.train_step
+    steps = []
+
+    def stopped_at_the_third(self, forward):
+        steps.append(self.step)
+        if len(steps) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(self, forward)
+
+    monkeypatch.setattr(Trainer, "train_step", stopped_at_the_third)
+    assert here(*TRAIN) == 130
+    run = here.err.split()[-1]
+    assert here.err.splitlines()[-1] == (
+        f"interrupted: 0 of 1 units and the state of what was begun are kept; chessreg run --resume {run}"
+    )
+    assert here.json("push", run, "--inputs", "--rows", "--to", tmp_path / "share")["states"] == 1
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert here("init") == 0
+    assert here("merge", tmp_path / "share") == 0
+    for states in (1, 0):  # a second time does nothing
+        pulled = here.json("pull", run, "--inputs", "--from", tmp_path / "share" / "store")
+        assert pulled["states"] == states
+    assert here("run", "--resume", run) == 0
+    assert steps == list(range(6)), "no step twice, none left out"
