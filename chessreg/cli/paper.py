@@ -149,6 +149,8 @@ def go(
     work = Work(session, find(name), requested, how, first, only)
     if load is not None and (dry_run or save is not None):
         raise BadInputError("--load changes the registry, --dry-run and --save do not", "give one of them")
+    if (dry_run, save is not None, report).count(True) > 1:
+        raise BadInputError("--dry-run, --save and --report each do one thing alone", "give one of them")
     if load is not None or save is not None:
         from chessreg.papers import archive
 

@@ -72,6 +72,9 @@ def test_a_plan_a_run_and_a_run_again(here, toys, monkeypatch):
     assert "0 new results of 0 runs from done.zip" in here.err
     assert here(*toys, "--load", "done.zip", "--dry-run") == 4
     assert here.err.startswith("error: --load changes the registry")
+    assert here(*toys, "--dry-run", "--save", "again.zip") == 4
+    assert here.err.startswith("error: --dry-run, --save and --report each do one thing alone")
+    assert not (here.folder / "again.zip").exists()
 
     def stopped(self, *arguments):
         raise KeyboardInterrupt

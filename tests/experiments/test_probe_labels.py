@@ -129,6 +129,8 @@ def test_a_position_range_takes_numbers_within_each_game(world_session):
     assert set(data.cache.array.ply[data.rows].tolist()) == {30}
     with pytest.raises(BadInputError, match="numbered 40"):
         probed(world_session, first=40)
+    with pytest.raises(BadInputError, match="--first 15 leaves out all that --last 3 keeps"):
+        probed(world_session, first=15, last=3)
 
 
 def test_a_label_of_one_square_is_fitted_scored_and_drawn(world_session):

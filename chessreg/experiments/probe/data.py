@@ -282,6 +282,11 @@ def nothing_left(inputs: Inputs, cache: CachedActivations, field: str, selection
         )
     if selection.final is not None:
         return BadInputError(f"{field} holds no game that the model's context holds whole", "leave out --final")
+    if selection.last is not None and selection.first >= selection.last:
+        return BadInputError(
+            f"--first {selection.first} leaves out all that --last {selection.last} keeps",
+            "lower --first, or raise --last",
+        )
     return BadInputError(f"no cached position of {field} is numbered {selection.first} or more", "lower --first")
 
 
