@@ -31,7 +31,7 @@ def status(home: Home, since: str) -> None:
     \b
     Example: chessreg status --since 12h
     """
-    from chessreg.registry import read
+    from chessreg.registry import measures, read
     from chessreg.registry.run_filter import moment
     from chessreg.scheduling import status as job_status
 
@@ -39,7 +39,7 @@ def status(home: Home, since: str) -> None:
     with fresh(home).read() as session:
         going, ended = job_status.going(session), job_status.ended(session, after)
         machines = read.machines(session)
-        answers = read.answers(session, [row["run_id"] for row in ended[:ANSWERED]])
+        answers = measures.answers(session, [row["run_id"] for row in ended[:ANSWERED]])
     ended = [{**row, "answer": answers.get(row["run_id"])} for row in ended]
     if home.json:
         emit(home, {"going": going, "machines": machines, "since": after, "ended": ended})

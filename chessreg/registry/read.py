@@ -7,11 +7,11 @@ from collections.abc import Collection, Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import and_, case, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from chessreg.errors import NotFoundError
-from chessreg.registry import identity, lineage, names, tables
+from chessreg.registry import lineage, names, tables
 from chessreg.registry.run_state import DONE, STATE
 
 Row = dict[str, Any]
@@ -53,96 +53,6 @@ def annotations_by_id(session: Session, noun: str, ids: Sequence[UUID] | None = 
 NO_ANNOTATIONS: Row = {
     "name": None, "tags": [], "notes": [], "starred": False, "pinned": False, "archived": False, "invalid": None,
 }  # fmt: skip
-
-
-# -- results in a number ----------------------------------------------------------------------------------------------
-
-CURVES = ("heldout_loss", "validation_loss", "loss")  # metrics of which the first that a run has is its curve
-
-
-def curve(session: Session, run_id: UUID, most: int = 400) -> tuple[str, list[tuple[int, float]]] | None:
-    """The metric that a run is followed by, and its last points (step, value) in order; None where it has none.
-
-    It is the loss on held-out data, or the loss; of the run's units the newest that has any.
-    """
-    point = tables.MetricPoint
-    there = set(session.scalars(select(point.name).where(point.run_id == run_id, point.name.in_(CURVES)).distinct()))
-    name = next((name for name in CURVES if name in there), None)
-    if name is None:
-        return None
-    mine = (point.run_id == run_id, point.name == name)
-    unit = session.scalar(select(func.max(point.unit)).where(*mine))
-    newest = select(point.step, point.value).where(*mine, point.unit == unit).order_by(point.step.desc()).limit(most)
-    return name, [(step, value) for step, value in reversed(session.execute(newest).tuples().all())]
-
-
-def headline(session: Session, run_id: UUID) -> tuple[str, float] | None:
-    """The result of a run in a number: the model's score in games (%), a probe's accuracy (%, of test games where it
-    was tested), or where its curve has come to. None: it has none of these."""
-    game, match, score = tables.Game, tables.Match, tables.Score
-    won = case(
-        (game.result == "1/2-1/2", 0.5), (game.result == case((match.color == "white", "1-0"), else_="0-1"), 1.0)
-    )
-    played = (
-        select(func.count(), func.sum(func.coalesce(won, 0.0)))
-        .select_from(game)
-        .join(match, and_(match.run_id == game.run_id, match.number == game.match))
-        .where(game.run_id == run_id, game.result != "*")
-    )
-    games, points = session.execute(played).one()
-    if games:
-        return "score %", 100 * float(points) / games
-    right = (
-        select(score.split, func.sum(score.n), func.sum(score.correct)).where(score.run_id == run_id, score.item >= 0)
-    )  # fmt: skip
-    splits = {split: (n, correct) for split, n, correct in session.execute(right.group_by(score.split)) if n}
-    if splits:
-        split = "test" if "test" in splits else sorted(splits)[0]
-        n, correct = splits[split]
-        return f"{split} %", 100 * float(correct) / float(n)
-    followed = curve(session, run_id, 1)
-    return (followed[0].replace("_", " "), followed[1][-1][1]) if followed is not None and followed[1] else None
-
-
-LOOKED_BACK = 20  # complete runs of a kind, of which one is compared with
-
-
-def answers(session: Session, run_ids: Sequence[UUID]) -> dict[UUID, Row]:
-    """Run → `measure`, `value`, `change` and `than`: its headline, and by how much it differs from that of the earlier
-    run of the name `than` (None: there is none). This is, of the last complete runs of its kind before it that have the
-    same measure, the one with the fewest other settings. Runs without a headline are left out."""
-    rows = dict[UUID, Row]()
-    for run_id in run_ids:
-        if (found := headline(session, run_id)) is None:
-            continue
-        row: Row = {"measure": found[0], "value": found[1], "change": None, "than": None}
-        for before in most_alike(session, run_id):
-            earlier = headline(session, before)
-            if earlier is not None and earlier[0] == found[0]:
-                called = names.names_of(session, "run", [before]).get(before) or identity.short(before.hex)
-                row |= {"change": found[1] - earlier[1], "than": called}
-                break
-        rows[run_id] = row
-    return rows
-
-
-def most_alike(session: Session, run_id: UUID) -> list[UUID]:
-    """The last complete runs of a run's kind that were made before it, by how many of their settings are other than its
-    own, the newest first of those with equally many."""
-    run = tables.Run
-    record = session.get_one(run, run_id)
-    earlier = session.execute(
-        select(run.id, run.spec)
-        .where(run.kind == record.kind, run.completed_at.is_not(None), run.id != run_id)
-        .where(run.created_at < record.created_at)
-        .order_by(run.created_at.desc(), run.id)
-        .limit(LOOKED_BACK)
-    ).all()
-
-    def others(spec: dict[str, Any]) -> int:
-        return sum(spec.get(name) != record.spec.get(name) for name in spec.keys() | record.spec.keys())
-
-    return [id for id, spec in sorted(earlier, key=lambda pair: others(pair[1]))]
 
 
 # -- runs -------------------------------------------------------------------------------------------------------------

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import time
+from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import chess
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import insert, literal, select
 
 from chessreg.cli.root import run_command_line
 from chessreg.errors import BadInputError
-from chessreg.registry import names, read, run_filter, tables
+from chessreg.games.adjudication import score
+from chessreg.registry import measures, names, read, run_filter, tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import digest_of, uuid_of
 from chessreg.registry.tables.types import utc_now
@@ -179,10 +184,79 @@ def test_twelve_thousand_names_of_metrics_slow_no_list(session: Any, run_toy: An
 def test_a_result_is_compared_with_the_earlier_run_that_is_most_alike(registry: Any) -> None:
     database, ids, _ = registry
     with database.read() as session:
-        assert read.most_alike(session, ids[4]) == [ids[0], ids[2]]  # other epochs and bins; and quick too
-        assert read.most_alike(session, ids[2]) == [ids[0]]
-        told = read.answers(session, ids)
+        assert measures.most_alike(session, ids[4]) == [ids[0], ids[2]]  # other epochs and bins; and quick too
+        assert measures.most_alike(session, ids[2]) == [ids[0]]
+        told = measures.answers(session, ids)
     assert told == {
         ids[1]: {"measure": "loss", "value": 0.25, "change": None, "than": None},
         ids[3]: {"measure": "loss", "value": 0.75, "change": 0.5, "than": "run-a"},
+    }
+
+
+@pytest.fixture
+def five_runs(registry: Any, tmp_path: Path) -> Iterator[tuple[Database, list[UUID]]]:
+    """A copy of the five runs that rows may be added to."""
+    _, ids, folder = registry
+    copy = tmp_path / "registry.db"
+    with closing(sqlite3.connect(folder / "registry.db")) as here, closing(sqlite3.connect(copy)) as there:
+        here.backup(there)
+    with Database.open(copy) as database:
+        yield database, ids
+
+
+def test_a_game_stopped_at_the_move_limit_counts_by_its_evaluation_as_in_the_tables(five_runs: Any) -> None:
+    database, ids = five_runs
+    ends = [(r, None) for r in ("1-0", "0-1", "1/2-1/2", "*")] + [("*", cp) for cp in (-101, -100, 0, 100, 101)]
+    with database.write() as sql:
+        for run_id, color in zip(ids, ("white", "black"), strict=False):
+            match = {"number": 0, "player": "x", "opponent": "random", "color": color, "opening": "standard",
+                     "opening_seed": 0, "policy": "legal", "planned": len(ends)}  # fmt: skip
+            game = {"match": 0, "attempt_id": run_id, "opening_number": 0, "opening_plies": 0, "plies": 2, "turns": 1,
+                    "termination": "move_limit", "moves": b"", "move_hash": 0}  # fmt: skip
+            sql.execute(insert(tables.Match), [{"run_id": run_id, **match}])
+            rows = [{"run_id": run_id, "unit": n, "result": result, "adjudication_cp": cp, **game}
+                    for n, (result, cp) in enumerate(ends)]  # fmt: skip
+            sql.execute(insert(tables.Game), rows)
+    for run_id, colour in zip(ids, (chess.WHITE, chess.BLACK), strict=False):
+        counted = [score("paper", colour, result, cp) for result, cp in ends]
+        known = [points for points in counted if points is not None]
+        with database.read() as sql:
+            white = measures.game_points(literal(colour == chess.WHITE))
+            assert list(sql.scalars(select(white).where(tables.Game.run_id == run_id))) == counted
+            assert measures.measures(sql, run_id) == [("score %", 100 * sum(known) / len(known), None)]
+
+
+def test_a_probe_is_told_by_its_best_layer_on_validation_and_compared_on_the_same_games(five_runs: Any) -> None:
+    database, ids = five_runs
+    right = {  # run: split: right of 10 by layer
+        ids[0]: {"validation": (5, 7), "test": (9, 6)}, ids[2]: {"validation": (8, 4)},
+    }  # fmt: skip
+    with database.write() as sql:
+        for run_id, splits in right.items():
+            rows = [{"run_id": run_id, "unit": layer, "split": split, "item": 3, "attempt_id": run_id, "layer": layer,
+                     "n": 10, "correct": correct}
+                    for split, layers in splits.items() for layer, correct in enumerate(layers)]  # fmt: skip
+            sql.execute(insert(tables.Score), rows)
+    with database.read() as sql:
+        told = measures.answers(sql, list(right))
+    assert told == {
+        ids[0]: {"measure": "best layer, test %", "value": 60.0, "change": None, "than": None},
+        ids[2]: {"measure": "best layer, validation %", "value": 80.0, "change": 10.0, "than": "run-d"},
+    }
+
+
+def test_an_edit_is_told_by_the_legal_texts_on_its_board_beside_those_without_it(five_runs: Any) -> None:
+    database, ids = five_runs
+    legal = {"clean": (True, False, False, False), "edit": (True, True, True, False), "random-0": (True,) * 4}
+    with database.write() as sql:
+        rows = [{"run_id": ids[1], "unit": 0, "condition": condition, "sample": sample, "attempt_id": ids[1], "item": 0,
+                 "ply": 1, "text": "e4", "legal_modified": each, "mass_modified": 0.5 if sample < 0 else None}
+                for condition, texts in legal.items() for sample, each in enumerate((False, *texts), -1)]  # fmt: skip
+        sql.execute(insert(tables.Trial), rows)
+        sql.execute(insert(tables.Trial), [{**rows[0], "run_id": ids[3], "condition": "edit", "mass_modified": 0.25}])
+    with database.read() as sql:
+        told = measures.answers(sql, [ids[1], ids[3]])
+    assert told == {
+        ids[1]: {"measure": "legal on modified %", "value": 75.0, "change": 50.0, "than": "clean"},
+        ids[3]: {"measure": "legal mass on modified %", "value": 25.0, "change": -25.0, "than": "run-a"},
     }

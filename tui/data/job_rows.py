@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, String, and_, case, cast, func, literal, not_, or_, select, type_coerce
 
 from chessreg.errors import NotFoundError
-from chessreg.registry import read, run_filter, tables
+from chessreg.registry import measures, read, run_filter, tables
 from chessreg.registry.tables import Cause, Job, JobState
 from chessreg.scheduling import status
 from tui.data.pages import ChosenPages, Pages, Row
@@ -324,7 +324,7 @@ CURVES, ANSWERED = 6, 24  # that are read
 def answers(session: Session, run_ids: Sequence[UUID]) -> dict[UUID, Row | None]:
     """The results of these runs, as `chessreg status` tells them; None where there is none."""
     with session.database.read() as sql:
-        found = read.answers(sql, run_ids)
+        found = measures.answers(sql, run_ids)
     return {run_id: found.get(run_id) for run_id in run_ids}
 
 
@@ -342,6 +342,6 @@ def at_home(session: Session, since: datetime) -> AtHome:
         going, ended = status.going(sql), status.ended(sql, since)
         curves = list[Curve]()
         for row in {row["run_id"]: row for row in going if row["state"] == "running"}.values():
-            if len(curves) < CURVES and (found := read.curve(sql, row["run_id"])) is not None:
+            if len(curves) < CURVES and (found := measures.curve(sql, row["run_id"])) is not None:
                 curves.append(Curve(row["name"] or row["title"], found[0], found[1]))
         return AtHome(counts, going, newest, ended, curves)

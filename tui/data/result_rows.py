@@ -15,10 +15,8 @@ from sqlalchemy import (
     ColumnElement,
     LargeBinary,
     and_,
-    case,
     false,
     func,
-    null,
     or_,
     select,
     true,
@@ -28,6 +26,7 @@ from chessreg.errors import BadInputError, ChessregError
 from chessreg.games.dataset import arrow_indices
 from chessreg.registry import names, tables
 from chessreg.registry.database import rows_among
+from chessreg.registry.measures import game_points
 from tui import show
 from tui.columns import Column, numeric
 from tui.data.pages import PAGE, JoinedPages, KeysetPages, Pages, Row, SortedPages, stretches
@@ -79,7 +78,7 @@ def results(session: Session, result_table: str, run_id: UUID | None = None) -> 
             row = {**flat(record), "run": called[record.run_id], "result_table": result_table}
             if (match := of_match.get((record.run_id, row.get("match", -1)))) is not None:
                 color, opponent = match
-                row |= {"color": color, "opponent": opponent, "points": points(row["result"], color)}
+                row |= {"color": color, "opponent": opponent, "points": points(row, color)}
             listed.append(row)
         return listed
 
@@ -166,9 +165,7 @@ def sql_field(session: Session, table: Any, name: str) -> Any:
     if table is tables.Game and name in ("color", "opponent"):
         return match_field(session, name)
     if table is tables.Game and name == "points":
-        white = match_field(session, "color").value == "white"
-        won = case((white, table.result == "1-0"), else_=table.result == "0-1")
-        return case((table.result == "1/2-1/2", 0.5), (table.result == "*", null()), (won, 1.0), else_=0.0)
+        return game_points(match_field(session, "color").value == "white")
     if name == "accuracy" and hasattr(table, "correct"):
         return 100.0 * table.correct / func.nullif(table.n, 0)
     column = getattr(table, name, None)
@@ -228,15 +225,18 @@ def matches_of(sql: SqlSession, ids: set[UUID]) -> dict[tuple[UUID, int], tuple[
     return {(run_id, number): (color, opponent) for run_id, number, color, opponent in rows.tuples()}
 
 
-def points(result: str, color: str) -> str:
-    """The model's score of a game; empty where it has no result.
+def points(row: Row, color: str) -> str:
+    """The model's score of a game, at the move limit by the evaluation there; empty where it has neither.
 
-    >>> points("0-1", "black"), points("1/2-1/2", "white"), points("*", "white")
-    ('1', '½', '')
+    >>> points({"result": "0-1", "adjudication_cp": None}, "black")
+    '1'
+    >>> points({"result": "*", "adjudication_cp": 9}, "white")
+    '½'
     """
-    if result == "1/2-1/2":
-        return "½"
-    return "" if result == "*" else str(int((result == "1-0") is (color == "white")))
+    from chessreg.games.adjudication import score
+
+    counted = score("paper", color == "white", row["result"], row["adjudication_cp"])
+    return "" if counted is None else "½" if counted == 0.5 else f"{counted:g}"
 
 
 def run_names(sql: SqlSession, ids: set[UUID]) -> dict[UUID, str]:

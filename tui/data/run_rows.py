@@ -9,7 +9,7 @@ from uuid import UUID
 
 from sqlalchemy import func, select
 
-from chessreg.registry import identity, lineage, names, read, run_filter, tables
+from chessreg.registry import identity, lineage, measures, names, read, run_filter, tables
 from tui import show
 from tui.columns import Column
 from tui.data.pages import ChosenPages, JoinedPages, KeysetPages, Pages, Row, by_words_above, stretches
@@ -173,7 +173,7 @@ def overview(session: Session) -> dict[str, int]:
 def preview(session: Session, run_id: UUID) -> tuple[dict[str, Any], str]:
     """A run in full, its inputs by their names, and its result in words; empty where it has none."""
     with session.database.read() as sql:
-        run, answer = read.run(sql, run_id.hex), read.answers(sql, [run_id]).get(run_id)
+        run, answer = read.run(sql, run_id.hex), measures.answers(sql, [run_id]).get(run_id)
         run["spec"] = called(sql, run["spec"])
     return run, "" if answer is None else show.answer(answer)
 

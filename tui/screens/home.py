@@ -49,7 +49,7 @@ ENDED = (
     Column("ended_at", "ended", text=lambda row: show.when(row["ended_at"]), least=16),
     NAME,
     Column("cause", "how", text=cause, least=10),
-    Column("answer", "result", text=result, widest=44, least=20),
+    Column("answer", "result", text=result, widest=60, least=20),
     KIND,
     UNITS,
     Column("seconds", "took", text=lambda row: show.duration(row["seconds"])),

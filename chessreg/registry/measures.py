@@ -1,0 +1,164 @@
+"""Results of runs in a number: what each has come to, and by how much that differs from an earlier one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, and_, case, func, null, select
+from sqlalchemy.orm import Session
+
+from chessreg.registry import identity, names, tables
+
+Row = dict[str, Any]
+
+CURVES = ("heldout_loss", "validation_loss", "loss")  # metrics of which the first that a run has is its curve
+
+
+def curve(session: Session, run_id: UUID, most: int = 400) -> tuple[str, list[tuple[int, float]]] | None:
+    """The metric that a run is followed by, and its last points (step, value) in order; None where it has none.
+
+    It is the loss on held-out data, or the loss; of the run's units the newest that has any.
+    """
+    point = tables.MetricPoint
+    there = set(session.scalars(select(point.name).where(point.run_id == run_id, point.name.in_(CURVES)).distinct()))
+    name = next((name for name in CURVES if name in there), None)
+    if name is None:
+        return None
+    mine = (point.run_id == run_id, point.name == name)
+    unit = session.scalar(select(func.max(point.unit)).where(*mine))
+    newest = select(point.step, point.value).where(*mine, point.unit == unit).order_by(point.step.desc()).limit(most)
+    return name, [(step, value) for step, value in reversed(session.execute(newest).tuples().all())]
+
+
+class Measure(NamedTuple):
+    """`clean`: the same without the edit, in the same states."""
+
+    name: str
+    value: float
+    clean: float | None = None
+
+
+def measures(session: Session, run_id: UUID) -> list[Measure]:
+    """A run's results, the most telling first: the model's score in games (%), legal texts on the board that an edit
+    aims at (%), a probe's accuracy (%, of the layer that is best on validation; that of test games first), or where its
+    curve has come to."""
+    found = played(session, run_id) or edited(session, run_id) or read_off(session, run_id)
+    if not found and (followed := curve(session, run_id, 1)) is not None and followed[1]:
+        found = [Measure(followed[0].replace("_", " "), followed[1][-1][1])]
+    return found
+
+
+def game_points(white: ColumnElement[bool]) -> ColumnElement[float | None]:
+    """What a game counts for the model, which is White where `white` holds, by the rule `paper` of
+    chessreg.games.adjudication; NULL where it has neither a result nor an evaluation."""
+    from chessreg.games.adjudication import WIN_CP
+
+    game = tables.Game
+    won = case((white, game.result == "1-0"), else_=game.result == "0-1")
+    own = case((white, game.adjudication_cp), else_=-game.adjudication_cp)
+    return case(
+        (game.result == "1/2-1/2", 0.5), (and_(game.result != "*", won), 1.0), (game.result != "*", 0.0),
+        (own > WIN_CP, 1.0), (own < -WIN_CP, 0.0), (own.is_not(None), 0.5), else_=null(),
+    )  # fmt: skip
+
+
+def played(session: Session, run_id: UUID) -> list[Measure]:
+    game, match = tables.Game, tables.Match
+    mean = (
+        select(func.avg(game_points(match.color == "white")))
+        .select_from(game)
+        .join(match, and_(match.run_id == game.run_id, match.number == game.match))
+        .where(game.run_id == run_id)
+    )
+    score = session.scalar(mean)
+    return [] if score is None else [Measure("score %", 100 * float(score))]
+
+
+def edited(session: Session, run_id: UUID) -> list[Measure]:
+    """Of sampled texts, or the exact probability where none were sampled; of a run with a single edit."""
+    trial = tables.Trial
+    legal = case((trial.sample >= 0, case((trial.legal_modified.is_(True), 1.0), else_=0.0)))
+    query = (
+        select(trial.condition, func.avg(legal), func.avg(trial.mass_modified))
+        .where(trial.run_id == run_id, trial.condition.in_(("clean", "edit")))
+        .group_by(trial.condition)
+    )
+    rows = {condition: (texts, mass) for condition, texts, mass in session.execute(query)}
+    edit, clean = rows.get("edit", (None, None)), rows.get("clean", (None, None))
+    return [
+        Measure(name, 100 * float(value), None if without is None else 100 * float(without))
+        for name, value, without in zip(("legal on modified %", "legal mass on modified %"), edit, clean, strict=True)
+        if value is not None
+    ]
+
+
+def read_off(session: Session, run_id: UUID) -> list[Measure]:
+    score = tables.Score
+    query = (
+        select(score.split, score.layer, func.sum(score.correct), func.sum(score.n))
+        .where(score.run_id == run_id, score.item >= 0)
+        .group_by(score.split, score.layer)
+    )
+    splits: dict[str, dict[int | None, float]] = defaultdict(dict)
+    for split, layer, correct, n in session.execute(query):
+        if n:
+            splits[split][layer] = 100 * float(correct) / float(n)
+    found = list[Measure]()
+    for split in sorted(splits, key=lambda split: (split != "test", split)):
+        layers = splits[split]
+        chosen_on = splits.get("validation", layers)
+        best = max(layers, key=lambda layer: chosen_on.get(layer, 0.0))
+        found.append(Measure(f"{'best layer, ' if len(layers) > 1 else ''}{split} %", layers[best]))
+    return found
+
+
+LOOKED_BACK = 20  # complete runs of a kind, of which one is compared with
+
+
+def answers(session: Session, run_ids: Sequence[UUID]) -> dict[UUID, Row]:
+    """Run → `measure`, `value`, `change` and `than`: its first measure, and by how much it differs from what `than`
+    names (None: there is nothing): `clean`, or the earlier run. This is, of the last complete runs of its kind before
+    it that have the same measure, the one with the fewest other settings. Runs without a measure are left out."""
+    rows = dict[UUID, Row]()
+    for run_id in run_ids:
+        if not (own := measures(session, run_id)):
+            continue
+        name, value, clean = own[0]
+        row: Row = {"measure": name, "value": value, "change": None, "than": None}
+        if clean is not None:
+            row |= {"change": value - clean, "than": "clean"}
+        for before in most_alike(session, run_id) if clean is None else ():
+            earlier = next((other for other in measures(session, before) if other.name == name), None)
+            if earlier is not None:
+                called = names.names_of(session, "run", [before]).get(before) or identity.short(before.hex)
+                row |= {"change": value - earlier.value, "than": called}
+                break
+        rows[run_id] = row
+    return rows
+
+
+def most_alike(session: Session, run_id: UUID) -> list[UUID]:
+    """The last complete runs of a run's kind that were made before it, by how many of their settings are other than its
+    own; of equally many those first that read more of what it read, then the newest."""
+    run, read = tables.Run, tables.RunInput
+    record = session.get_one(run, run_id)
+    earlier = session.execute(
+        select(run.id, run.spec)
+        .where(run.kind == record.kind, run.completed_at.is_not(None), run.id != run_id)
+        .where(run.created_at < record.created_at)
+        .order_by(run.created_at.desc(), run.id)
+        .limit(LOOKED_BACK)
+    ).all()
+    inputs = defaultdict[UUID, set[str]](set)
+    of_these = read.run_id.in_([run_id, *(id for id, _ in earlier)])
+    for id, reference in session.execute(select(read.run_id, read.reference).where(of_these)):
+        inputs[id].add(reference)
+
+    def apart(id: UUID, spec: dict[str, Any]) -> tuple[int, int]:
+        others = sum(spec.get(name) != record.spec.get(name) for name in spec.keys() | record.spec.keys())
+        return others, -len(inputs[id] & inputs[run_id])
+
+    return [id for id, spec in sorted(earlier, key=lambda pair: apart(*pair))]
