@@ -327,10 +327,13 @@ class ChessregApp(App[Exception | None]):
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
-    def write(self, what: str, function: Callable[[SqlSession], Any], message: Callable[[Any], str]) -> None:
-        """Write `function(sql)` in a transaction of its own, after the changes before it. While the registry cannot be
-        written it is held, and tried again every 2 s. `message(answer)` is then shown under the title `what`."""
-        self.writes.add(Write(what, function, message))
+    def write(
+        self, what: str, change: str, function: Callable[[SqlSession], Any], message: Callable[[Any], str]
+    ) -> None:
+        """Write a `change` of `what`, `function(sql)`, in a transaction of its own, after the changes before it. While
+        the registry cannot be written it is held, and tried again every 2 s. `message(answer)` is then shown under the
+        title `what`."""
+        self.writes.add(Write(what, change, function, message))
         self.write_on()
 
     @work(group="write")
@@ -347,7 +350,7 @@ class ChessregApp(App[Exception | None]):
                     if not first.error:
                         self.notify(
                             f"not written yet: {error.message}; it is tried again every 2 s, ^n shows it",
-                            title=first.what, severity="warning",
+                            title=f"{first.what}: {first.change}", severity="warning",
                         )  # fmt: skip
                     first.error = error.message
                     return
@@ -390,7 +393,8 @@ class ChessregApp(App[Exception | None]):
             self.exit(error)
             return
         message, hint, _ = described(error)
-        self.lost = self.lost or isinstance(error, RegistryError)
+        if isinstance(error, RegistryError):
+            self.lost = screen.stale = True  # it is read again once the registry is there
         again = "; asked again every 2 s" if isinstance(error, RegistryError) else ""
         full = message + (f" ({hint}{again})" if hint else again)
         if not self.notices or self.notices[-1].message != full:

@@ -21,9 +21,10 @@ class DroppedError(ChessregError):
 
 @dataclass(eq=False)
 class Write:
-    """A change of `what`. Called with a session it is written, in one transaction."""
+    """A `change` of `what`: `star` of a run. Called with a session it is written, in one transaction."""
 
     what: str
+    change: str
     function: Callable[[SqlSession], Any]
     message: Callable[[Any], str]  # of the function's answer
     error: str = ""  # why it was not written when it was last tried
@@ -36,7 +37,7 @@ class Write:
             answer = self.function(sql)
             sql.flush()
             if self.dropped:
-                raise DroppedError(f"{self.what}: dropped")
+                raise DroppedError(f"{self.change} of {self.what}: dropped")
             return answer
 
 

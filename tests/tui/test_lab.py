@@ -343,3 +343,21 @@ async def test_two_clicks_on_the_board_play_a_move_in_the_lab_and_one_tells_of_a
         assert driver.app.clipboard == lab.answer.fen
         await driver.press("P")
         assert driver.app.clipboard.strip().endswith("1. e4 e5 2. Nf3 *")
+
+
+@pytest.mark.usefixtures("near_model")
+async def test_the_lab_that_was_opened_first_has_the_models_and_probes_that_come_later(
+    drive, tmp_path: Path, world: Path
+) -> None:
+    place = ["--registry", str(tmp_path / "registry.db"), "--store", str(tmp_path / "store")]
+    assert run_command_line([*place, "db", "upgrade"]) == 0
+    async with drive(tmp_path, start="lab", size=(120, 40)) as driver:
+        assert "No model yet" in driver.text
+        lab = driver.screen
+        assert run_command_line([*place, "import", "checkpoint", str(world / "bigram"), "--name", "bigram"]) == 0
+        await driver.once(lambda: lab.answer is not None, "the model")
+        assert "bigram · no probe" in driver.lines[1]
+        assert "No model yet" not in driver.text
+        assert run_command_line([*place, "merge", str(world)]) == 0
+        await driver.until("bigram · probe board")
+        await driver.once(lambda: lab.answer.edited is not None, "the edit")

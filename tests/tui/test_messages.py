@@ -64,10 +64,12 @@ async def test_what_is_said_while_the_registry_is_locked_is_held_and_written_lat
             assert "! 3 not written: ^n" in text.splitlines()[0]
             await driver.press("ctrl+n")
             await driver.once(lambda: driver.text.count("not written  plain") == 3, "the three held changes")
+            assert "star: " in driver.text
+            assert "note look again: " in driver.text, "what was typed can be read while it is held"
             await driver.press("enter")
-            await driver.until("stayed locked")
+            await driver.until("by another writer")
             await driver.press("escape", "down", "x")
-            await driver.until("Drop this change of plain?")
+            await driver.until("Drop this change of plain: tag best?")
             await driver.press("y")
             await driver.once(lambda: driver.text.count("not written  plain") == 2, "the two held changes")
             await driver.press("q")
@@ -101,8 +103,9 @@ async def test_a_deleted_registry_says_so_in_every_room(drive: Any, own: Path) -
     async with drive(own, size=(120, 30)) as driver:
         await driver.press("8")
         assert "[datasets 1]" in driver.text
+        await driver.press("3")
         (own / "registry.db").rename(own / "away.db")
-        for room in ("4", "2", "8"):
+        for room in ("4", "3", "2", "8"):
             await driver.press(room, "r")
             assert "was deleted" in driver.text
         await driver.press("S", "enter")
@@ -110,6 +113,9 @@ async def test_a_deleted_registry_says_so_in_every_room(drive: Any, own: Path) -
         assert not (own / "registry.db").exists()
         (own / "away.db").rename(own / "registry.db")
         await driver.once(lambda: "was deleted" not in driver.text, "the registry again")
+        await driver.press("3")
+        assert "was deleted" not in driver.text, "a room that was not in sight meanwhile reads again"
+        assert "cache" in driver.text
 
 
 async def test_escape_clears_the_filter_before_it_leaves(drive: Any) -> None:

@@ -35,7 +35,7 @@ class AnnotatingScreen(AppScreen):
         def done(now: bool) -> str:
             return DONE[word][not now]
 
-        self._do(done, lambda sql, noun, ids: toggle(sql, noun, ids, word))
+        self._do(word, done, partial(toggle, word=word))
 
     def action_tag(self) -> None:
         self._ask("Tag{}: (-TAG takes one back)", self._tag)
@@ -43,9 +43,10 @@ class AnnotatingScreen(AppScreen):
     def _tag(self, text: str) -> None:
         tag = text.removeprefix("-")
         if text.startswith("-"):
-            self._do(lambda _: f"no longer tagged {tag}", lambda sql, noun, ids: untag(sql, noun, ids, tag))
+            told, do = f"no longer tagged {tag}", partial(untag, tag=tag)
         else:
-            self._do(lambda _: f"tagged {tag}", lambda sql, noun, ids: annotate(sql, noun, ids, "tag", tag))
+            told, do = f"tagged {tag}", partial(annotate, word="tag", text=tag)
+        self._do(f"tag {text}", lambda _: told, do)
 
     def action_note(self) -> None:
         self._ask("Note about{}:", partial(self._say, "note", "noted"))
@@ -62,12 +63,14 @@ class AnnotatingScreen(AppScreen):
 
     def _invalidate(self, why: str) -> None:
         if why == "-":
-            self._do(lambda _: "valid again", lambda sql, noun, ids: validate(sql, noun, ids))
+            self._do("valid again", lambda _: "valid again", validate)
         else:
             self._say("invalid", "invalid", why)
 
     def _say(self, word: str, done: str, text: str) -> None:
-        self._do(lambda _: f"{done}: {text}", lambda sql, noun, ids: annotate(sql, noun, ids, word, text))
+        self._do(
+            f"{word} {text}", lambda _: f"{done}: {text}", lambda sql, noun, ids: annotate(sql, noun, ids, word, text)
+        )
 
     def _ask(self, question: str, then: Callable[[str], None]) -> None:
         if not self.writable():
@@ -87,11 +90,12 @@ class AnnotatingScreen(AppScreen):
             self.notify("nothing is changed with --read-only", severity="warning")
         return not self.app.read_only
 
-    def _do(self, notice: Callable[[Any], str], do: Callable[[SqlSession, str, list[UUID]], Any]) -> None:
+    def _do(self, change: str, notice: Callable[[Any], str],
+            do: Callable[[SqlSession, str, list[UUID]], Any]) -> None:  # fmt: skip
         noun, chosen = self.chosen()
         if chosen and self.writable():
             ids = list(chosen)
-            self.app.write(called(chosen), lambda sql: do(sql, noun, ids), notice)
+            self.app.write(called(chosen), change, lambda sql: do(sql, noun, ids), notice)
 
 
 def called(chosen: dict[UUID, str]) -> str:

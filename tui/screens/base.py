@@ -84,7 +84,7 @@ class AppScreen(Screen[None]):
     def catch_up(self) -> None:
         """Fill again after a change of the registry, if this screen follows it: when it is in sight, and not before an
         earlier fill is done (a job that writes all the time must not keep a slow one from ending)."""
-        self.stale = self.follows
+        self.stale = self.stale or self.follows
         busy = self.filling is not None and not self.filling.is_finished
         if self.stale and self.is_current and not busy:
             self.load()

@@ -139,6 +139,7 @@ class CompareScreen(PartsScreen):
             id, label = self.baseline, self.compared.labels[0]
             self.app.write(
                 label,
+                "pin",
                 lambda sql: toggle(sql, "run", [id], "pin"),
                 lambda now: "pinned" if now else "no longer pinned",
             )

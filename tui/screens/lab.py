@@ -80,7 +80,7 @@ class LabScreen(FourBoardsScreen):
     place = "lab"
     finds = False
     crumb = "lab"
-    follows = False
+    follows = True
     BINDINGS = bindings("lab")
 
     def __init__(self) -> None:
@@ -100,6 +100,7 @@ class LabScreen(FourBoardsScreen):
         self.cursor: int | None = None  # the square that keys put pieces on
         self.row = 0  # which of the model's moves is pointed at
         self.asking = False
+        self.answered: Position | None = None  # the question that the answer is of
 
     def body(self) -> ComposeResult:
         yield SquareBar()
@@ -121,12 +122,19 @@ class LabScreen(FourBoardsScreen):
         if not known:
             self.tell("No model yet: chessreg import checkpoint --reference brings in the bundled one.")
             return
-        self.choices = known
-        self.model = min(self.model, len(known) - 1)
+        self.choose_again(known)
         if self.pending is not None:
             self.show_pending()
-        else:
+        elif self.answer is None or self.question() != self.answered:
             await self.look_now()
+
+    def choose_again(self, known: list[Choice]) -> None:
+        """What there is to choose from now; what was chosen stays chosen."""
+        model, tool = (self.choice.checkpoint_id, self.chosen) if self.choices else (None, None)
+        self.choices = known
+        self.model = next((n for n, one in enumerate(known) if one.checkpoint_id == model), 0)
+        tools = self.choice.tools
+        self.tool = next((n for n, one in enumerate(tools) if tool is not None and one.run_id == tool.run_id), 0)
 
     def tell(self, words: str) -> None:
         self.query_one("#message", Static).update(words)
@@ -204,7 +212,8 @@ class LabScreen(FourBoardsScreen):
             self.stored = [position(self.sans)]  # there at once; the model takes seconds to load
         self.draw()
         try:
-            answer = await self.app.model.ask(self.question())
+            question = self.question()
+            answer = await self.app.model.ask(question)
         except ChessregError as error:
             self.require_shown()
             self.app.trouble(self, error)
@@ -215,7 +224,7 @@ class LabScreen(FourBoardsScreen):
         if answer is not None:
             self.asking = False
             self.app.all_well(self)
-            self.answer = answer
+            self.answer, self.answered = answer, question
             self.row = min(self.row, max(0, len(answer.clean.moves) - 1))
             self.relabel()
             self.draw()
@@ -274,8 +283,8 @@ class LabScreen(FourBoardsScreen):
         room that it came from."""
         self.pending, self.came_from = edit, room
         self.relabel()
-        if self.choices:
-            self.show_pending()
+        if self.is_mounted:  # its model or probe may be newer than what was read
+            self.load()
 
     def show_pending(self) -> None:
         edit, self.pending = self.pending, None

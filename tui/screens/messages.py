@@ -55,8 +55,8 @@ class MessagesScreen(AppScreen):
         self._drawn = self.state
         waits = self.app.writes.waits
         rows: list[Row] = [
-            {"at": write.at, "state": "not written", "title": write.what, "message": write.error or "being written …",
-             "write": write}
+            {"at": write.at, "state": "not written", "title": write.what,
+             "message": f"{write.change}: {write.error or 'being written …'}", "write": write}
             for write in waits
         ]  # fmt: skip
         rows += [
@@ -88,7 +88,7 @@ class MessagesScreen(AppScreen):
 
     def action_drop(self) -> None:
         if (write := self.chosen) is not None:
-            question = f"Drop this change of {write.what}? It is not written, and will not be."
+            question = f"Drop this change of {write.what}: {write.change}? It is not written, and will not be."
             self.app.push_screen(Confirm(question), partial(self._drop, write))
 
     def _drop(self, write: Write, yes: bool | None) -> None:
