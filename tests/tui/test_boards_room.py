@@ -212,6 +212,12 @@ async def test_accuracy_by_square_is_a_board_for_each_layer(drive, studied: Path
             shown = [pane for pane in screen.query(BoardPane) if pane.display]
             assert len(shown) > 1
             assert len({pane.squares.region.y for pane in shown}) == 1, "they begin on one line, whatever is above them"
+        await driver.pilot.resize_terminal(80, 60)
+        await driver.settle()
+        shown = [pane for pane in screen.query(BoardPane) if pane.display]
+        assert len(shown) == 3, "those for which there is no place beside the others stand below them"
+        assert len({pane.squares.region.y for pane in shown}) == 2
+        assert all(pane.squares.region.bottom <= 58 for pane in shown)
         await driver.pilot.resize_terminal(80, 24)
         await driver.settle()
         assert "layer 2" in driver.text  # the chosen layer stays in sight where one board fits

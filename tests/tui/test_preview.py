@@ -39,6 +39,10 @@ async def test_a_wide_list_shows_its_row_and_a_narrow_one_does_not(drive, room: 
             pane = preview.query_one(BoardPane)
             assert pane.display
             assert pane.squares.frame is not None
+            await driver.press("tab")
+            await driver.once(lambda: "edit: without the piece" in text(driver), "what the further texts are of")
+            await driver.press("shift+tab")
+            await driver.find_row(word)
         await driver.pilot.resize_terminal(150, 45)
         await driver.settle()
         assert not preview.display

@@ -144,7 +144,8 @@ class BoardsScreen(PreviewingScreen):
         views = await self.ask("drawing the board", lambda session: [preview(session, row)])
         if views is None or views[0] is None:
             return None
-        return Shown("\n".join(line_of(frame) for frame in views[0][1:]), views[0][0])
+        further = [f"{frame.title}: {line_of(frame)}" if frame.caption else frame.title for frame in views[0][1:]]
+        return Shown("\n".join(further), views[0][0])
 
     def command(self) -> str:
         if self.result_table == DATASET_GAME:

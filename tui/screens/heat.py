@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
 from textual.app import ComposeResult
-from textual.containers import Horizontal
+from textual.containers import Grid
 from textual.widgets import Static
 
 from chessreg.games.boardframe import BoardFrame
@@ -24,14 +25,16 @@ if TYPE_CHECKING:
     from chessreg.queries.result import QueryResult
     from chessreg.session import Session
 
-MOST = 8  # boards beside each other
+MOST = 12  # boards at once
+GAP = 3  # cells between two
 AROUND = 8  # bars, the series, titles, legend and notes
+OWN = 2  # lines of one board's title and legend
 
 
 class HeatScreen(FigureScreen, DrawingScreen):
-    """As many boards as fit stand beside each other, one marked: that of the highest mean in the first series, until
-    keys choose another. Tab goes to another series at the same board: the layer that is best on validation is read on
-    the test part."""
+    """As many boards as fit stand beside and below each other, one marked: that of the highest mean in the first
+    series, until keys choose another. Tab goes to another series at the same board: the layer that is best on
+    validation is read on the test part."""
 
     place = "heat-board"
     also: ClassVar[tuple[str, ...]] = ("scoped", "result")
@@ -39,7 +42,7 @@ class HeatScreen(FigureScreen, DrawingScreen):
     AUTO_FOCUS = ""
     BINDINGS = bindings("heat-board")
     DEFAULT_CSS = """
-    HeatScreen #heat-boards { height: 1fr; }
+    HeatScreen #heat-boards { height: 1fr; grid-rows: auto; }
     HeatScreen BoardPane > .board-caption { display: none; }
     HeatScreen #square { height: 1; padding: 0 1; color: $text-accent; }
     """
@@ -56,7 +59,7 @@ class HeatScreen(FigureScreen, DrawingScreen):
         yield ScopeBar()
         yield PaneStrip()
         yield Static("", id="square", markup=False)
-        with Horizontal(id="heat-boards"):
+        with Grid(id="heat-boards"):
             for number in range(MOST):
                 yield BoardPane(id=f"board-{number}")
         yield Static("", classes="below", markup=False)
@@ -91,7 +94,13 @@ class HeatScreen(FigureScreen, DrawingScreen):
 
     def fits(self, size: Size, text: int = 0) -> bool:
         wide, high = extent(size)
-        return wide + 3 <= self.app.size.width and high + text + AROUND <= self.app.size.height
+        return wide + GAP <= self.app.size.width and high + text + AROUND <= self.app.size.height
+
+    def grid(self, size: Size) -> tuple[int, int]:
+        """How many boards of this size fit beside each other, and below each other."""
+        wide, high = extent(size)
+        lines = self.app.size.height - AROUND + OWN
+        return max(1, self.app.size.width // (wide + GAP)), max(1, lines // (high + OWN))
 
     @property
     def frames(self) -> list[BoardFrame]:
@@ -110,12 +119,14 @@ class HeatScreen(FigureScreen, DrawingScreen):
 
     def draw(self) -> None:
         frames = self.frames
-        # The largest size at which all of a series fits beside each other, or one board at the largest.
+        # The largest size at which all of a series fits, or one board at the largest.
         count = min(MOST, len(frames))
         size = self.board_size
         if self.chosen_size is None and count > 1 and self.fits("medium"):
-            size = size if count * (extent(size)[0] + 3) <= self.app.size.width else "medium"
-        room = max(1, self.app.size.width // (extent(size)[0] + 3))
+            size = size if count <= math.prod(self.grid(size)) else "medium"
+        columns, rows = self.grid(size)
+        grid, room = self.query_one("#heat-boards", Grid), columns * rows
+        grid.styles.grid_size_columns, grid.styles.grid_columns = columns, str(extent(size)[0] + GAP)
         first = max(0, min(self.panel, len(frames) - room))
         highest = self.series[self.at].highest if len(frames) > 1 else -1
         for number in range(MOST):
