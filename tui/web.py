@@ -27,6 +27,14 @@ HEADERS = {
     "X-Frame-Options": "DENY",
     "X-Content-Type-Options": "nosniff",
 }
+# textual-serve leaves the keys to the page until one has clicked on the terminal
+FOCUS = """<script>
+const focus = setInterval(() => {
+  const keys = document.querySelector(".xterm-helper-textarea");
+  if (keys) { keys.focus(); clearInterval(focus); }
+}, 50);
+</script>
+"""
 
 
 def serve(registry_url: str, store_path: Path, options: Sequence[str], host: str, port: int) -> None:
@@ -73,7 +81,9 @@ def serve(registry_url: str, store_path: Path, options: Sequence[str], host: str
                 "config": {"static": {"url": f"{below}/static/"}},
                 "application": {"name": self.title},
             }
-            return aiohttp_jinja2.render_template("app_index.html", request, context)
+            page = aiohttp_jinja2.render_template("app_index.html", request, context)
+            page.text = (page.text or "").replace("</body>", f"{FOCUS}</body>")
+            return page
 
         async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
             if "Origin" not in request.headers:  # a browser always says it of a socket

@@ -95,6 +95,7 @@ async def test_a_page_shows_the_app_and_its_keys_work(url: str) -> None:
         text = await page(client, url)
         socket_url = f"ws://{address}/{token}/ws"
         assert socket_url in text
+        assert "keys.focus()" in text, "keys work before one clicks"
         scripts = re.findall(rf"(?:src|href)=\"(http://{address}/[^\"]*)", text)
         assert len(scripts) == 2
         for script in scripts:
