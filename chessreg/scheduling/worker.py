@@ -51,8 +51,14 @@ def main(path: Path) -> int:
         write(folder / "process.json", {**here, "try": order["try"], "attempt": None})
         outcome = done(order, folder, here)
         write(folder / "outcome.json", {**outcome, "try": order["try"]})
-        write_log(f"== {outcome['cause']}" + (f": {outcome['message']}" if outcome["message"] else ""))
+        write_log(f"== {ending(outcome)}")
         return int(outcome["exit_code"])
+
+
+def ending(outcome: dict[str, Any]) -> str:
+    """How it ended, for its log. What was stopped here may have been cancelled: the job's state says so."""
+    cause, message = outcome["cause"], outcome["message"]
+    return str(message if cause == "killed" else f"{cause}: {message}" if message else cause)
 
 
 def done(order: dict[str, Any], folder: Path, here: dict[str, Any]) -> dict[str, Any]:

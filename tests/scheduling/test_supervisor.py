@@ -17,6 +17,7 @@ from chessreg.registry.identity import uuid_of
 from chessreg.registry.tables import AttemptState, Cause
 from chessreg.scheduling import queue
 from chessreg.scheduling.launch import Order, cells, plan
+from chessreg.scheduling.status import log_of
 
 
 def units_done(desk) -> int:
@@ -83,6 +84,9 @@ def test_a_cancelled_job_keeps_its_units_and_a_queued_one_never_starts(desk):
         (Cause.KILLED, "cancelled"),
         (Cause.KILLED, "cancelled before it started"),
     ]
+    log = log_of(desk.session.store, desk.jobs()[0])
+    assert log is not None
+    assert log.read_text().rstrip().endswith("== stopped when it was asked to")
     (attempt,) = desk.rows(tables.Attempt)
     assert (attempt.state, attempt.cause, attempt.exit_code) == (AttemptState.KILLED, Cause.KILLED, 130)
     assert units_done(desk) == len(desk.rows(tables.MetricPoint)) == 2

@@ -303,6 +303,8 @@ async def test_the_palette_finds_everything_and_what_is_used_comes_first(drive: 
         await choose("launch play")
         assert isinstance(driver.screen, FormScreen)
         assert driver.screen.form.kind.name == "play"
+        await choose("launch probe")
+        assert driver.screen.form.kind.name == "probe", "from an open form too"
         await choose("theme: nord")
         assert driver.app.theme == "nord"
         await choose("queries: ask sql")

@@ -325,7 +325,7 @@ async def test_several_values_of_a_setting_are_a_sweep_and_its_cost_is_told(driv
         words = shlex.split(form.command())
         assert [words[n + 1] for n, word in enumerate(words) if word == "--grid"] == ["seed=0|1|2", "epochs=1|2"]
         from chessreg.cli.launch import sweep_orders
-        from tui.data.launch_form import orders_of
+        from tui.data.launch_form import orders_of, together
 
         command, _ = command_of(words[:3])
         params = command.make_context("probe", words[3:]).params
@@ -333,6 +333,9 @@ async def test_several_values_of_a_setting_are_a_sweep_and_its_cost_is_told(driv
         theirs = [(order.spec, order.name) for order in sweep_orders(form.kind, params)]
         assert sorted(ours, key=str) == sorted(theirs, key=str)
         assert len({name for _, name in ours}) == 6
+        plan = driver.screen.outlook.plan
+        told = together([{**plan, "remarks": ["9e9 operations", "no GPU"]}, {**plan, "remarks": ["9e9 operations"]}])
+        assert told["remarks"] == ["each run: 9e9 operations", "no GPU"], "sums are of all, these are not"
         driver.screen.action_launch()
         await driver.settle()
         assert "Launch 6 runs?" in driver.text

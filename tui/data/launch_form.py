@@ -430,6 +430,7 @@ def together(plans: Sequence[Row]) -> Row:
         for table, count in (each["rows"] or {}).items():
             counts[table] = counts.get(table, 0) + count
     known = all(each["rows"] is not None for each in plans)
+    remarks = list(dict.fromkeys(remark for each in plans for remark in each["remarks"]))
     waiting = [each["status"] for each in plans if each["status"] != "complete"]
     return {
         **first,
@@ -439,7 +440,7 @@ def together(plans: Sequence[Row]) -> Row:
         "rows": counts if known else None,
         "like": max(each["like"] for each in plans),
         "waits_for": list(dict.fromkeys(name for each in plans for name in each["waits_for"])),
-        "remarks": list(dict.fromkeys(remark for each in plans for remark in each["remarks"])),
+        "remarks": [("each run: " if all(r in each["remarks"] for each in plans) else "") + r for r in remarks],
     }
 
 

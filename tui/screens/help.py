@@ -191,6 +191,7 @@ class Palette(Provider):
             from tui.screens.launch import LaunchScreen
 
             await self.home.switch_mode("launch")
+            self.home.back_to(1)
             if isinstance(self.home.top_screen, LaunchScreen):
                 self.home.top_screen.open(reference)
 
