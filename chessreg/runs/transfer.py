@@ -170,7 +170,12 @@ def fetched(store: Store, item: Item, place: Place, refused: list[StoreError]) -
             fetch(store, item, place)
             return True
     except StoreError as error:
-        if store.read_only or full(error.__cause__):
+        if store.read_only:
+            raise NotFoundError(
+                f"{item.what} is not here, and nothing is fetched into a store that is only read",
+                f"chessreg pull {item.what.split()[-1]}",
+            ) from error
+        if full(error.__cause__):
             raise
         refused.append(error)
     return False

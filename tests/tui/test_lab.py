@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -346,7 +347,7 @@ async def test_two_clicks_on_the_board_play_a_move_in_the_lab_and_one_tells_of_a
 
 
 @pytest.mark.usefixtures("near_model")
-async def test_the_lab_that_was_opened_first_has_the_models_and_probes_that_come_later(
+async def test_the_lab_has_the_models_and_probes_that_come_after_it_was_opened(
     drive, tmp_path: Path, world: Path
 ) -> None:
     place = ["--registry", str(tmp_path / "registry.db"), "--store", str(tmp_path / "store")]
@@ -360,4 +361,7 @@ async def test_the_lab_that_was_opened_first_has_the_models_and_probes_that_come
         assert "No model yet" not in driver.text
         assert run_command_line([*place, "merge", str(world)]) == 0
         await driver.until("bigram · probe board")
+        await driver.until("is not here")  # its bytes are where it was merged from
+        (command,) = re.findall(r"\((chessreg pull \w+)", " ".join(driver.text.split()))
+        assert run_command_line([*place, *command.split()[1:]]) == 0
         await driver.once(lambda: lab.answer.edited is not None, "the edit")
