@@ -239,7 +239,7 @@ def resolve(session: Session, noun: str, reference: str) -> UUID:
         if ids:
             called = names(session, noun)
             which = ", ".join(f"{called.get(id, '')} ({short(id, ids)})".strip() for id in ids[:5])
-            raise BadInputError(f"{noun} {reference!r} is ambiguous: {which}", "give one of the longer forms")
+            raise BadInputError(f"{noun} {reference!r} is ambiguous: {which}", "give an id: one of those in brackets")
     near = near_misses(session, noun, reference)
     hint = f"did you mean {' or '.join(near)}?" if near else table.__noun__.command
     raise NotFoundError(f"there is no {noun} {reference!r}", hint)

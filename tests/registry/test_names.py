@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from uuid import UUID
 
@@ -131,6 +132,19 @@ def test_what_fits_several_things_is_refused_with_their_names(database: Database
         names.annotate(session, "run", shared[0], "name", "clear")
         with pytest.raises(BadInputError, match=rf"'{end}' is ambiguous: .*clear \(\w+\)"):
             names.resolve(session, "run", end)
+
+
+def test_of_one_name_twice_on_a_machine_the_ids_in_brackets_are_accepted(database: Database, rows: Any) -> None:
+    with database.write() as session:
+        ids = [rows.run(session, seed).id for seed in range(2)]
+        for id, name in zip(ids, ("same", "other"), strict=True):
+            names.annotate(session, "run", id, "name", name)
+        session.execute(text("UPDATE annotation SET value = 'same'"))  # as a merge brings it
+        with pytest.raises(BadInputError, match="ambiguous") as caught:
+            names.resolve(session, "run", "same")
+        assert caught.value.hint == "give an id: one of those in brackets"
+        listed = re.findall(r"\((\w+)\)", str(caught.value.message))
+        assert {names.resolve(session, "run", each) for each in listed} == set(ids)
 
 
 def test_a_name_given_on_two_machines_is_told_apart_by_the_host(database: Database, rows: Any) -> None:

@@ -154,31 +154,7 @@ def check(spec: EditSpec, inputs: Inputs) -> None:
     known: set[int] | None = None
     for name, reference in named_probes.items():
         probes: Sequence[tables.Probe] = inputs.rows(tables.Probe, inputs.run(reference, "probe"))
-        if probes[0].checkpoint_id is None:
-            raise BadInputError(
-                f"{name} is an import that does not say which checkpoint it was fitted on",
-                "chessreg import probe FILE --checkpoint CHECKPOINT",
-            )
-        if probes[0].checkpoint_id != checkpoint.id:
-            raise BadInputError(f"{name} was fitted on another checkpoint than --checkpoint", "chessreg probe list")
-        if probes[0].classes != 13 or (name != "--shuffled-probe" and probes[0].label != "piece"):
-            raise BadInputError(f"an edit needs probes of label piece, these read {probes[0].label}")
-        check_editable(name, probes[0].hook_point)
-        if checkpoint.residual == "centred" and not probes[0].detail["centred"]:
-            raise BadInputError(
-                f"{name} reads residuals with their mean, this checkpoint's are centred",
-                "fit probes on this checkpoint",
-            )
-        if name == "--black-probe" and of_white(probes[0].positions, encoding):
-            raise BadInputError(
-                f"{name} was fitted at {probes[0].positions}, where White is to move",
-                "fit it on a cache of Black's turns: black-turns",
-            )
-        if spec.scale_rule in RELATIVE and not next_token and centred(checkpoint, probes[0]):
-            raise BadInputError(
-                f"{name} reads residuals without their mean, and --scale-rule {spec.scale_rule} is of them as they are",
-                "--scale-rule single_scale, or --measure next-token",
-            )
+        check_probe(name, probes[0], spec, checkpoint, encoding)
         layers = {row.layer for row in probes}
         known = layers if known is None else known & layers
     assert known is not None
@@ -189,6 +165,46 @@ def check(spec: EditSpec, inputs: Inputs) -> None:
             raise BadInputError(
                 f"--scale-rule {rule.name} is of whole moves", f"--scale-rule {', '.join(RELATIVE)} or single_scale"
             )
+    check_layers(spec, inputs, known, checkpoint)
+    if spec.sae is not None:
+        check_saes(
+            spec.sae, {layer for setting in settings_of(spec, inputs) for layer in setting.layers}, checkpoint, inputs
+        )
+
+
+def check_probe(
+    name: str, probe: tables.Probe, spec: EditSpec, checkpoint: tables.Checkpoint, encoding: Encoding
+) -> None:
+    """Raises BadInputError for a probe, of the option `name`, that does not fit the model or the settings."""
+    if probe.checkpoint_id is None:
+        raise BadInputError(
+            f"{name} is an import that does not say which checkpoint it was fitted on",
+            "chessreg import probe FILE --checkpoint CHECKPOINT",
+        )
+    if probe.checkpoint_id != checkpoint.id:
+        raise BadInputError(f"{name} was fitted on another checkpoint than --checkpoint", "chessreg probe list")
+    if probe.classes != 13 or (name != "--shuffled-probe" and probe.label != "piece"):
+        raise BadInputError(f"an edit needs probes of label piece, these read {probe.label}")
+    check_editable(name, probe.hook_point)
+    if checkpoint.residual == "centred" and not probe.detail["centred"]:
+        raise BadInputError(
+            f"{name} reads residuals with their mean, this checkpoint's are centred",
+            "fit probes on this checkpoint",
+        )
+    if name == "--black-probe" and of_white(probe.positions, encoding):
+        raise BadInputError(
+            f"{name} was fitted at {probe.positions}, where White is to move",
+            "fit it on a cache of Black's turns: black-turns",
+        )
+    if spec.scale_rule in RELATIVE and spec.measure != "next-token" and centred(checkpoint, probe):
+        raise BadInputError(
+            f"{name} reads residuals without their mean, and --scale-rule {spec.scale_rule} is of them as they are",
+            "--scale-rule single_scale, or --measure next-token",
+        )
+
+
+def check_layers(spec: EditSpec, inputs: Inputs, known: set[int], checkpoint: tables.Checkpoint) -> None:
+    """Raises BadInputError for an edited layer that the model or the probes (`known`: their layers) do not have."""
     for setting in settings_of(spec, inputs):
         if missing := [layer for layer in setting.layers if layer + spec.probe_shift not in known]:
             shifted = f" for layer {missing[0]}: --probe-shift is {spec.probe_shift}" if spec.probe_shift else ""
@@ -202,10 +218,6 @@ def check(spec: EditSpec, inputs: Inputs) -> None:
                 message += f": the probe of {missing[0] + shift} is best, and --probe-shift {shift}"
                 hint += "; choose with --layers"
             raise BadInputError(message, hint)
-    if spec.sae is not None:
-        check_saes(
-            spec.sae, {layer for setting in settings_of(spec, inputs) for layer in setting.layers}, checkpoint, inputs
-        )
 
 
 def check_saes(reference: str, layers: Iterable[int], checkpoint: tables.Checkpoint, inputs: Inputs) -> None:
