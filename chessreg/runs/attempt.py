@@ -92,10 +92,10 @@ class Attempt:
         self.begin()
         on_begun()
         state, cause, message, code = "finished", "finished", None, 0
-        heart = Heart(self.task, self.take_in)
+        heartbeat = Heartbeat(self.task, self.take_in)
         try:
             with stop_on_signals(self.task):
-                heart.start()
+                heartbeat.start()
                 if self.task.units:
                     self.resolved.kind.run(self.task)
                 if self.reduces:
@@ -115,7 +115,7 @@ class Attempt:
             message = f"{type(error).__name__}: {error}"
             raise
         finally:
-            heart.stop()
+            heartbeat.stop()
             self.state, self.cause, self.message, self.code = state, cause, message, code
             self.end(state, cause, message, code)
         return False
@@ -283,11 +283,11 @@ CHECK_IN_SECONDS = 10.0
 PROMISE_SECONDS = 12 * CHECK_IN_SECONDS
 
 
-class Heart(threading.Thread):
+class Heartbeat(threading.Thread):
     """Checks in after 1, 2, 4 and 8 seconds, then every ten. A check-in that fails is left to the next one."""
 
     def __init__(self, task: Task[Any, Any], after: Callable[[], None]) -> None:
-        super().__init__(name="heart", daemon=True)
+        super().__init__(name="heartbeat", daemon=True)
         self.task, self.after = task, after
         self._end = threading.Event()
 
@@ -306,9 +306,9 @@ class Heart(threading.Thread):
         while not self._end.wait(pause):
             pause = min(2 * pause, CHECK_IN_SECONDS)
             with suppress(Exception):
-                self._beat(writer)
+                self._check_in(writer)
 
-    def _beat(self, writer: FragmentWriter) -> None:
+    def _check_in(self, writer: FragmentWriter) -> None:
         row = {
             "id": self.task.attempt_id,
             "checked_in_at": utc_now(),

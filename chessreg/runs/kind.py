@@ -290,7 +290,7 @@ def kind(reference: str) -> Kind:
         return checked(named)
     parts = reference.replace("-", "_").partition("_")
     for module in dict.fromkeys(("".join(parts), parts[0])):
-        for cls in in_room(module):
+        for cls in own_kinds(module):
             if cls.name == reference:
                 return checked(cls)
     return kinds()[reference]
@@ -325,7 +325,7 @@ def recorded(source: str, read_only: bool = False) -> Kind:
 def installed_in(module: str) -> list[type[Kind]]:
     """Kinds that this module defines or exports, of those that are ours, installed, or imported already."""
     if module == OWN or module.startswith(f"{OWN}."):
-        return in_room(module.removeprefix(OWN).removeprefix(".").partition(".")[0])
+        return own_kinds(module.removeprefix(OWN).removeprefix(".").partition(".")[0])
     package = module.partition(".")[0]
     points = [point for point in entry_points(group="chessreg.kinds") if point.module.partition(".")[0] == package]
     imported = getattr(sys.modules.get(module), "__dict__", {})
@@ -333,7 +333,7 @@ def installed_in(module: str) -> list[type[Kind]]:
     return [value for value in classes if inspect.isclass(value) and issubclass(value, Kind)]
 
 
-def in_room(module: str) -> list[type[Kind]]:
+def own_kinds(module: str) -> list[type[Kind]]:
     """Our own kinds in this module or package, the others not imported; none where there is no such module."""
     name = f"{OWN}.{module}"
     if not module.isidentifier() or importlib.util.find_spec(name) is None:
@@ -347,8 +347,8 @@ def of_spec(spec: Spec, reference: str | Kind | None = None) -> Kind:
         return reference
     if reference:
         return kind(reference)
-    room = type(spec).__module__.removeprefix(f"{OWN}.").partition(".")[0]
-    for cls in in_room(room):
+    module = type(spec).__module__.removeprefix(f"{OWN}.").partition(".")[0]
+    for cls in own_kinds(module):
         if cls.spec is type(spec):
             return checked(cls)
     for candidate in kinds().values():

@@ -113,7 +113,7 @@ def earlier(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, int], None]:
             patched.setattr(cache, "record_group", record_group)
             patched.setattr(cache, "take_up", lambda *_: set())
             patched.setattr(task, "FLUSH_SECONDS", -1.0)
-            patched.setattr(attempt.Heart, "run", lambda heart: None)
+            patched.setattr(attempt.Heartbeat, "run", lambda heartbeat: None)
             with suppress(Killed):
                 run_command_line(words(world, "run", "cache", *SETTINGS, "--group-games", "4"))
         with opened(world) as session, session.database.read() as sql:

@@ -48,7 +48,7 @@ class Killed(BaseException):
 def every_flush(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fragment at every moment at which one may be written, and none of the heart's, whose moments are a clock's."""
     monkeypatch.setattr(task, "FLUSH_SECONDS", -1.0)
-    monkeypatch.setattr(attempt.Heart, "run", lambda heart: None)
+    monkeypatch.setattr(attempt.Heartbeat, "run", lambda heartbeat: None)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ def rows(session):
 def test_what_a_lost_log_leaves_is_a_prefix_and_fragments_bring_the_rest(tmp_path, monkeypatch):
     monkeypatch.setenv("CHESSREG_SYNCHRONOUS", "NORMAL")
     monkeypatch.setattr(task, "FLUSH_SECONDS", -1.0)  # a transaction for every unit
-    monkeypatch.setattr(attempt.Heart, "run", lambda heart: None)
+    monkeypatch.setattr(attempt.Heartbeat, "run", lambda heartbeat: None)
     toy = kind(TOY)
     with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as session:
         with session.database.write() as sql:

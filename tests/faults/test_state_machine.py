@@ -248,7 +248,7 @@ class Registries(RuleBasedStateMachine):
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[Registries]:
     with open_session(str(tmp_path / "empty" / "registry.db"), tmp_path / "empty" / "store"):
         pass
-    monkeypatch.setattr(attempt.Heart, "run", lambda heart: None)
+    monkeypatch.setattr(attempt.Heartbeat, "run", lambda heartbeat: None)
     monkeypatch.setattr(Registries, "empty", tmp_path / "empty", raising=False)
     return Registries
 

@@ -19,7 +19,7 @@ EVALUATION = re.compile(r"(?:\S*/)?ckpt(\d{1,12})(?:_(\w{1,32}))?\.pt\s*,\s*([^\
 BEGINS = re.compile(r"\s*(iter\s+\d|(?:\S*/)?ckpt\d+\w*\.pt\s*,)", re.IGNORECASE)
 LOGGED = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?: - [^\s,]+ - [A-Z]+ -)? ")
 """What logging writes before a message."""
-LOOKED_AT = 5_000  # lines, before a file is no training log
+LINES_TRIED = 5_000  # lines, before a file is no training log
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class TrainingLog:
 
 
 def fits(text: str) -> bool:
-    return any(BEGINS.match(message) for line in text.splitlines()[:LOOKED_AT] for message in messages(line))
+    return any(BEGINS.match(message) for line in text.splitlines()[:LINES_TRIED] for message in messages(line))
 
 
 def messages(line: str) -> list[str]:
