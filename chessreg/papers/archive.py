@@ -50,23 +50,30 @@ def save(work: Work, path: Path) -> dict[str, Any]:
     Raises NotFoundError when nothing is, or bytes that are wanted are not here, BadInputError for a file that cannot be
     written.
     """
-    plan = {planned.step.name: planned for planned in work.plan()}
-    runs = {name: run for name, run in runs_begun(work).items() if not work.step(name).scratch}
-    if not runs:
-        raise NotFoundError("nothing of this paper is here yet", "leave out --save to do it")
-    wanted = bytes_to_come(work, [name for name, planned in plan.items() if not planned.done], runs)
-    session = work.session
+    session, chosen = work.session, {step.name: step for step in work.steps}
+    saved_steps, work.steps = work.steps, work.every
+    try:
+        plan = {planned.step.name: planned for planned in work.plan()}
+        runs = {name: run for name, run in runs_begun(work).items() if name in chosen and not chosen[name].scratch}
+        if not runs:
+            raise NotFoundError("nothing of this paper is here yet", "leave out --save to do it")
+        left = [name for name, planned in plan.items() if not planned.done]
+        wanted = bytes_to_come(work, [name for name in left if name in chosen], runs)
+        others = bytes_to_come(work, left, runs)  # also what steps read that were not chosen, as far as it is here
+        wanted += [item for item in others if item not in wanted and item.here(session.store)]
+    finally:
+        work.steps = saved_steps
     with session.store.scratch("paper") as root:
         export_runs(session.database, root / ROWS, set(runs.values()))
         there = Store.create(root / BYTES)
         for item in wanted:
             place(str(there.root)).put_artefact(session.store, item.digest)
         states = unfinished.carry(session.database, session.store, there, runs.values())
-        about = {"paper": work.paper.name, "tag": work.tag, "complete": sum(p.done for p in plan.values())}
+        about = {"paper": work.paper.name, "tag": work.tag, "complete": sum(plan[name].done for name in chosen)}
         (root / ABOUT).write_text(json.dumps(about))
         write_zip(root, path)
     made = {"runs": len(runs), "artefacts": len(wanted), "states": states, "bytes": path.stat().st_size}
-    return {**about, "steps": len(plan), **made}
+    return {**about, "steps": len(chosen), **made}
 
 
 def load(work: Work, path: Path) -> tuple[MergeReport, int]:

@@ -255,6 +255,20 @@ def test_a_training_that_was_stopped_goes_on_elsewhere_from_one_file(training, t
     assert states(here) == {"model": "complete"}
 
 
+def test_what_steps_to_come_read_is_saved_though_they_are_not_among_those_chosen(training, tmp_path):
+    here, there = training
+    answers = Step("answers", "perplexity", {"checkpoint": "@model/checkpoint", "dataset": "sample:test"}, "nothing")
+    paper = Paper("toy", "A training and its test", lambda request: [*here.every, answers], ())
+    first = Work(here.session, paper, here.request, {"threads": 1}, only=("model",))
+    assert not first.do()
+    assert archive.save(first, tmp_path / "model.zip")["artefacts"] == 1
+    assert [step.name for step in first.steps] == ["model"]
+    rest = Work(there.session, paper, there.request, {"threads": 1})
+    archive.load(rest, tmp_path / "model.zip")
+    assert states(rest) == {"model": "complete", "answers": "ready"}
+    assert not rest.do()
+
+
 def test_a_saved_training_that_is_damaged_is_refused_before_anything_is_taken_in(training, tmp_path, interrupt_at):
     here, there = training
     assert here.do(on_progress=interrupt_at(1))
