@@ -143,6 +143,11 @@ def test_another_model_engine_or_limit_is_shown_but_not_compared(database, make,
             "policy retry:5 (temperature 1.0), the paper's five tries, the first at temperature 0.001",
         ),
         ({"move_limit": 40}, "all", "40 moves at most, the paper's 90"),
+        (
+            {"stop": "sprt:-0.05,0.05 low"},
+            "all",
+            "it could stop early, which biases scores; the paper's played all games",
+        ),
         ({}, "last", "edited tokens last, the paper's all"),
     ],
 )
@@ -150,13 +155,15 @@ def test_a_match_by_other_rules_is_not_compared(database, make, protocol, mask, 
     checkpoint = make.checkpoint("paper", d_model=512, heads=8)
     make.say("checkpoint", checkpoint.id, "tag", "karvonen-2024:8-layer")
     edit = make.intervention(checkpoint, layers=(3, 4, 5, 6), scale=0.1, token_mask=mask)
-    limit = protocol.pop("move_limit", 90)
+    given = {name: protocol[name] for name in ("policy", "detail") if name in protocol}
     run = make.play(
         checkpoint, [{"result": "1-0"}, {"result": "0-1"}], intervention=edit, opening="standard", version="16",
-        limit="nodes=100000", **protocol,
+        limit="nodes=100000", **given,
     )  # fmt: skip
     with database.write() as sql:
-        sql.get(tables.Match, (run.id, 0)).move_limit = limit
+        sql.get(tables.Match, (run.id, 0)).move_limit = protocol.get("move_limit", 90)
+    if "stop" in protocol:
+        make.add(tables.Statistic(run_id=run.id, unit=0, name=protocol["stop"], attempt_id=run.attempt_id, n=12))
     line = published(database, "elo")["Table 3", "8 layer standard", "positive"]
     assert line["comparison"] == (f"not comparable: {reason}" if reason else "comparable")
 
@@ -363,6 +370,27 @@ def test_probes_of_other_positions_classes_or_steps_are_not_the_papers(
     ):
         said = published(database, query)[*cell, column]["comparison"].removeprefix("not comparable: ").split("; ")
         assert set(said) == {"tested on 1 games, the paper's on 10000", *reason.split("; ")[1:]}
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"temperature": 1.0, "king": "skip"}, ""),
+        ({"temperature": 0.5, "king": "skip"}, "temperature 0.5, king skip, the paper's 1.0 and no move of the king; "),
+        (
+            {"temperature": 1.0, "king": "include"},
+            "temperature 1.0, king include, the paper's 1.0 and no move of the king; ",
+        ),
+    ],
+)
+def test_texts_that_are_drawn_otherwise_are_not_the_papers(database, make, settings, reason):
+    checkpoint = make.checkpoint("paper", d_model=512, heads=8)
+    make.say("checkpoint", checkpoint.id, "tag", "karvonen-2024:8-layer")
+    edit = make.intervention(checkpoint, "probe:piece", (3, 4, 5, 6), 1.5)
+    states = [(1, {"clean": (5, 2, 1.0, 0.5), "edit": (4, 5, 0.8, 1.0)})]
+    dataset_of(make, make.edit(checkpoint, states, intervention=edit, spec=settings), "karvonen-2024:lichess")
+    line = published(database, "karvonen table 2")["Table 2", "8 layer with intervention", "modified board"]
+    assert line["comparison"] == f"not comparable: {reason}1 states, the paper's 5000"
 
 
 def test_the_papers_layer_6_is_our_layer_5(database, make):
