@@ -78,6 +78,13 @@ def autoencoder(name: str, block: int, expansion: int = 16) -> Value:
     return float(rows["value"][mine].item()), float(rows["low"][mine].item()), float(rows["high"][mine].item())
 
 
+def other_autoencoder(name: str, tokens: int, l1: float) -> Value:
+    """Of block 7, trained on more tokens or with a smaller λ than those of the result."""
+    rows = table("sae_causes")
+    mine = (rows["tokens"] == tokens) & (rows["l1"] == l1) & (rows["features"] == 3072) & (rows["name"] == name)
+    return float(rows["value"][mine].item()), float(rows["low"][mine].item()), float(rows["high"][mine].item())
+
+
 def effect(block: int, cosine: str = "raw") -> Value:
     """Cohen's d as the run has it; resampled are positions, whose cosines are kept in thousandths."""
     rows, tests = table("markov"), table("markov_tests")
@@ -239,6 +246,13 @@ QUANTITIES: dict[str, tuple[Any, float | None, float | None]] = {
     "DM-Probe minus Probe, layer 4, α 8": (lambda: difference("DM-Probe", "Probe", STRONG, layer=4), None, None),
     "SAE, L0, block 6": (lambda: autoencoder("l0", 6), None, None),
     "SAE, L0, block 7": (lambda: autoencoder("l0", 7), None, None),
+    **{
+        f"SAE, {called}, block 7, {settings}": (
+            lambda name=name, of=of: other_autoencoder(name, *of), None, None
+        )
+        for settings, of in {"λ 2": (1_500_000, 2.0), "4 million tokens": (4_000_000, 3.0)}.items()
+        for called, name in {"explained variance": "explained_variance", "L0": "l0"}.items()
+    },
     **{
         f"centred cosine, {what}, block {block}": (lambda block=block, what=what: cosine(what, block), None, None)
         for what in ("same position", "same last move") for block in (0, 2, 7)
