@@ -43,12 +43,14 @@ def test_a_slice_takes_the_place_of_its_own_rows_alone(name):
     )
 
 
-def points(choice: bool, source: str, layers: str | None = None, scale: float | None = None) -> dict[int, float]:
-    """Opening → points of one arm against the random mover, from random openings."""
+def points(
+    choice: bool, source: str, layers: str | None = None, scale: float | None = None, opening: str = "random:20"
+) -> dict[int, float]:
+    """Opening → points of one arm against the random mover; of the standard opening game → points."""
     mine = [
         game for game in GAMES
         if (game["choice"], game["source"], game["layers"], game["scale"]) == (choice, source, layers, scale)
-        and (game["opponent"], game["opening"], game["policy"]) == ("random", "random:20", "legal")
+        and (game["opponent"], game["opening"], game["policy"]) == ("random", opening, "legal")
         and (not choice or game["opening_seed"] == 1)
     ]  # fmt: skip
     found = {game["opening_number"]: game["points"] for game in mine}
@@ -112,6 +114,24 @@ def test_neither_sign_changes_the_score(layers, scale, name):
     assert [float(bound) for bound in bounds.split(", ")] == pytest.approx([low, high], abs=0.0006)
 
 
+def test_nor_from_the_standard_opening():
+    """Where no two games share more than the first position: games are resampled on either side."""
+    plain = np.array(list(points(False, "none", opening="standard").values()))
+    assert len(plain) == 400
+    assert says("From the standard opening it scores", f"{plain.mean():.3f}", "in 400 games against the same mover")
+    for layers, scale, _ in ARMS:
+        arm = np.array(list(points(False, "contrastive", layers, scale, "standard").values()))
+        assert len(arm) == 400
+        rng = np.random.default_rng(0)
+        low, high = np.quantile([rng.choice(arm, 400).mean() - rng.choice(plain, 400).mean() for _ in range(4000)],
+                                [0.025, 0.975])  # fmt: skip
+        assert low < 0 < high
+        sign = "negative" if scale < 0 else "positive"
+        [numbers] = re.findall(rf"the {sign} vector ([\d.]+), (-?[\d.]+) \[(-?[\d.]+), (-?[\d.]+)\]", RESULTS)
+        values = [arm.mean(), arm.mean() - plain.mean(), low, high]
+        assert [float(number) for number in numbers] == pytest.approx(values, abs=0.0011)
+
+
 def test_strong_edits_of_either_sign_cost_points():
     scores = {scale: points(True, "contrastive", "[3,4,5,6]", scale) for scale in (-4.0, 4.0)}
     means = {scale: np.mean(list(score.values())) for scale, score in scores.items()}
@@ -123,27 +143,36 @@ def test_strong_edits_of_either_sign_cost_points():
         assert interval(np.array([score[opening] - plain[opening] for opening in plain]))[1] < 0
 
 
-def beyond(layers: str, scale: float, control: str) -> tuple[float, float, float]:
-    """The vector's score less its control's, of five directions on the same 80 openings: both are resampled."""
+def beyond(layers: str, scale: float, control: str, opening: str) -> tuple[float, float, float]:
+    """The vector's score less that of its control's five directions of 80 games. Directions are resampled, and games:
+    from random openings those of one opening together, with the vector's first 80."""
     drawn: dict[int, dict[int, float]] = {}
+    of = (False, "legal", "random", opening, control, layers, scale)
     for game in GAMES:
-        if (game["choice"], game["source"], game["layers"], game["scale"]) == (False, control, layers, scale):
+        if tuple(game[c] for c in ("choice", "policy", "opponent", "opening", "source", "layers", "scale")) == of:
             drawn.setdefault(game["draw"], {})[game["opening_number"]] = game["points"]
     assert {draw: len(scores) for draw, scores in drawn.items()} == dict.fromkeys(range(1, 6), 80)
-    arm = points(False, "contrastive", layers, scale)
-    differences = np.array([[arm[opening] - scores[opening] for opening in range(80)] for scores in drawn.values()])
+    arm = np.array([score for _, score in sorted(points(False, "contrastive", layers, scale, opening).items())])
+    controls = np.array([[scores[number] for number in sorted(scores)] for _, scores in sorted(drawn.items())])
     rng = np.random.default_rng(0)
-    directions, openings = rng.integers(0, 5, (4000, 5, 1)), rng.integers(0, 80, (4000, 1, 80))
-    low, high = np.quantile(differences[directions, openings].mean((1, 2)), [0.025, 0.975])
-    return differences.mean(), low, high
+    directions, games = rng.integers(0, 5, (4000, 5, 1)), rng.integers(0, 80, (4000, 1, 80))
+    if opening == "standard":
+        resampled = rng.choice(arm, (4000, len(arm))).mean(1)
+    else:
+        arm = arm[:80]
+        resampled = arm[games].mean((1, 2))
+    low, high = np.quantile(resampled - controls[directions, games].mean((1, 2)), [0.025, 0.975])
+    return arm.mean() - controls.mean(), low, high
 
 
+@pytest.mark.parametrize("opening", ["random:20", "standard"])
 @pytest.mark.parametrize("control", ["random", "shuffled"])
 @pytest.mark.parametrize(("layers", "scale", "name"), ARMS)
-def test_neither_sign_is_apart_from_its_controls(layers, scale, name, control):
-    value, low, high = beyond(layers, scale, control)
+def test_neither_sign_is_apart_from_its_controls(layers, scale, name, control, opening):
+    value, low, high = beyond(layers, scale, control, opening)
     sign = "negative" if scale < 0 else "positive"
-    [cells] = re.findall(rf"\| {sign} \({name}\) minus {control} \| (-?[\d.]+) \[(-?[\d.]+), (-?[\d.]+)\] \|", RESULTS)
+    line = rf"\| {opening.partition(':')[0]} \| {sign} \({name}\) minus {control} \| "
+    [cells] = re.findall(line + r"(-?[\d.]+) \[(-?[\d.]+), (-?[\d.]+)\] \|", RESULTS)
     assert [float(cell) for cell in cells] == pytest.approx([value, low, high], abs=0.0006)
     assert low < 0 < high
 
