@@ -135,14 +135,12 @@ class Duel:
     noise: tuple[int | str, ...]
     adjudicate: Limit | None
     at_once: int
-    tick: Callable[[], None] = lambda: None
-    games: Collection[PlayedGame] = ()  # those in play
+    tick: Callable[[Collection[PlayedGame]], None] = lambda games: None  # called often, with those in play
 
     def play(self, units: list[int]) -> Iterator[PlayedGame]:
         """Finished games, in the order in which they end."""
         waiting = iter(units)
         answers: dict[Future[Any], PlayedGame] = {}
-        self.games = answers.values()
         while True:
             while len(answers) < self.at_once and (unit := next(waiting, None)) is not None:
                 game = PlayedGame(unit, self.opening_of(unit), self.rules)
@@ -153,7 +151,7 @@ class Duel:
             if not answers:
                 return
             done, _ = wait(answers, timeout=TICK_SECONDS, return_when="FIRST_COMPLETED")
-            self.tick()
+            self.tick(answers.values())
             for answer in done:
                 game = answers.pop(answer)
                 if game.end is not None:
@@ -194,7 +192,7 @@ def play_duel(task: Task[EngineMatchSpec, EngineMatchHow]) -> None:
             (spec.seed, spec.replicate),
             adjudicate,
             at_once,
-            tick=lambda: tell_games(task, duel.games, spec.move_limit),
+            tick=lambda games: tell_games(task, games, spec.move_limit),
         )
         for ended in duel.play(task.units):
             ended.seconds = time.monotonic() - ended.started

@@ -51,8 +51,8 @@ def check(device: str) -> None:
 def release_memory() -> None:
     """Give the memory of a finished run back to the system, for processes that do many runs one after the other.
 
-    A decoding session is part of a reference cycle and keeps its keys and values until the garbage collector looks,
-    which the command line lets it do seldom; and glibc keeps what is freed. A hundred matches grew to 10 GB.
+    The command line lets the garbage collector look for reference cycles seldom, and glibc keeps what is freed: a
+    process that played forty matches grew to 10 GB.
     """
     gc.collect(1)  # what the run made is young; to look through all that was imported takes 0.15 s
     with suppress(OSError, AttributeError):  # another C library

@@ -374,7 +374,7 @@ def play_match(task: Task[PlaySpec, PlayHow]) -> None:
             assist=spec.assist,
             batch_games=options.batch_games,
             engines_slow=cores.share,
-            tick=lambda: tell_games(task, filter(None, arena.games), spec.move_limit),
+            tick=lambda games: tell_games(task, games, spec.move_limit),
         )
         stopping = Stopping(task)
         for game in arena.play(task.units):

@@ -38,8 +38,8 @@ class Arena:
     `noise` begins every key of a draw; `opening_of` gives the opening of a unit; `adjudicate` is the limit under which
     games that stopped in play are evaluated (None: they are not), `judge_draws` that for drawn games as they stood
     before the model's last move. `opponent_of` gives a unit's opponent where it is not the pool's; `assist` says
-    when Stockfish may play the model's move. `tick` is called often and may raise to end it all. `engines_slow` hears
-    whether the model waits for the engines, each time that changes: they then want every core.
+    when Stockfish may play the model's move. `tick` is called often, with the games in play, and may raise to end it
+    all. `engines_slow` is called when the model begins or ends to wait for the engines: they then want every core.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Arena:
         opponent_of: Callable[[int], EngineSpec] | None = None,
         assist: Assist = "none",
         batch_games: int = 32,
-        tick: Callable[[], None] = lambda: None,
+        tick: Callable[[Iterable[PlayedGame]], None] = lambda games: None,
         engines_slow: Callable[[bool], None] = lambda slow: None,
     ) -> None:
         self.model, self.encoding, self.policy, self.rules = model, model.encoding, policy, rules
@@ -122,13 +122,13 @@ class Arena:
                 self._game(row).take(choice)
         self.worked += time.perf_counter() - began
         self._turn_over()
-        self.tick()
+        self.tick(filter(None, self.games))
 
     def _wait_for_engines(self) -> None:
         began = time.perf_counter()
         wait(self.awaited.values(), timeout=TICK_SECONDS, return_when="FIRST_COMPLETED")
         self.waited += time.perf_counter() - began
-        self.tick()
+        self.tick(filter(None, self.games))
 
     def _turn_over(self) -> None:
         """Remove ended games, add new ones, and query the engines whose turn it is."""
@@ -233,7 +233,7 @@ class Arena:
         """Evaluations that have come in; with `block`, after waiting a little for one."""
         if block:
             wait([future for _, future in self.judged], timeout=TICK_SECONDS, return_when="FIRST_COMPLETED")
-            self.tick()
+            self.tick(filter(None, self.games))
         left = []
         for game, future in self.judged:
             if future.done():

@@ -112,17 +112,17 @@ class Attention(nn.Module):
             mixed = self.kernel(q, read[0], read[1], mask, self.dropout if self.training else 0.0)
         return mixed.transpose(1, 2).reshape(batch, length, d)
 
-    def asked(self, x: Tensor, asking: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q of the tokens that ask [batch, m, d], k and v of all [batch, length, d], each apart by heads."""
+    def project(self, x: Tensor, queries: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q of the query tokens [batch, m, d], k and v of all [batch, length, d], by [batch, head, token]."""
         d = x.shape[-1]
         weight, bias = self.c_attn.weight, self.c_attn.bias
         own, others = (None, None) if bias is None else (bias[:d], bias[d:])
-        q = F.linear(asking, weight[:d], own).unflatten(-1, (self.n_head, -1)).transpose(1, 2)
+        q = F.linear(queries, weight[:d], own).unflatten(-1, (self.n_head, -1)).transpose(1, 2)
         k, v = F.linear(x, weight[d:], others).unflatten(-1, (2, self.n_head, -1)).permute(2, 0, 3, 1, 4)
         return q, k, v
 
     def at_places(self, x: Tensor, row: Tensor, token: Tensor, causal: bool) -> Tensor:
-        """What `forward` gives at these places [n, d]: of a row few of whose tokens are wanted, no other asks."""
+        """What `forward` gives at these places [n, d]. Where they are few of a row, only their queries are computed."""
         counts, order = row.bincount(minlength=len(x)), row.argsort(stable=True)
         most, length = int(counts.max()), x.shape[1]
         if 2 * most > length:  # the kernel of a causal mask leaves out half
@@ -131,14 +131,14 @@ class Attention(nn.Module):
         place[order] = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row[order]]
         at = token.new_zeros(len(x), most)
         at[row, place] = token
-        q, k, v = self.asked(x, x.gather(1, at[:, :, None].expand(-1, -1, x.shape[-1])))
+        q, k, v = self.project(x, x.gather(1, at[:, :, None].expand(-1, -1, x.shape[-1])))
         seen = at[:, None, :, None] >= torch.arange(length, device=row.device) if causal else None
         return self.out(self.kernel(q, k, v, seen, 0.0).transpose(1, 2).flatten(2)[row, place])
 
     def last(self, x: Tensor) -> Tensor:
-        """What `forward` gives of the last token [batch, 1, d], which sees all: no other asks."""
+        """What `forward` gives of the last token [batch, 1, d], which sees all: only its query is computed."""
         batch, _, d = x.shape
-        q, k, v = self.asked(x, x[:, -1:])
+        q, k, v = self.project(x, x[:, -1:])
         scores = torch.softmax((q @ k.transpose(2, 3)) * q.shape[-1] ** -0.5, -1)
         mixed = F.dropout(scores, self.dropout, self.training) @ v
         return self.out(mixed.transpose(1, 2).reshape(batch, 1, d))
@@ -173,7 +173,7 @@ class Block(nn.Module):
         return residual + self.mlp(self.ln_2(residual))
 
     def at_places(self, residual: Tensor, row: Tensor, token: Tensor, causal: bool) -> Tensor:
-        """What `forward` gives at these places [n, d_model], which alone ask and pass the MLP."""
+        """What `forward` gives at these places [n, d_model]: no other token's query and MLP are computed."""
         own = residual[row, token] + self.attn.at_places(self.ln_1(residual), row, token, causal)
         return own + self.mlp(self.ln_2(own))
 

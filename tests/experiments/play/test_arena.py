@@ -118,7 +118,7 @@ class HeldPool:
         self.quiet = 0
         return self.open[-1][0]
 
-    def tick(self):
+    def tick(self, games):
         self.quiet += 1
         if len(self.open) == self.games or self.quiet > 2:
             for future, move in self.open[: self.group]:
@@ -171,9 +171,9 @@ def test_a_game_that_tries_again_does_not_hold_up_the_others(model):
 def test_the_model_hears_which_of_the_two_is_slower(model):
     said = []
     pool = HeldPool(group=4, games=4)
-    pool.tick = lambda: None
+    pool.tick = lambda games: None
     slow = arena(model, pool, batch_games=4, engines_slow=said.append)
-    slow.tick = lambda: HeldPool.tick(pool)
+    slow.tick = lambda games: HeldPool.tick(pool, games)
     list(slow.play(range(4)))
     assert said in ([], [True])  # how long it waited decides
     slow.waited, slow.worked = 9.0, 1.0
@@ -201,7 +201,7 @@ def test_a_wait_for_engines_can_be_broken_off(model):
 
     ticks = []
 
-    def tick():
+    def tick(games):
         ticks.append(1)
         if len(ticks) > 5:
             raise Enough

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import chess
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.play import PlaySpec
 from chessreg.games.moves import replay, unpack
 from chessreg.games.openings import openings, parse_opening
+from chessreg.models.slot_cache import SlotCache
 from chessreg.registry import tables
 from chessreg.runs.kind import kind
 
@@ -55,6 +58,18 @@ def test_a_match_leaves_its_protocol_its_games_and_their_illegal_tries(session, 
         assert forfeit == (game.result == "0-1" and tries[-1] == 3 and any(row.ply == game.plies for row in own))
     assert {game.termination for game in games} >= {"forfeit_illegal"}
     assert any(game.turns > 1 for game in games)
+
+
+def test_a_match_that_is_over_keeps_no_keys_and_values(session, play):
+    """By their references alone: a garbage collector may not come by for hours."""
+    gc.collect()
+    gc.disable()
+    try:
+        play(games=3, policy="legal", move_tokens=0, move_limit=3)
+        kept = [each for each in gc.get_objects() if isinstance(each, SlotCache)]
+    finally:
+        gc.enable()
+    assert kept == []
 
 
 def test_two_arms_have_the_same_openings_and_the_opening_seed_changes_them(session, play):
