@@ -10,6 +10,7 @@ import csv
 import functools
 import hashlib
 import itertools
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -185,6 +186,9 @@ class PositionSource:
             column: next((lower.index(known) for known in every if known in lower), None)
             for column, every in COLUMNS.items()
         }
+        twice = [names[at] for at in self.columns.values() if at is not None and lower.count(lower[at]) > 1]
+        if twice:
+            raise BadInputError(f"{path} has two columns {twice[0]}", "take one of them out, or name it otherwise")
         if self.columns["fen"] is None:
             raise BadInputError(f"{path} has no column fen", f"its columns are {', '.join(names)[:200]}")
         if self.columns["best"] is not None:
@@ -443,7 +447,7 @@ def _build(
 
     total = sum(source.bytes_total for source in sources)
     tally, broken, row = Tally(), None, 0
-    held: Counter[str] = Counter()
+    held, unread = Counter[str](), Counter[str]()
     scratch = aside / "scratch.arrow"
     hashes = {name: aside / name for name in ("game_hash", "position_hash")}
     target = schema()
@@ -458,7 +462,7 @@ def _build(
             before, example = tally.plies, ""
             try:
                 for lines, columns in source.batches():
-                    kept, bad = _read(columns, len(lines), row, chosen, tally)
+                    kept, bad = _read(columns, len(lines), row, chosen, tally, unread)
                     for place, why in bad.items():
                         tally.reject(why)
                         example = example or f"; row {lines[place]}: {why}"
@@ -511,6 +515,7 @@ def _build(
         notes=[
             *(f"{source.path.name}: {note}" for source in sources for note in source.notes),
             "rows with " + (", ".join(f"{name} {held[name]:,}" for name in _OPTIONAL if held[name]) or "a FEN alone"),
+            *(f"{name} left empty where it is no number: {rows:,}" for name, rows in unread.items() if rows),
         ],
         content="positions",
     )
@@ -523,15 +528,18 @@ class _BadRowError(Exception):
 
 
 def _read(
-    columns: Mapping[str, list[Any]], count: int, first: int, chosen: Filter, tally: Tally
+    columns: Mapping[str, list[Any]], count: int, first: int, chosen: Filter, tally: Tally, unread: Counter[str]
 ) -> tuple[dict[str, pa.Array], dict[int, str]]:
     """The columns of the rows that are kept, numbered from `first` on in the file, and what is wrong with bad ones.
 
-    A ply that does not fit the side to move (counted from 1, or of the move before) is taken from the FEN."""
+    A ply that does not fit the side to move (counted from 1, or of the move before) is taken from the FEN. Texts where
+    numbers belong are left empty, and counted in `unread` by column."""
     import pyarrow as pa
 
     fens, words = _texts(columns, count)
     legal, bad = _check_moves(fens, words, tally)
+    for place in [at for at, line in enumerate(words["line"]) if not line] if "line" in columns else ():
+        bad.setdefault(place, "a puzzle without a solution")
     chances = _floats(columns.get("win_prob"), count)
     for place in np.flatnonzero(~((chances >= 0) & (chances <= 1))).tolist() if "win_prob" in columns else ():
         if columns["win_prob"][place] not in (None, ""):  # NaN too
@@ -542,6 +550,9 @@ def _read(
     keep[list(bad)] = False
     keep &= chosen.keeps(keep, ply, game_hash, position_hash, tally)
     numbers = {name: _floats(columns.get(name), count) for name in ("mover_elo", "opponent_elo", "rating")}
+    for name in ("eval_before", "eval_after", "ply", *numbers):
+        strange = [place for place, value in enumerate(columns.get(name) or ()) if keep[place] and _strange(value)]
+        unread.update({name: len(strange)})
     tally.both_elos += int((keep & ~np.isnan(numbers["mover_elo"]) & ~np.isnan(numbers["opponent_elo"])).sum())
 
     def floats(values: np.ndarray) -> pa.Array:
@@ -728,6 +739,11 @@ def _float(value: Any) -> float:
         return float(value)
     except (TypeError, ValueError):
         return float("nan")
+
+
+def _strange(value: Any) -> bool:
+    """Whether a value stands where a number belongs, and is none."""
+    return value is not None and bool(str(value).strip()) and math.isnan(_float(value)) and str(value) != "nan"
 
 
 def verify(folder: Path, *, sample: int = 200, seed: int = 0) -> Verification:

@@ -51,18 +51,15 @@ def save(work: Work, path: Path) -> dict[str, Any]:
     written.
     """
     session, chosen = work.session, {step.name: step for step in work.steps}
-    saved_steps, work.steps = work.steps, work.every
-    try:
-        plan = {planned.step.name: planned for planned in work.plan()}
-        runs = {name: run for name, run in runs_begun(work).items() if name in chosen and not chosen[name].scratch}
-        if not runs:
-            raise NotFoundError("nothing of this paper is here yet", "leave out --save to do it")
-        left = [name for name, planned in plan.items() if not planned.done]
-        wanted = bytes_to_come(work, [name for name in left if name in chosen], runs)
-        others = bytes_to_come(work, left, runs)  # also what steps read that were not chosen, as far as it is here
-        wanted += [item for item in others if item not in wanted and item.here(session.store)]
-    finally:
-        work.steps = saved_steps
+    whole = Work(session, work.paper, work.request)  # what was chosen may read of the other steps
+    plan = {planned.step.name: planned for planned in whole.plan()}
+    runs = {name: run for name, run in runs_begun(whole).items() if name in chosen and not chosen[name].scratch}
+    if not runs:
+        raise NotFoundError("nothing of this paper is here yet", "leave out --save to do it")
+    left = [name for name, planned in plan.items() if not planned.done]
+    wanted = bytes_to_come(whole, [name for name in left if name in chosen], runs)
+    others = bytes_to_come(whole, left, runs)  # also what steps read that were not chosen, as far as it is here
+    wanted += [item for item in others if item not in wanted and item.here(session.store)]
     with session.store.scratch("paper") as root:
         export_runs(session.database, root / ROWS, set(runs.values()))
         there = Store.create(root / BYTES)

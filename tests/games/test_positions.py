@@ -92,6 +92,20 @@ def test_a_puzzle_is_the_position_after_its_first_move(tmp_path: Path, header: s
     assert any("puzzles" in note for note in report.notes)
 
 
+def test_a_puzzle_without_moves_is_rejected_and_a_rating_that_is_no_number_is_told(tmp_path: Path) -> None:
+    moves = "f2g3 e6e7 b2b1 b3c1 b1c1 h6c1"
+    text = f"{PUZZLE},{moves},hard\n{PUZZLE},,1500\n{PUZZLE},{moves},\n"
+    report = build([write(tmp_path, text)], tmp_path / "made")
+    assert report.rejected == {"a puzzle without a solution": 1}
+    assert [row["rating"] for row in rows(tmp_path / "made")] == [None, None]
+    assert "rating left empty where it is no number: 1" in report.notes
+
+
+def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="has two columns FEN"):
+        build([write(tmp_path, f"FEN,best,fen\n{PUZZLE},,{PUZZLE}\n")], tmp_path / "made")
+
+
 POSITIONS = [
     chess.STARTING_FEN, AFTER_E4, PUZZLE, "r3k2r/8/8/8/8/8/8/R3K2R b Kq - 12 0",
     "rnbqkbnr/ppp1p1pp/8/3pPp2/8/8/PPPP1PPP/RNBQKBNR w KQkq f6 0 3", "8/8/8/8/8/8/8/8 w - - 0 1",
