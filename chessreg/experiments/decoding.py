@@ -86,19 +86,19 @@ class Decoding(Kind):
 
     def check(self, spec: DecodingSpec, inputs: Inputs) -> None:
         """Refuses a model of games, and a prompt's settings for a model that reads none."""
-        asked_with(spec, inputs.encoding(spec.checkpoint))
+        prompted_by(spec, inputs.encoding(spec.checkpoint))
 
     def run(self, task: Task[DecodingSpec, DecodingHow]) -> None:
         spec, model = task.spec, task.model(task.spec.checkpoint)
         model.check_answers()
-        written = asked_with(spec, model.encoding)
+        written = prompted_by(spec, model.encoding)
         positions = selected(spec, task.inputs)
         prompt_columns = {"prompt": prompt_name(written), "legal_list": lists_moves(written)}
         for start in range(0, len(task.units), task.options.batch_positions):
             units = task.units[start : start + task.options.batch_positions]
-            asked = [Asked.of(positions["fen"][unit], positions["best"][unit]) for unit in units]
-            answers = answered(model, written, asked, spec.length == "answer")
-            for unit, one, own in zip(units, asked, answers, strict=True):
+            targets = [TargetMove.of(positions["fen"][unit], positions["best"][unit]) for unit in units]
+            answers = answered(model, written, targets, spec.length == "answer")
+            for unit, one, own in zip(units, targets, answers, strict=True):
                 for mode, answer in own.items():
                     extra = AnswerRow(
                         **prompt_columns,
@@ -123,7 +123,7 @@ class Decoding(Kind):
                 known["fen"],
                 chess.Move.from_uci(known["best"]),
                 rows,
-                asked_with(spec, inputs.encoding(spec.checkpoint)),
+                prompted_by(spec, inputs.encoding(spec.checkpoint)),
             )
         ]
 
@@ -135,10 +135,10 @@ def selected(spec: DecodingSpec, inputs: Inputs) -> dict[str, list[Any]]:
     return {name: [values[place] for place in places] for name, values in positions.items()}
 
 
-def asked_with(spec: DecodingSpec, own: Encoding) -> Encoding:
+def prompted_by(spec: DecodingSpec, own: Encoding) -> Encoding:
     """The encoding of a model, of prompts with the settings that the spec gives. BadInputError for what has none."""
     if isinstance(own, PromptEncoding):
-        settings = spec.asked(own.settings)
+        settings = spec.prompt_settings(own.settings)
         return own if settings == own.settings else own.with_settings(settings)
     if own.content == "history":
         raise BadInputError(
@@ -170,14 +170,14 @@ def lists_moves(written: Encoding) -> bool:
 
 
 @dataclass(frozen=True)
-class Asked:
+class TargetMove:
     """A position and its best move."""
 
     board: chess.Board
     best: chess.Move
 
     @classmethod
-    def of(cls, fen: str, best: str) -> Asked:
+    def of(cls, fen: str, best: str) -> TargetMove:
         return cls(chess.Board(fen), chess.Move.from_uci(best))
 
     def text(self, written: Encoding) -> str:
@@ -195,11 +195,11 @@ class Answer:
     nats: float | None = None
     tokens: int | None = None
 
-    def columns(self, asked: Asked, written: Encoding) -> dict[str, Any]:
+    def columns(self, target: TargetMove, written: Encoding) -> dict[str, Any]:
         """Its values for `AnswerRow`."""
-        right, plain = asked.text(written), [number for number in self.ids if number not in written.stop_ids]
-        move = written.parse(self.text, asked.board) if self.text and self.text.split() == [self.text] else None
-        listed = next(iter(asked.board.legal_moves))
+        right, plain = target.text(written), [number for number in self.ids if number not in written.stop_ids]
+        move = written.parse(self.text, target.board) if self.text and self.text.split() == [self.text] else None
+        listed = next(iter(target.board.legal_moves))
         other = sum(one != two for one, two in zip(self.text, right, strict=False)) + abs(len(self.text) - len(right))
         return {
             "valid": move is not None or has_form(written, plain),
@@ -213,19 +213,19 @@ class Answer:
 
 
 def answered(
-    model: LanguageModel, written: Encoding, asked: Sequence[Asked], cut: bool
+    model: LanguageModel, written: Encoding, targets: Sequence[TargetMove], cut: bool
 ) -> list[dict[str, Answer | None]]:
     """The answers in both modes to each position; None where prompt and answer do not fit, or cannot be written.
 
     cut: an answer alone has as many tokens as the right one.
     """
-    made: list[dict[str, Answer | None]] = [{FORCED: None, ALONE: None} for _ in asked]
+    made: list[dict[str, Answer | None]] = [{FORCED: None, ALONE: None} for _ in targets]
     prompts = {
-        number: prompt for number, one in enumerate(asked) if (prompt := prompt_of(one, written, model)) is not None
+        number: prompt for number, one in enumerate(targets) if (prompt := prompt_of(one, written, model)) is not None
     }
     if not prompts:
         return made
-    right = {number: written.answer(asked[number].board, asked[number].best) for number in prompts}
+    right = {number: written.answer(targets[number].board, targets[number].best) for number in prompts}
     scored = forced(model, list(prompts.values()), list(right.values()))
     alone: dict[int, tuple[int, ...]] = {}
     for number, (tokens, nats) in zip(prompts, scored, strict=True):
@@ -236,16 +236,16 @@ def answered(
             (k for k, (own, true) in enumerate(zip(tokens, answer, strict=True)) if own != true), len(answer) - 1
         )
         alone[number] = (*answer[:same], tokens[same])  # the autoregressive answer so far
-    for number, own in written_alone(model, written, asked, prompts, alone).items():
+    for number, own in written_alone(model, written, targets, prompts, alone).items():
         ids = own[: len(right[number]) - (len(right[number]) > 1)] if cut else own
-        made[number][ALONE] = Answer(ids, written.answer_text(ids), written.complete(own, asked[number].board))
+        made[number][ALONE] = Answer(ids, written.answer_text(ids), written.complete(own, targets[number].board))
     return made
 
 
-def prompt_of(asked: Asked, written: Encoding, model: LanguageModel) -> tuple[int, ...] | None:
+def prompt_of(target: TargetMove, written: Encoding, model: LanguageModel) -> tuple[int, ...] | None:
     """What the model reads; None where it has no room for it and an answer, or the position cannot be written."""
     try:
-        prompt = written.prompt(asked.board)
+        prompt = written.prompt(target.board)
     except BadInputError:
         return None
     return prompt if len(prompt) + written.max_move_tokens - 1 <= model.block_size else None
@@ -278,7 +278,7 @@ def forced(
 def written_alone(
     model: LanguageModel,
     written: Encoding,
-    asked: Sequence[Asked],
+    targets: Sequence[TargetMove],
     prompts: Mapping[int, Sequence[int]],
     begun: Mapping[int, tuple[int, ...]],
 ) -> dict[int, tuple[int, ...]]:
@@ -289,7 +289,7 @@ def written_alone(
         return [
             number
             for number, ids in texts.items()
-            if len(ids) < written.max_move_tokens and not written.complete(ids, asked[number].board)
+            if len(ids) < written.max_move_tokens and not written.complete(ids, targets[number].board)
         ]
 
     going = open_ones()

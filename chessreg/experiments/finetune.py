@@ -167,7 +167,7 @@ class Finetune(Kind):
         if spec.checkpoint is not None:
             row, folder = inputs.checkpoint(spec.checkpoint)
             own = PromptEncoding.load(folder, row.tokenizer)
-            check_room(own.with_settings(spec.asked(own.settings)), int(row.block_size or 0))
+            check_room(own.with_settings(spec.prompt_settings(own.settings)), int(row.block_size or 0))
 
     def estimate(self, spec: FinetuneSpec, inputs: Inputs) -> Estimate:
         remark = f"{spec.steps * spec.batch_positions:,} supervised moves"
@@ -219,13 +219,17 @@ def trainer_of(task: Task[FinetuneSpec, FinetuneHow]) -> tuple[Finetuner, Prompt
     digest = ""
     if spec.checkpoint is None:
         tokenizer = write_tokenizer(task.folder / "tokenizer", merged=spec.vocabulary == "bpe")
-        written = PromptEncoding(tokenizer, spec.asked())
+        written = PromptEncoding(tokenizer, spec.prompt_settings())
         check_room(written, spec.block_size)
         shape["vocab_size"] = written.size
     else:
         row, source = task.inputs.checkpoint(spec.checkpoint)
         own = PromptEncoding.load(source, row.tokenizer)
-        written, family, digest = own.with_settings(spec.asked(own.settings)), row.architecture, str(row.artefact)
+        written, family, digest = (
+            own.with_settings(spec.prompt_settings(own.settings)),
+            row.architecture,
+            str(row.artefact),
+        )
         shape = {"block_size": int(row.block_size or 0), "vocab_size": written.size}
     shared = ("steps", "learning_rate", "warmup_steps", "final_fraction", "weight_decay", "beta1", "beta2",
               "grad_clip", "batch_positions")  # fmt: skip

@@ -149,7 +149,7 @@ class Puzzle:
     chosen: list[str] = field(default_factory=list)
     right: int = 0
     over: bool = False
-    asked: bool = True
+    readable: bool = True
     illegal: bool = False
     share: float | None = None
     mass: float | None = None
@@ -161,7 +161,7 @@ class Puzzle:
 
     @property
     def value(self) -> float | None:
-        return float(self.right == self.needed) if self.asked else None
+        return float(self.right == self.needed) if self.readable else None
 
     def take(self, move: chess.Move | None, text: str) -> None:
         """A chosen move, and the opponent's answer to it."""
@@ -187,10 +187,10 @@ class Puzzle:
     def row(self, intervention: UUID | None) -> PuzzleRow:
         return PuzzleRow(
             rating=self.rating,
-            first=self.right > 0 if self.asked else None,
+            first=self.right > 0 if self.readable else None,
             moves=self.needed,
             right=self.right,
-            illegal=self.illegal if self.asked else None,
+            illegal=self.illegal if self.readable else None,
             share=self.share,
             mass=self.mass,
             intervention_id=intervention.hex if intervention else None,
@@ -228,7 +228,7 @@ def solve(puzzles: Sequence[Puzzle], model: LanguageModel, session: DecodingSess
                 continue
             tokens = prompt_of(puzzle, encoding, model.block_size)
             if tokens is None:
-                puzzle.asked, puzzle.over = False, True
+                puzzle.readable, puzzle.over = False, True
                 continue
             prompts[row] = list(tokens)
             turns.append(Turn(row, puzzle.board, ("puzzles", spec.seed, puzzle.place, depth)))

@@ -25,7 +25,7 @@ WDL_MODEL: Literal["sf16.1"] = "sf16.1"
 """Of python-chess: the one that `wdl()` took by default when the author's code was written."""
 
 
-def asked(assist: Assist, board: chess.Board) -> bool:
+def consulted(assist: Assist, board: chess.Board) -> bool:
     """Whether Stockfish looks at the position before the model moves."""
     return assist == "author" or (assist == "on-repetition" and board.is_repetition(2))
 

@@ -70,7 +70,7 @@ def layout(result: QueryResult) -> tuple[list[str], dict[str, str]]:
             row[f"{name}{e}"] is not None for row in rows for e in ("_low", "_high")
         )
         empty = all(v is None for v in values) and not ended
-        if empty and name not in result.asked:
+        if empty and name not in result.chosen:
             continue
         describes = isinstance(values[0], str) or result.column(name).unit in ("", "moves")
         constant = len(rows) > 1 and all(value == values[0] for value in values)  # lists too, which have no hash

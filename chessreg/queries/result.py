@@ -20,7 +20,7 @@ class QueryResult:
 
     `meta` names query, query hash, scope, registry schema, data version and row counts. `notes` are for the reader,
     never data. `cells` numbers the groups of rows behind a catalogue table, one per row. `described` says
-    what the columns mean, `asked` which of them `--show` named: these are printed also where they are empty.
+    what the columns mean, `chosen` which of them `--show` named: these are printed also where they are empty.
     """
 
     table: pa.Table
@@ -29,7 +29,7 @@ class QueryResult:
     entry: Entry | None = None
     cells: list[int] | None = None
     described: tuple[Column, ...] = ()
-    asked: frozenset[str] = frozenset()
+    chosen: frozenset[str] = frozenset()
 
     @property
     def columns(self) -> list[str]:
@@ -80,7 +80,7 @@ class QueryResult:
         ends = {name: [f"{name}_low", f"{name}_high"] if name in self.intervals else [] for name in names}
         kept = dict.fromkeys(column for name in names for column in (name, *ends[name]))
         described = tuple(replace(c, hidden=c.hidden and c.name not in names) for c in self.described)
-        return replace(self, table=self.table.select(list(kept)), described=described, asked=frozenset(names))
+        return replace(self, table=self.table.select(list(kept)), described=described, chosen=frozenset(names))
 
     def cell(self, number: int) -> int:
         """The cell of row `number`, counted from 1. Raises BadInputError for a row that there is not."""

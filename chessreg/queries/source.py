@@ -239,8 +239,8 @@ def _runs(connection: Any, dialect: str, table: str) -> dict[str, Size]:
     if dialect != "sqlite" or [c.name for c in TABLES[table].primary_key][:2] != ["run_id", "unit"]:
         return {}
     sizes = {}
-    asked = RUNS.format(table=table, some=SOME)  # few steps down the index for each run
-    for row in _answer(connection, asked, dialect).to_pylist():
+    statement = RUNS.format(table=table, some=SOME)  # few steps down the index for each run
+    for row in _answer(connection, statement, dialect).to_pylist():
         units = int(row["units"] or 0)
         sampled = max(1, min(units - units // 2, SOME))
         sizes[row["id"]] = Size(units, max(1, units, row["sampled"] * units // sampled))

@@ -11,7 +11,7 @@ import torch
 
 from chessreg.encodings.prompts import PromptEncoding, PromptSettings
 from chessreg.errors import BadInputError
-from chessreg.experiments.decoding import ALONE, FORCED, Answer, Asked, DecodingSpec, answered, asked_with
+from chessreg.experiments.decoding import ALONE, FORCED, Answer, DecodingSpec, TargetMove, answered, prompted_by
 from chessreg.experiments.finetune import FinetuneHow, FinetuneSpec
 from chessreg.models.decoding.policies import Turn, choose, make_policy
 from chessreg.registry import tables
@@ -60,10 +60,10 @@ def test_both_modes_are_what_the_model_says_step_by_step(world_session: Any, mod
     model = world_session.model(models["tuned"])
     positions, _ = world_session.inputs.positions(world_session.inputs.reference("dataset", "puzzles"))
     known = positions.take(range(len(positions.rows(None))), ["fen", "best"]).to_pylist()
-    asked = [Asked.of(row["fen"], row["best"]) for row in known]
+    targets = [TargetMove.of(row["fen"], row["best"]) for row in known]
     written = model.encoding
     texts = set()
-    for one, got in zip(asked, answered(model, written, asked, False), strict=True):
+    for one, got in zip(targets, answered(model, written, targets, False), strict=True):
         if one.board.fullmove_number > 999:
             assert got == {FORCED: None, ALONE: None}  # three digits hold it no more
             continue
@@ -87,7 +87,7 @@ def test_both_modes_are_what_the_model_says_step_by_step(world_session: Any, mod
         assert cut[ALONE] is not None
         assert cut[ALONE].ids == got[ALONE].ids[: len(right) - 1]
     assert len(texts) > 1
-    assert any(one.board.fullmove_number > 999 for one in asked)
+    assert any(one.board.fullmove_number > 999 for one in targets)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_text_counts_as_it_is(text: str, notation: Any, expected: dict[str, bo
 
     written = PromptEncoding(write_tokenizer(tmp_path, merged=False), PromptSettings(notation=notation))
     ids = tuple(written._words.encode(text))
-    found = Answer(ids, text, True).columns(Asked(chess.Board(), chess.Move.from_uci("e2e4")), written)
+    found = Answer(ids, text, True).columns(TargetMove(chess.Board(), chess.Move.from_uci("e2e4")), written)
     assert {name: found[name] for name in expected} == expected
 
 
@@ -178,7 +178,7 @@ def test_another_template_has_the_same_tokenizer(tmp_path: Path) -> None:
     from chessreg.encodings.prompts import write_tokenizer
 
     own = PromptEncoding(write_tokenizer(tmp_path, merged=True), PromptSettings("junkin-3", notation="san"))
-    other = asked_with(DecodingSpec(checkpoint="c", dataset="d", template="junkin-4"), own)
+    other = prompted_by(DecodingSpec(checkpoint="c", dataset="d", template="junkin-4"), own)
     assert isinstance(other, PromptEncoding)
     assert (other.settings.called, other.settings.notation) == ("junkin-4", "san")
-    assert asked_with(DecodingSpec(checkpoint="c", dataset="d"), own) is own
+    assert prompted_by(DecodingSpec(checkpoint="c", dataset="d"), own) is own

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from chessreg.experiments.matches import PlayedGame, Rules
-from chessreg.games.assist import LIMIT, LINES, Assist, asked
+from chessreg.games.assist import LIMIT, LINES, Assist, consulted
 from chessreg.games.openings import Opening
 from chessreg.models.decoding.policies import Draft, Policy, Turn, begin
 
@@ -141,7 +141,7 @@ class Arena:
                 key = (*self.noise, game.unit, game.ply)
                 other = {} if self.opponent_of is None else {"spec": self.opponent_of(game.unit)}
                 self.awaited[row] = self.pool.submit(game.unit, game.board, key=key, **other)
-            elif game.unaided != game.ply and asked(self.assist, game.board):
+            elif game.unaided != game.ply and consulted(self.assist, game.board):
                 self.awaited[row] = self.pool.lines(game.board, LIMIT, LINES)
 
     def _game(self, row: int) -> PlayedGame:

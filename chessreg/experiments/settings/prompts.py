@@ -52,7 +52,7 @@ class AskingSpec(Spec):
         check_template(text)
         return text
 
-    def asked(self, own: PromptSettings | None = None) -> PromptSettings:
+    def prompt_settings(self, own: PromptSettings | None = None) -> PromptSettings:
         """The settings, those that are not given as in `own`."""
         own = own or PromptSettings()
         names = PromptSettings.__dataclass_fields__

@@ -85,14 +85,14 @@ def language_models(request: Request, size: Size) -> Iterator[Step]:
     first, then = known or made_by("language-model"), made_by(f"tuned-{PRETRAINED_ON}")
     for template in size.templates:
         tuned = f"tuned-{template}"
-        yield asking(request, f"decoding-before-{template}", first, template, size.asked)
+        yield asking(request, f"decoding-before-{template}", first, template, size.decoding_positions)
         yield finetuned(tuned, {**size.tuning, **read, "checkpoint": first}, template, weights)
-        yield asking(request, f"decoding-{tuned}", made_by(tuned), template, size.asked)
-    asked = {("after", PRETRAINED_ON), *(("before", template) for template in size.templates)}
+        yield asking(request, f"decoding-{tuned}", made_by(tuned), template, size.decoding_positions)
+    done = {("after", PRETRAINED_ON), *(("before", template) for template in size.templates)}
     for template in size.prompts:
         for name, model in (("before", first), ("after", then)):
-            if size.asked_prompts != size.asked or (name, template) not in asked:
-                yield asking(request, f"prompts-{name}-{template}", model, template, size.asked_prompts)
+            if size.prompt_positions != size.decoding_positions or (name, template) not in done:
+                yield asking(request, f"prompts-{name}-{template}", model, template, size.prompt_positions)
 
 
 def made_by(step: str) -> str:

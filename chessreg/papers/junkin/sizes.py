@@ -39,9 +39,9 @@ class Size:
     language_model: Mapping[str, Any]
     tuning: Mapping[str, Any]
     templates: tuple[str, ...]  # that models are tuned on
-    asked: int  # positions that language models are asked by these
+    decoding_positions: int  # positions that language models are asked by these
     prompts: tuple[str, ...]  # that are asked before and after tuning
-    asked_prompts: int  # positions that are asked by these
+    prompt_positions: int  # positions that are asked by these
     rungs: tuple[str, ...]
     games: int  # on each rung
 
@@ -68,7 +68,7 @@ SIZES: dict[SizeName, Size] = {
         language_model={**LLAMA, "n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 640},
         tuning={"steps": 12, "batch_positions": 8, "learning_rate": 3e-3, "warmup_steps": 2, "heldout_positions": 20,
                 "heldout_steps": 12},
-        templates=("junkin-small", "junkin-1"), asked=24, prompts=("junkin-2",), asked_prompts=12,
+        templates=("junkin-small", "junkin-1"), decoding_positions=24, prompts=("junkin-2",), prompt_positions=12,
         rungs=("random", "capture"), games=4,
     ),
     "reference": Size(
@@ -76,7 +76,7 @@ SIZES: dict[SizeName, Size] = {
         batch_moves=256, heldout_moves=1000, heldout_steps=440, positions=50_000, puzzles=10_000,
         language_model={**LLAMA, "n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 640, **BRIEF},
         tuning={"steps": 2000, "batch_positions": 32, "learning_rate": 1e-3, "warmup_steps": 100},
-        templates=("junkin-small", "junkin-1"), asked=12_800, prompts=PROMPTS, asked_prompts=1000,
+        templates=("junkin-small", "junkin-1"), decoding_positions=12_800, prompts=PROMPTS, prompt_positions=1000,
         rungs=(*BELOW, LEVELS), games=100,
     ),
     "paper": Size(
@@ -84,7 +84,7 @@ SIZES: dict[SizeName, Size] = {
         batch_moves=2048, heldout_moves=8000, heldout_steps=8000, positions=1_000_000, puzzles=10_000,
         language_model={**LLAMA, "n_layer": 16, "n_head": 32, "n_embd": 2048, "block_size": 700},
         tuning={"steps": 100_000, "batch_positions": 8192, "learning_rate": 8e-5, "warmup_steps": 1000},
-        templates=("junkin-small", *PROMPTS), asked=12_800, prompts=PROMPTS, asked_prompts=12_800,
+        templates=("junkin-small", *PROMPTS), decoding_positions=12_800, prompts=PROMPTS, prompt_positions=12_800,
         rungs=("stockfish:0-10@time=0.1",), games=1000,
     ),
 }  # fmt: skip
