@@ -157,8 +157,8 @@ def sweep_orders(kind: Kind, params: dict[str, Any]) -> list[Order]:
     settings = merged(given_values(kind.spec, params), given_values(kind.options, params))
     file = read_toml(Path(params["spec"])) if params["spec"] else {}
     preset = kind.preset(params["preset"]) if params.get("preset") else {}
-    base = merged(merged(dict(preset), {k: v for k, v in file.items() if k not in ("kind", "name")}), settings)
-    return cell_orders(kind, base, table, params["name"], params, str(path))
+    base = merged({k: v for k, v in file.items() if k not in ("kind", "name")}, settings)
+    return cell_orders(kind, base, preset, table, params["name"], params, str(path))
 
 
 def grid_of(kind: Kind, given: Sequence[str]) -> dict[str, list[Any]]:
@@ -186,9 +186,15 @@ def grid_of(kind: Kind, given: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def cell_orders(
-    kind: Kind, base: dict[str, Any], table: dict[str, Any], name: str | None, queueing: dict[str, Any], where: str
+    kind: Kind,
+    base: dict[str, Any],
+    preset: dict[str, Any],
+    table: dict[str, Any],
+    name: str | None,
+    queueing: dict[str, Any],
+    where: str,
 ) -> list[Order]:
-    """One order a cell of `table`'s grid and cells, over the settings `base`; one order where it has neither."""
+    """One order a cell of `table`'s grid and cells, over `base` and a preset; one order where it has neither."""
     from chessreg.runs.spec import build, by_present_names, merged, nested
     from chessreg.scheduling.launch import cell_name, cells
 
@@ -198,9 +204,10 @@ def cell_orders(
         wrong = values.keys() - kind.spec.model_fields.keys() - kind.options.model_fields.keys()
         if wrong:
             raise BadInputError(f"{where}: {kind.name} has no setting {', '.join(sorted(wrong))}")
-        spec = build(kind.spec, {k: v for k, v in values.items() if k in kind.spec.model_fields})
+        spec = build(kind.spec, {k: v for k, v in values.items() if k in kind.spec.model_fields}, preset)
         execution = build(kind.options, {k: v for k, v in values.items() if k in kind.options.model_fields})
-        orders.append(order_of(kind, spec, execution, tuple(sorted(values)), cell_name(name, cell, number), queueing))
+        explicit = tuple(sorted({*preset, *values}))
+        orders.append(order_of(kind, spec, execution, explicit, cell_name(name, cell, number), queueing))
     return orders
 
 
@@ -247,7 +254,7 @@ def file_orders(path: Path, params: dict[str, Any]) -> list[Order]:
         kind, name = find(kind_reference(job.pop("kind"), path)), job.pop("name", None)
         sweep = {key: job.pop(key) for key in ("grid", "cells") if key in job}
         preset = kind.preset(job.pop("preset")) if "preset" in job else {}
-        orders += cell_orders(kind, {**preset, **job}, sweep, name, general | own | over, where)
+        orders += cell_orders(kind, job, preset, sweep, name, general | own | over, where)
     return orders
 
 

@@ -231,7 +231,7 @@ def show_plan(work: Work, as_json: bool) -> None:
     from chessreg.papers.work import totals
 
     plan = work.plan()
-    rate = multiplying() if any(p.step.operations for p in plan) else 0.0
+    rate = multiplying() if any(p.step.operations or p.step.engine_seconds for p in plan) else 0.0
     times = {
         p.step.name: 0.0 if p.done else seconds(p.step, rate, p.missing / p.units if p.units else 1.0) for p in plan
     }

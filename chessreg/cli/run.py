@@ -147,7 +147,7 @@ def settings(kind: Kind, params: dict[str, Any]) -> tuple[Any, Any, dict[str, st
     filled = kind.preset(params["preset"]) if params.get("preset") else {}
     sources = dict.fromkeys(filled, f"preset {params.get('preset')}") | sources
     in_file = {k: v for k, v in from_file.items() if k in kind.spec.model_fields}
-    spec = build(kind.spec, merged(merged(filled, in_file), spec_given))
+    spec = build(kind.spec, merged(in_file, spec_given), filled)
     execution = build(
         kind.options, merged({k: v for k, v in from_file.items() if k in kind.options.model_fields}, execution_given)
     )

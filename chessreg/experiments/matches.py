@@ -88,6 +88,16 @@ class MatchSpec(Spec):
             raise BadInputError("--against is what --stop compares with", "give --stop sprt:-0.05,0.05")
         return self
 
+    def without_effect(self) -> dict[str, str]:
+        """Of the settings that a kind has of these. Not the seed of the openings: a paper gives one to all of its
+        matches, also from the standard position, and the command that makes such a run again must be taken."""
+        opening, idle = getattr(self, "opening", ""), {}
+        if not opening.startswith("random"):
+            idle["finished_openings"] = f"no plies are drawn for the opening {opening}"
+        if getattr(self, "adjudication", "") == "none":
+            idle["adjudicate_at"] = "no stopped game is evaluated"
+        return idle
+
     @model_validator(mode="after")
     def _book_has_file(self) -> Self:
         if (getattr(self, "opening", "") == "book") != (getattr(self, "book", None) is not None):

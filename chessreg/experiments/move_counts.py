@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from chessreg.errors import BadInputError
+from chessreg.experiments.settings.games import called
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import DatasetRef, ExecutionOptions, Spec
 
@@ -59,5 +60,5 @@ def select(spec: MoveCountsSpec, inputs: Inputs) -> tuple[Positions, np.ndarray]
     positions, part = inputs.positions(spec.dataset)
     places = positions.rows(part) if spec.keep_duplicates else positions.new_rows(part)[0]
     if not len(places):
-        raise BadInputError(f"no position is in {spec.dataset[:20]}…", "chessreg dataset show NAME")
+        raise BadInputError(f"no position is in {called(inputs, spec.dataset)}", "chessreg dataset show NAME")
     return positions, places[: spec.positions]

@@ -10,6 +10,7 @@ import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self, TypeAlias, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
@@ -131,6 +132,11 @@ class Settings(BaseModel):
                     mark.refuse(name, self)
         return self
 
+    def without_effect(self) -> Mapping[str, str]:
+        """Settings that have no effect beside the others, with the reason: typed they are refused, of a preset they are
+        passed over."""
+        return {}
+
 
 class Spec(Settings):
     """What decides the result. Every field is hashed."""
@@ -204,6 +210,7 @@ def refuse_extremes(value: Any) -> None:
         raise ValueError("it has a control character")
 
 
+NONE: Mapping[str, Any] = MappingProxyType({})
 YES, NO = "yes", "no"
 WORDS = {"yes": True, "true": True, "on": True, "y": True, "1": True, "no": False, "false": False, "off": False,
          "n": False, "0": False}  # fmt: skip
@@ -389,10 +396,20 @@ def merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def build(model: type[Any], values: dict[str, Any]) -> Any:
-    """The settings object. Raises BadInputError with every complaint at once, named as options."""
+def made(model: type[Any], typed: dict[str, Any], preset: Mapping[str, Any] = NONE) -> Any:
+    """The settings object of what was typed, and of a preset beneath it. Raises ValidationError, and BadInputError for
+    what was typed and has no effect."""
+    settings = model(**merged(dict(preset), typed))
+    for name, why in settings.without_effect().items() if isinstance(settings, Settings) else ():
+        if name in typed and typed[name] != model.model_fields[name].default:
+            raise BadInputError(f"{flag_at([name])} {value_text(typed[name])} has no effect: {why}", "leave it out")
+    return settings
+
+
+def build(model: type[Any], typed: dict[str, Any], preset: Mapping[str, Any] = NONE) -> Any:
+    """The settings object, as `made`. Raises BadInputError with every complaint at once, named as options."""
     try:
-        return model(**values)
+        return made(model, typed, preset)
     except ValidationError as error:
         complaints = [
             f"{flag_at(e['loc'])}: {complaint_of(e)}" if e["loc"] else complaint_of(e)  # of no setting alone

@@ -43,7 +43,7 @@ def test_what_is_missing_is_told_before_anything_is_done(here):
 def toys(monkeypatch, here):
     """The paper's name, but toys for runs; and a model and games that it can name."""
     steps = [
-        Step("a", TOY, {"positions": 4}, "Table 1"),
+        Step("a", TOY, {"positions": 4}, "Table 1", engine_seconds=90.0),  # and nothing that multiplies
         Step("b", TOY, {"positions": 3, "seed": 1}, "Table 2", ("a",)),
     ]
     sheets = (Sheet("table-1", "Table 1: nothing", "best probe layers"),)
@@ -56,6 +56,7 @@ def toys(monkeypatch, here):
 def test_a_plan_a_run_and_a_run_again(here, toys, monkeypatch):
     plan = here.json(*toys, "--dry-run")
     assert [(s["step"], s["state"], s["units"]) for s in plan["steps"]] == [("a", "ready", 4), ("b", "waits", 0)]
+    assert plan["totals"]["cpu_seconds"] == plan["steps"][0]["cpu_seconds"] == 90.0
     assert not (here.folder / "papers").exists()
     assert here(*toys) == 0, here.err
     folder = here.folder / "papers" / plan["tag"]

@@ -86,6 +86,11 @@ def test_a_layer_that_the_model_lacks_is_refused(world_session):
         cached(world_session, layers=(0, 7))
 
 
+def test_games_that_are_too_short_are_told_by_the_name_of_their_dataset(world_session):
+    with pytest.raises(BadInputError, match="no game of sample:test has 500 plies"):
+        world_session.run(CacheSpec(checkpoint="reference", dataset="sample:test", min_plies=500))
+
+
 def test_weights_that_are_not_what_was_published_are_refused(world_session, monkeypatch):
     monkeypatch.setattr(inputs, "_VERIFIED", set())
     reference = world_session.inputs.reference("checkpoint", "reference")

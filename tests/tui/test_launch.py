@@ -55,6 +55,7 @@ def test_every_kind_has_a_form_with_every_setting_at_its_default(name: str) -> N
         ("probe", {"cache": "c", "launch.name": "abcdef"}, {"launch.name": "reads like an id"}),
         ("probe", {}, {"cache": "it is needed"}),
         ("play", {"checkpoint": "m", "opponent": "deep-blue"}, {"opponent": "deep-blue"}),
+        ("play", {"checkpoint": "m", "finished_openings": "keep"}, {"finished_openings": "has no effect"}),
     ],
 )
 def test_what_is_wrong_is_said_of_the_field(name: str, given: dict[str, str], wrong: dict[str, str]) -> None:

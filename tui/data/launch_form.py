@@ -20,7 +20,7 @@ from chessreg.registry.names import check_name
 from chessreg.registry.tables import Job
 from chessreg.runs.inputs import IMPORTED, REFERENCE, stands_for
 from chessreg.runs.kind import Kind
-from chessreg.runs.spec import FILES, WORDS, Setting, flat, merged, nested, settings_of, value_text
+from chessreg.runs.spec import FILES, WORDS, Setting, flat, made, nested, settings_of, value_text
 from chessreg.scheduling.executors import EXECUTORS, slurm_script
 from chessreg.scheduling.launch import Expected, LaunchOptions, Order, cell_name, plan, preview
 from chessreg.scheduling.launch import launch as launch_orders
@@ -213,7 +213,7 @@ class Form:
         base: dict[str, Any] | None = None,
     ) -> Any:
         try:
-            return model(**merged(base or {}, nested(values)))
+            return made(model, nested(values), base or {})
         except ValidationError as error:
             for complaint in error.errors():
                 key = prefix + ".".join(part for part in complaint["loc"] if isinstance(part, str))
@@ -237,11 +237,11 @@ class Form:
     def _fits_without(model: type[Any], values: dict[str, Any], path: str, base: dict[str, Any]) -> bool:
         """Whether the model takes the values but this one."""
         try:
-            model(**merged(base, nested({key: value for key, value in values.items() if key != path})))
+            made(model, nested({key: value for key, value in values.items() if key != path}), base)
         except ChessregError:
             return False
-        except ValidationError:
-            pass  # what else is wrong has an error of its own
+        except ValidationError as error:  # what else is wrong has an error of its own
+            return all(".".join(map(str, complaint["loc"])) != path for complaint in error.errors())  # it is needed
         return True
 
     # -- as a command ---------------------------------------------------------------------------------------------

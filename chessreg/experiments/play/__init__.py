@@ -208,6 +208,12 @@ class PlaySpec(MatchSpec):
     def _limit_at_draws(cls, limit: str) -> str:
         return "none" if limit == "none" else parse_limit(limit).text
 
+    def without_effect(self) -> dict[str, str]:
+        idle = super().without_effect()
+        if self.policy in ("trie", "legal"):
+            idle |= dict.fromkeys(("move_tokens", "resignation"), f"the policy {self.policy} writes no text of its own")
+        return idle
+
     @property
     def opponents(self) -> tuple[EngineSpec, ...]:
         """Whom the model plays, `games` games each, in this order."""

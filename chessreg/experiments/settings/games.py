@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import Field
 
+from chessreg.entities.run import as_typed_dataset
 from chessreg.errors import BadInputError
 from chessreg.games.dataset import holds_positions, numbers
 from chessreg.runs.spec import DatasetRef, ExecutionOptions, Plies, Spec
@@ -52,7 +53,9 @@ def select(spec: GameSelection, inputs: Inputs, field: str = "dataset") -> tuple
         keep &= ~numbers(table.column("duplicate"))[places]
     chosen = places[keep][: spec.games]
     if not len(chosen):
-        raise BadInputError(f"no game of {spec.dataset[:20]}… has {spec.min_plies} plies", "lower --min-plies")
+        raise BadInputError(
+            f"no game of {called(inputs, spec.dataset)} has {spec.min_plies} plies", "lower --min-plies"
+        )
     return games, chosen
 
 
@@ -70,8 +73,16 @@ def select_items(spec: GameSelection, inputs: Inputs, field: str = "dataset") ->
         keep &= first[places]
     chosen = places[keep][: spec.games]
     if not len(chosen):
-        raise BadInputError(f"no position of {spec.dataset[:20]}… is after {spec.min_plies} plies", "lower --min-plies")
+        raise BadInputError(
+            f"no position of {called(inputs, spec.dataset)} is after {spec.min_plies} plies", "lower --min-plies"
+        )
     return items, chosen
+
+
+def called(inputs: Inputs, dataset: str) -> str:
+    """What a user types for a dataset, or a part, that a spec refers to."""
+    with inputs.database.read() as sql:
+        return as_typed_dataset(sql, dataset)
 
 
 def selection_of(settings: Mapping[str, Any]) -> GameSelection:

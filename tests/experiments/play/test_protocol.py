@@ -21,6 +21,7 @@ from chessreg.noise import uniform
 from chessreg.registry import tables
 from chessreg.runs.kind import kind
 from chessreg.runs.resolve import resolve
+from chessreg.runs.spec import build
 
 PLAY = kind("play")
 
@@ -67,6 +68,22 @@ def test_settings_without_effect_do_not_make_another_run(session):
     assert PlaySpec(checkpoint="bigram", policy="legal", move_tokens=10) == legal
     assert PlaySpec(checkpoint="bigram", finished_openings="keep").finished_openings == "redraw"
     assert PlaySpec(checkpoint="bigram", opening="random:4", finished_openings="keep").finished_openings == "keep"
+
+
+@pytest.mark.parametrize(
+    ("typed", "complaint"),
+    [
+        ({"policy": "legal", "move_tokens": 10}, "--move-tokens 10 has no effect: the policy legal writes no text"),
+        ({"policy": "trie", "resignation": "illegal"}, "--resignation illegal has no effect: the policy trie writes"),
+        ({"finished_openings": "keep"}, "--finished-openings keep has no effect: no plies are drawn"),
+        ({"adjudication": "none", "adjudicate_at": 90}, "--adjudicate-at 90 has no effect: no stopped game is"),
+    ],
+)
+def test_what_is_typed_and_has_no_effect_is_refused_and_of_a_preset_passed_over(typed, complaint):
+    with pytest.raises(BadInputError) as error:
+        build(PlaySpec, {"checkpoint": "bigram", **typed})
+    assert error.value.message.startswith(complaint)
+    assert build(PlaySpec, {"checkpoint": "bigram"}, typed) == PlaySpec(checkpoint="bigram", **typed)
 
 
 # -- cropping ---------------------------------------------------------------------------------------------------------
