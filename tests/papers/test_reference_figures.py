@@ -89,14 +89,17 @@ def test_the_unedited_model_scores_what_is_printed():
 @pytest.mark.parametrize("opening", ["random:20", "standard"])
 def test_one_of_nine_opponents_leaves_an_edit_room(opening):
     """The ladder: games of their own, which choose the opponent."""
-    ladder: dict[str, dict[int, float]] = {}
+    ladder: dict[tuple[str, str], dict[int, float]] = {}
     for game in GAMES:
         if (game["choice"], game["source"], game["opening"], game["opening_seed"]) == (True, "none", opening, 2):
-            ladder.setdefault(game["opponent"], {})[game["opening_number"]] = game["points"]
+            ladder.setdefault((game["policy"], game["opponent"]), {})[game["opening_number"]] = game["points"]
     assert {len(points) for points in ladder.values()} == {40}
     assert says("the one opponent of nine against which it scores between 20 and 80 %")
-    assert len(ladder) == 9
-    assert [name for name, points in ladder.items() if 0.2 < np.mean([*points.values()]) < 0.8] == ["random"]
+    assert [policy for policy, _ in ladder].count("legal") == [policy for policy, _ in ladder].count("retry:5") == 9
+    scores = {of: np.mean([*points.values()]) for of, points in ladder.items()}
+    assert [of for of, score in scores.items() if 0.2 < score < 0.8] == [("legal", "random")]
+    assert max(score for (policy, _), score in scores.items() if policy == "retry:5") <= 0.075
+    assert says("none of the nine opponents leaves room: it scores at most 0.075 against each")
 
 
 @pytest.mark.parametrize(("layers", "scale", "name"), ARMS)
@@ -183,14 +186,16 @@ PUBLISHED = [
     ("Table 7, negative", "probe", "[4,5,6]", -1.2),
     ("Table 7, positive", "probe", "[4,5,6]", 0.6),
 ]
-RETRIED = [game for game in GAMES if not game["choice"] and game["policy"] == "retry:5"
-           and game["opponent"].startswith("stockfish:")]  # fmt: skip
+RETRIED = [game for game in GAMES if not game["choice"] and game["policy"] == "retry:5"]
+LEVEL_0 = "stockfish:0@nodes=1000"
 
 
-def first_tries(opening: str, source: str, layers: str | None = None, scale: float | None = None) -> list[np.ndarray]:
-    """Of each direction of a source the games against level 0, by opening: its number, legal first tries, turns."""
+def first_tries(
+    opening: str, source: str, layers: str | None = None, scale: float | None = None, opponent: str = LEVEL_0
+) -> list[np.ndarray]:
+    """Of each direction of a source the games against an opponent, by opening: its number, legal first tries, turns."""
     drawn: dict[int, list[tuple[int, int, int]]] = {}
-    of = ("stockfish:0@nodes=1000", opening, source, layers, scale)
+    of = (opponent, opening, source, layers, scale)
     for game in RETRIED:
         if tuple(game[column] for column in ("opponent", "opening", "source", "layers", "scale")) == of:
             counts = game["opening_number"], game["first_try_legal"], game["turns"]
@@ -223,10 +228,11 @@ def fewer_legal(opening: str, arm: np.ndarray, others: list[np.ndarray]) -> str:
 
 
 def test_as_published_every_game_is_lost():
-    ours = [game for game in RETRIED if game["source"] in ("contrastive", "probe")]
-    unedited = [game for game in RETRIED if game["source"] == "none"]
-    controls = [game for game in RETRIED if game["source"] in ("random", "shuffled")]
-    assert len(ours) + len(unedited) + len(controls) == len(RETRIED)
+    games = [game for game in RETRIED if game["opponent"].startswith("stockfish:")]
+    ours = [game for game in games if game["source"] in ("contrastive", "probe")]
+    unedited = [game for game in games if game["source"] == "none"]
+    controls = [game for game in games if game["source"] in ("random", "shuffled")]
+    assert len(ours) + len(unedited) + len(controls) == len(games)
     assert not any(game["points"] for game in (*ours, *unedited))
     assert [game["points"] for game in controls if game["points"]] == [1, 1]
     assert says(f"It loses all {len(unedited):,} unedited and {len(ours):,} edited games, and all but two of the")
@@ -247,6 +253,51 @@ def test_first_tries_that_published_edits_leave_legal(opening, name, source, lay
     columns += [fewer_legal(opening, arm, drawn) for drawn in controls.values()]
     line = f"| {opening.partition(':')[0]} | {name} | {' | '.join(columns)} |"
     assert says(line), line
+
+
+TUNED = [
+    ("capture", "standard", "Table 3, negative", "contrastive", -0.8),
+    ("capture", "standard", "Table 3, positive", "contrastive", 0.8),
+    ("random", "random:20", "Table 3, negative", "contrastive", -0.8),
+    ("random", "random:20", "Table 3, positive", "contrastive", 0.8),
+    ("random", "random:20", "Table 7, negative", "probe", -21.423),
+    ("random", "random:20", "Table 7, positive", "probe", 21.423),
+]
+
+
+@pytest.mark.parametrize(("opponent", "opening", "name", "source", "scale"), TUNED)
+def test_tuned_edits_of_a_model_that_writes_its_moves(opponent, opening, name, source, scale):
+    def scores(*of: Any) -> dict[tuple[int, int], float]:
+        columns = ("opponent", "opening", "source", "layers", "scale")
+        mine = [game for game in RETRIED if tuple(game[column] for column in columns) == (opponent, opening, *of)]
+        assert len(mine) == 400
+        return {(game["draw"], game["opening_number"]): game["points"] for game in mine}
+
+    [scale] = {game["scale"] for game in RETRIED if game["layers"] == "[5,6]" and game["source"] == source
+               and abs(game["scale"] - scale) < 0.001}  # fmt: skip
+    arm, plain = scores(source, "[5,6]", scale), scores("none", None, None)
+    pairs = np.array([arm[of] - plain[of] for of in arm]) if opening != "standard" else None
+    low, high = interval(pairs) if pairs is not None else unpaired(arm, plain)
+    shown = [f"{np.mean([*arm.values()]):.3f}"]
+    shown += [f"{np.mean([*arm.values()]) - np.mean([*plain.values()]):.3f} [{low:.3f}, {high:.3f}]"]
+    shown += [f"{np.mean([*scores(control, '[5,6]', scale).values()]):.3f}" for control in ("random", "shuffled")]
+    [legal] = first_tries(opening, source, "[5,6]", scale, opponent)
+    shown += [f"{100 * legal[:, 1].sum() / legal[:, 2].sum():.1f}"]
+    for control in ("random", "shuffled"):
+        shown += [fewer_legal(opening, legal, first_tries(opening, control, "[5,6]", scale, opponent))]
+    line = f"| {opening.partition(':')[0]} | {name} | {' | '.join(shown)} |"
+    assert says(line), line
+    assert says("all within the controls") and low < 0 < high
+    ended = [game["termination"] for game in RETRIED if game["opponent"] == opponent and game["source"] == "none"]
+    assert len(ended) == 400
+    assert says(f"{ended.count('forfeit_illegal')} of 400")
+
+
+def unpaired(one: dict[Any, float], other: dict[Any, float]) -> np.ndarray:
+    """The 95 % of the difference of two means, of games that are not paired."""
+    rng = np.random.default_rng(0)
+    first, second = (rng.choice([*of.values()], (4000, len(of))).mean(1) for of in (one, other))
+    return np.quantile(first - second, [0.025, 0.975])
 
 
 def test_the_earlier_runs_vector_does_what_shuffled_labels_do():
