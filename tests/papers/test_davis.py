@@ -124,6 +124,17 @@ def test_the_reference_size_has_what_the_issue_asks_for():
     assert steps["edits"][0].units == 7 * 2_000
     assert {s.tokens for n, (_, s) in steps.items() if n.startswith("sae-blocks")} == {1_500_000}
     assert len(steps["sae-smaller-4"][1].hook_points) == 3
+    edits, smaller = (steps[f"edits-at-code-layer{behind}"][1] for behind in ("", "-of-4x"))
+    made = {"probe", "black_probe", "other_probes", "other_black_probes", "patch", "controls", "shuffled"}
+    assert edits.model_dump(exclude=made) == smaller.model_dump(exclude=made)  # the same cases under the same edits
+    numbers = {
+        name: f"run:{number:064x}"
+        for step in ("edits-at-code-layer-of-4x", "early-sae-3-at-code-layer-of-4x")
+        for number, name in enumerate(sorted(steps[step][0].needs))
+    }
+    assert {steps[name][1].sae for name in steps if name.endswith("-of-4x") and name.startswith("early-")} == {
+        numbers["sae-smaller-4"]
+    }
     assert steps["legality"][1].games == 1000
     assert sum(name.startswith("twin-") and name.endswith("-joint-3-blocks") for name in steps) == 3
 

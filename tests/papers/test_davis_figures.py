@@ -51,9 +51,9 @@ def legal(phase: str) -> Value:
     return tuple(100 * number for number in ratio(rows["correct"][mine], rows["n"][mine]))  # type: ignore[return-value]
 
 
-def edited(kind: str, scale: float | None, layer: int) -> dict[int, tuple[int, float, float]]:
+def edited(kind: str, scale: float | None, layer: int, name: str = "edits") -> dict[int, tuple[int, float, float]]:
     """Game → cases, sum of the mass on the original board, on the target."""
-    rows = table("edits")
+    rows = table(name)
     mine = (rows["layer"] == layer) & (rows["type"] == kind)
     mine &= np.isnan(rows["scale"]) if scale is None else rows["scale"] == scale
     columns = (rows[name][mine] for name in ("game", "cases", "original", "target"))
@@ -63,12 +63,22 @@ def edited(kind: str, scale: float | None, layer: int) -> dict[int, tuple[int, f
 
 
 def difference(one: str, other: str, scale: float, column: int = 2, layer: int = 7) -> Value:
+    return paired(edited(one, scale, layer), edited(other, None if other == "None" else scale, layer), column)
+
+
+def paired(
+    mine: dict[int, tuple[int, float, float]], theirs: dict[int, tuple[int, float, float]], column: int = 2
+) -> Value:
     """Of games in which both edit the same cases: a class that was hardly seen has no difference of means."""
-    mine, theirs = edited(one, scale, layer), edited(other, None if other == "None" else scale, layer)
     games = [game for game in mine if game in theirs and mine[game][0] == theirs[game][0]]
     assert len(games) > 0.98 * len(theirs)
     differences = np.array([mine[game][column] - theirs[game][column] for game in games])
     return ratio(differences, np.array([mine[game][0] for game in games]))
+
+
+def larger_minus_smaller(kind: str, scale: float) -> Value:
+    """Target mass of edits at layer 4 by probes of an SAE of 16× minus that of 4×, same cases."""
+    return paired(edited(kind, scale, 4), edited(kind, scale, 4, "smaller"))
 
 
 def autoencoder(name: str, block: int, expansion: int = 16) -> Value:
@@ -213,6 +223,11 @@ QUANTITIES: dict[str, tuple[Any, float | None, float | None]] = {
         lambda: difference("Probe", "CD-Probe", STRONG, layer=4), 0.05, None),
     "target mass at layer 4, α 8, CD-Probe minus DM-Probe": (
         lambda: difference("CD-Probe", "DM-Probe", STRONG, layer=4), -0.03, 0.03),
+    **{
+        f"target mass at layer 4, α {scale:g}, {kind} of 16× minus of 4×": (
+            lambda kind=kind, scale=scale: larger_minus_smaller(kind, scale), None, None)
+        for scale in (0.5, STRONG) for kind in ("SAE-Probe", "CD-Probe")
+    },
     "accuracy at white-destinations, linear minus SAE-Probe, points, least (block 0)": (linear_minus_latents, 1, None),
     "SAE, explained variance, blocks 0-6, least": (
         lambda: worst([autoencoder("explained_variance", block) for block in range(7)]), 0.85, None),
@@ -375,6 +390,13 @@ def test_shuffled_labels_move_more_than_a_random_direction_at_layer_4() -> None:
     assert difference("Shuffled", "Random", STRONG, layer=4)[1] > 0
     assert difference("Shuffled", "None", STRONG)[1] > 0
     assert "another piece on the square moves target mass too, at layer 4 more than a random one" in TEXT
+
+
+def test_edits_by_the_smaller_sae_are_of_the_same_cases() -> None:
+    clean, again = edited("None", None, 4), edited("None", None, 4, "smaller")
+    assert clean.keys() == again.keys()
+    for game, (cases, *masses) in clean.items():
+        assert again[game] == (cases, *(pytest.approx(mass, abs=0.005) for mass in masses))
 
 
 def test_the_models_card_says_what_the_games_say() -> None:

@@ -61,6 +61,7 @@ class BoardEdit(Kind):
     queries = (
         "board intervention legality", "best board edit", "edit specificity", "legal move mass by edit",
         "legal move mass by layer", "legal move mass by square", "edit strength", "legal move mass between edits",
+        "legal move mass by expansion",
     )  # fmt: skip
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper-8": {**PAPER, "layers": (3, 4, 5, 6), "layers_label": "4-7", "scale": 1.5},

@@ -6,7 +6,6 @@ One pass over the held-out games; sums are kept by game, so that intervals come 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from chessreg.errors import BadInputError, DivergedError
 from chessreg.experiments.sae.gated import GatedSae
+from chessreg.models.hook_points import LN_FINAL, hook_point
 from chessreg.noise import generator
 
 if TYPE_CHECKING:
@@ -161,8 +161,9 @@ def measure_batch(
         add(one, game, "ce_without_sae", nll)
         instead = {"with_sae": again, "zero_ablation": torch.zeros_like(again[:1]), "mean_ablation": means[point][None]}
         for name in SPLICED:
-            with spliced(model, point, row_at, token_at, instead[name].to(model.device)):
-                nll, _ = cross_entropy(model.logits(tokens), tokens, lengths)
+            changed = seen[point].clone()
+            changed[row_at, token_at] = instead[name].to(changed)
+            nll, _ = cross_entropy(after(model, point, tokens, changed), tokens, lengths)
             add(one, game, f"ce_{name}", nll)
 
 
@@ -199,20 +200,24 @@ def cross_entropy(logits: Tensor, tokens: Tensor, lengths: np.ndarray) -> tuple[
     return torch.where(real, nll.cpu().double(), 0.0).sum(1).numpy(), counts
 
 
-@contextmanager
-def spliced(model: LanguageModel, point: str, row: Tensor, token: Tensor, residual: Tensor) -> Iterator[None]:
-    """Put residuals [n or 1, d_model] in place of those at these tokens, in every forward pass inside."""
-
-    def replace(module: Any, arguments: Any, output: Tensor) -> Tensor:
-        output = output.clone()
-        output[row, token] = residual.to(output.dtype)
-        return output
-
-    handle = model.network.hook_points[point].register_forward_hook(replace)
-    try:
-        yield
-    finally:
-        handle.remove()
+@torch.inference_mode()
+def after(model: LanguageModel, point: str, tokens: Tensor, residual: Tensor) -> Tensor:
+    """Logits where the residual stream [batch, length, d_model] at a hook point is this one; what comes before it is
+    not computed, where the adapter can begin there."""
+    network: Any = model.network
+    layers = {hook_point(layer): layer for layer in range(model.n_layers)}
+    logits: Tensor
+    if point == LN_FINAL:
+        logits = network.unembed(residual)
+    elif network.cached and point in layers:
+        logits = network.unembed(network.hidden(tokens.to(model.device), after=(layers[point], residual)))
+    else:
+        handle = network.hook_points[point].register_forward_hook(lambda module, arguments, output: residual)
+        try:
+            logits = model.logits(tokens)
+        finally:
+            handle.remove()
+    return logits
 
 
 # -- from sums to statistics -------------------------------------------------------------------------------------------

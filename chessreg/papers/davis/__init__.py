@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from chessreg.errors import BadInputError
 from chessreg.papers.davis.edits import EDITS, FIGURE_4, MIDDLE, STRENGTH, SWEEP, derived, edits, edits_of_all_types
-from chessreg.papers.davis.expectations import EXPECTATIONS
+from chessreg.papers.davis.expectations import BY_EXPANSION, EXPECTATIONS
 from chessreg.papers.davis.figures import figure_3, figure_4, figure_5, figure_6, ridge, square_maps
 from chessreg.papers.davis.matches import matches
 from chessreg.papers.davis.readout import AT_END, caches, language_model, markov, probes
@@ -93,6 +93,8 @@ PAPER = Paper(
               steps=(EDITS,), plots=("difference of edits",), published=False),
         Sheet("differences-at-code-layer", "Types held against each other at the layer of the code",
               "legal move mass between edits", steps=(f"{EDITS}{MIDDLE}",), published=False),
+        Sheet("edits-by-expansion", "Sections 4.3 and 4.8: edits by autoencoders of several expansions",
+              BY_EXPANSION, steps=(f"{EDITS}{MIDDLE}*",), plots=("difference of expansions",), published=False),
         Sheet("ridge", "Ridge plot (ICMLA 2024): mass by edited layer", "legal move mass by layer",
               steps=("edits-by-layer",), plots=("legal move mass by layer",)),
         Sheet("square-maps", "Square maps (ICMLA 2024): mass by piece and square", "legal move mass by square",

@@ -13,7 +13,7 @@ from typing import Any
 from chessreg.errors import BadInputError
 from chessreg.papers.cost import forward
 from chessreg.papers.davis.readout import AT_END, early
-from chessreg.papers.davis.saes import groups
+from chessreg.papers.davis.saes import compared, groups
 from chessreg.papers.davis.sizes import FUTURE, SIZES, Size
 from chessreg.papers.plan import Request, Step, Values, references
 from chessreg.papers.work import Made
@@ -42,12 +42,21 @@ def scales_of(made: Made) -> tuple[float, ...]:
 
 def derived(request: Request, size: Size) -> Iterator[Step]:
     """SAE-, CD- and DM-probes of phases 1 and 3, on the first plies as the linear ones: at the chosen layer, and at the
-    code's, beside which the chosen one may be the last, whose edits no attention reads."""
-    saes = {layer: f"sae-{name}" for name, layers in groups(request, size).items() for layer in layers}
+    code's, beside which the chosen one may be the last, whose edits no attention reads; there of smaller SAEs too."""
+    widest = {layer: f"sae-{name}" for name, layers in groups(request, size).items() for layer in layers}
     code = code_layer(request.layers)
-    for (behind, at), phase, (short, source) in product((("", None), (MIDDLE, code)), AT_END, DERIVED.items()):
+    places: list[tuple[str, int | None, int, dict[int, str]]] = [
+        ("", None, size.expansion, widest), (MIDDLE, code, size.expansion, widest),
+        *((behind, code, expansion, {code: f"sae-smaller-{expansion}"})
+          for behind, expansion in smaller(request, size).items()),
+    ]  # fmt: skip
+    for (behind, at, expansion, saes), phase, (short, source) in product(places, AT_END, DERIVED.items()):
+        if source == "means" and saes is not widest:
+            continue  # it knows no SAE
 
-        def settings(made: Made, source: str = source, phase: int = phase, at: int | None = at) -> Values:
+        def settings(
+            made: Made, source: str = source, phase: int = phase, at: int | None = at, saes: dict[int, str] = saes
+        ) -> Values:
             [layer] = chosen(made)["layers"] if at is None else (at,)
             given: dict[str, Any] = {"source": source, "layers": (layer,)}
             if source != "means":
@@ -60,7 +69,7 @@ def derived(request: Request, size: Size) -> Iterator[Step]:
 
         needed = sorted(set(saes.values()) if at is None else {saes[at]})
         after = ("early-fit", "early-test", *((SWEEP,) if at is None else ()), *needed)
-        width = 1 if source == "means" else size.expansion
+        width = 1 if source == "means" else expansion
         epochs = size.sae_probe_epochs if source == "sae-latents" else 1
         rows = size.early_games * size.early_plies / 2
         yield Step(
@@ -170,6 +179,19 @@ def edits_of_all_types(request: Request, size: Size) -> Iterator[Step]:
         f"{EDITS}{MIDDLE}", "Figure 6 at the layer of the code", size.other_games, 14,
         {**main, "layers": (code_layer(request.layers),)}, others=MIDDLE, choose=("scales",),
     )  # fmt: skip
+    for behind in smaller(request, size):
+        yield step(
+            f"{EDITS}{behind}", "Figure 6 by a smaller SAE", size.other_games, 4,
+            {"layers": (code_layer(request.layers),), "patch": "none", "controls": 0, "shuffled": 0,
+             "other_probes": (f"@early-cd-3{behind}",), "other_black_probes": (f"@early-cd-1{behind}",)},
+            probes={"probe": f"early-sae-3{behind}", "black_probe": f"early-sae-1{behind}"}, choose=("scales",),
+        )  # fmt: skip
+
+
+def smaller(request: Request, size: Size) -> dict[str, int]:
+    """The expansions of smaller SAEs at the layer of the code, by what the names of their probes and edits end in."""
+    there = code_layer(request.layers) in compared(request, size)
+    return {f"{MIDDLE}-of-{expansion}x": expansion for expansion in size.smaller if there}
 
 
 def code_layer(layers: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from chessreg.papers.davis.edits import CODE_SCALE, EDITS, chosen
+from chessreg.papers.davis.edits import CODE_SCALE, EDITS, MIDDLE, chosen
 from chessreg.papers.expected import Judge, each, judged
 from chessreg.papers.plan import Expectation, Finding
 from chessreg.papers.work import Made
@@ -107,6 +107,7 @@ def both(*judges: Judge) -> Judge:
 
 
 MASS, BETWEEN = "legal move mass by edit", "legal move mass between edits"
+BY_EXPANSION = "legal move mass by expansion"
 SAE_RUNS = ("sae-blocks-*", "sae-ends")
 
 
@@ -150,6 +151,10 @@ EXPECTATIONS = (
                      lambda row: f"{row['type']} minus None, {with_scale(row)}", "gain")),
     Expectation("as published: the larger SAE above the smaller", "open", "sae reconstruction",
                 (*SAE_RUNS, "sae-smaller-*"), larger_is_better),
+    Expectation("as published: edits by the larger SAE above those by the smaller, target mass", "open", BY_EXPANSION,
+                (f"{EDITS}{MIDDLE}*",),
+                each(lambda row, made: True, lambda row: f"{row['type']}, {row['expansion']}× minus {row['minus']}×, "
+                     f"{with_scale(row)}", "difference")),
     Expectation("Markov, every block: p after Holm", "≤ 0.01", "markov by layer", ("markov",),
                 each(lambda row, made: row["cosine"] == "raw" and posts(row, made), of_point, "p_holm", most=0.01)),
     Expectation("Markov, every block: d", "≥ 2 and rising", "markov by layer", ("markov",), rising),

@@ -19,9 +19,10 @@ def groups(request: Request, size: Size) -> dict[str, tuple[int, ...]]:
     return {f"blocks-{layers[0]}-{layers[-1]}": layers for layers in made}
 
 
-def three(layers: int) -> tuple[int, ...]:
-    """Blocks at a quarter, a half and the end of the depth."""
-    return tuple(sorted({layers // 4, layers // 2, layers - 1}))
+def compared(request: Request, size: Size) -> tuple[int, ...]:
+    """The blocks that have smaller autoencoders too: all, or those at a quarter, a half and the end of the depth."""
+    layers = request.layers
+    return tuple(range(layers)) if size.smaller_everywhere else tuple(sorted({layers // 4, layers // 2, layers - 1}))
 
 
 def saes(request: Request, size: Size) -> Iterator[Step]:
@@ -49,8 +50,7 @@ def saes(request: Request, size: Size) -> Iterator[Step]:
         yield step(f"sae-{name}", size.expansion, tuple(hook_point(layer, RESID_POST) for layer in layers))
     yield step("sae-ends", size.expansion, tuple(point for point in SITES if "*" not in point))
     for expansion in size.smaller:
-        layers = tuple(range(request.layers)) if size.smaller_everywhere else three(request.layers)
-        points = tuple(hook_point(layer, RESID_POST) for layer in layers)
+        points = tuple(hook_point(layer, RESID_POST) for layer in compared(request, size))
         yield step(f"sae-smaller-{expansion}", expansion, points)
 
 

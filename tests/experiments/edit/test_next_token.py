@@ -22,6 +22,7 @@ from chessreg.experiments.edit.spec import DAVIS_PRESETS, EditHow, EditSpec
 from chessreg.experiments.edit.states import State
 from chessreg.experiments.edit.three_boards import probabilities_of
 from chessreg.experiments.probe import ProbeHow, ProbeSpec
+from chessreg.experiments.sae import SaeHow, SaeSpec
 from chessreg.experiments.settings.games import select as select_games
 from chessreg.games.labels import board_changes
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
@@ -508,3 +509,27 @@ def test_queries_of_legal_move_mass(squares, everything):
     assert lines
     assert all("another model" in row["comparison"] for row in lines)
     assert not any(row["comparison"] == "comparable" for row in published)
+
+
+def test_edits_by_saes_of_two_expansions_are_held_against_each_other_on_the_same_cases(squares):
+    small = {"cache": "cache-white", "layers": (1,), "l1_coefficient": 0.5, "heldout_games": 2, "boards": 0}
+    probes = [f"of-{expansion}x" for expansion in (1, 2)]
+    mass = {}
+    for expansion, probe in enumerate(probes, 1):
+        sae = SaeSpec(**small, expansion=expansion, tokens=400, batch_tokens=100)
+        squares.run(sae, SaeHow(threads=1), name=f"sae-{expansion}x")
+        contrast = ProbeSpec(cache="cache-white", layers=(1,), source="sae-contrast", sae=f"sae-{expansion}x")
+        squares.run(contrast, ProbeHow(threads=1), name=probe)
+    for probe, games in zip(probes, (8, 5), strict=True):
+        _, by_unit = ran(
+            squares, dataset="sample:test", games=games, prefixes=(4,), measure="next-token", layers=(1,), scale=2.0,
+            probe=probe, black_probe=None, controls=0, shuffled=0,
+        )  # fmt: skip
+        mass[probe] = {(case["clean"].item, case["clean"].ply): case["edit"].mass_modified for case in done(by_unit)}
+    [row] = squares.query("legal move mass by expansion").rows
+    both = mass["of-1x"].keys() & mass["of-2x"].keys()
+    assert 0 < len(both) < len(mass["of-1x"])
+    differences = [mass["of-2x"][case] - mass["of-1x"][case] for case in both]
+    assert (row["type"], row["expansion"], row["minus"], row["cases"]) == ("CD-Probe", 2, 1, len(both))
+    assert row["difference"] == pytest.approx(np.mean(differences), abs=1e-9)
+    assert row["difference"] != 0
