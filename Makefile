@@ -13,7 +13,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 ARGS ?=
 # Processes that tests run in: more than two cores, since some tests wait for what others do
-WORKERS ?= 3
+WORKERS ?= 4
 
 demo: $(VENV)/.installed stockfish
 	@$(BIN)/chessreg demo

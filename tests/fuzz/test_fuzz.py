@@ -48,6 +48,7 @@ def test_the_kept_inputs_are_small() -> None:
     assert sum(path.stat().st_size for path in CORPUS.rglob("*") if path.is_file()) <= 300_000
 
 
+@pytest.mark.slow
 def test_an_unexpected_error_a_hang_and_an_error_without_words_are_found(
     surroundings: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

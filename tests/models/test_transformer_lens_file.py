@@ -84,7 +84,7 @@ def both(shape: dict[str, int], folder: Path) -> tuple[LanguageModel, LanguageMo
     return LanguageModel.load(folder / "plain"), LanguageModel.load(folder / "folded")
 
 
-@pytest.mark.parametrize("shape", [SMALL, KARVONEN], ids=["small", "25M"])
+@pytest.mark.parametrize("shape", [SMALL, pytest.param(KARVONEN, marks=pytest.mark.slow)], ids=["small", "25M"])
 def test_a_folded_file_agrees_with_the_plain_one_and_its_residual_is_centred(
     shape: dict[str, int], tmp_path: Path
 ) -> None:

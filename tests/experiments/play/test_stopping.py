@@ -18,7 +18,7 @@ from chessreg.scheduling.launch import Order, jobs_of, plan
 from chessreg.session import open_session
 
 LOST = {"policy": "retry:1", "temperatures": (9.0,), "opening": "random:4"}  # every game is forfeited
-VARIED = {"policy": "legal", "opening": "random:6", "move_limit": 14, "adjudication": "nodes=20"}
+VARIED = {"policy": "legal", "opening": "random:6", "move_limit": 6, "adjudication": "nodes=20"}
 
 
 def played(session, run_id):
@@ -67,7 +67,7 @@ def test_all_games_lost_by_both_arms_end_undecided_with_the_last_game(session, p
 
 @pytest.mark.usefixtures("stockfish")
 def test_which_games_count_is_the_same_however_they_are_played(session, play, tmp_path, checkpoint_folder, monkeypatch):
-    """One at a time, 32 at once, done again, and interrupted after every seventh game."""
+    """One at a time, ten at once, done again, and interrupted after every seventh game."""
     settings = {"games": 300, "color": "both", "stop": "sprt:-0.15,0.15", **VARIED}
     whole = played(session, play({"batch_games": 1}, **settings).run_id)
     assert 10 <= whole[1][0][3] < 150
@@ -87,7 +87,7 @@ def test_which_games_count_is_the_same_however_they_are_played(session, play, tm
         monkeypatch.setattr(Stopping, "done", stopping)
         state, tries = "", 0
         while state != "complete":
-            report = other.run(spec, PlayHow(device="cpu", threads=1, batch_games=32))
+            report = other.run(spec, PlayHow(device="cpu", threads=1, batch_games=10))
             state, run_id, tries = report.state, report.run_id, tries + 1
         monkeypatch.undo()
         assert tries > 2
