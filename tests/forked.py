@@ -18,8 +18,9 @@ FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload([
     "tests.forked",
     "chessreg.cli.root", "chessreg.session", "chessreg.models.language_model", "chessreg.kinds", "chessreg.queries.ask",
-    "chessreg.scheduling.launch", "chessreg.experiments.cache", "chessreg.experiments.play", "chessreg.experiments.imported",
-    "chessreg.entities.reproduce", "chessreg.registry.migrations", "alembic.command", "duckdb", "pandas", "pyarrow",
+    "chessreg.scheduling.launch", "chessreg.experiments.cache", "chessreg.experiments.play",
+    "chessreg.experiments.imported", "chessreg.entities.reproduce", "chessreg.registry.migrations",
+    "alembic.command", "duckdb", "pandas", "pyarrow",
 ])  # fmt: skip
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -18,7 +18,7 @@ from chessreg.scheduling.launch import Order, jobs_of, plan
 from chessreg.session import open_session
 
 LOST = {"policy": "retry:1", "temperatures": (9.0,), "opening": "random:4"}  # every game is forfeited
-VARIED = {"policy": "legal", "opening": "random:6", "move_limit": 6, "adjudication": "nodes=20"}
+VARIED = {"policy": "legal", "opening": "random:6", "move_limit": 14, "adjudication": "nodes=20"}
 
 
 def played(session, run_id):
