@@ -183,11 +183,30 @@ def share_of_the_residual() -> Value:
     return ratio(differences, np.array([cases for cases, _ in probe.values()]))
 
 
+def points(source: str) -> np.ndarray:
+    """Of a match without an edit (none), with it (probe) or with a random direction of its length: by opening."""
+    rows = table("games")
+    mine = rows["source"] == source
+    assert sorted(rows["opening"][mine]) == list(range(200))
+    return rows["points"][mine][np.argsort(rows["opening"][mine])]
+
+
+def score(one: str, minus: str | None = None) -> Value:
+    """Points a game; of two matches their difference, on the same openings."""
+    return ratio(points(one) - (points(minus) if minus else 0), np.ones(200))
+
+
+def elo(source: str) -> Value:
+    """Against the opponent: 400 log10 of points won over points lost."""
+    return tuple(400 * np.log10(share / (1 - share)) for share in score(source))  # type: ignore[return-value]
+
+
 def worst(values: list[Value], least: bool = True) -> Value:
     return min(values) if least else max(values)
 
 
 PHASES = ("white-origins", "white-destinations", "black-origins", "black-destinations")
+MATCHES = {"the model as it is": "none", "edited": "probe", "a random direction of its length": "random"}
 STRONG = 8.0  # chosen on the validation games
 QUANTITIES: dict[str, tuple[Any, float | None, float | None]] = {
     # as RESULTS.md names it: the value, and what it must be at least, and at most
@@ -247,6 +266,13 @@ QUANTITIES: dict[str, tuple[Any, float | None, float | None]] = {
         for called, name in (("explained variance", "explained_variance"), ("L0", "l0"))
         for block in (2, 4, 7) for expansion in (16, 4)
     },
+    **{
+        f"match, {what}, Elo against its opponent": (lambda source=source: elo(source), None, None)
+        for what, source in MATCHES.items()
+    },
+    "match, points a game, edited minus as it is": (lambda: score("probe", "none"), None, None),
+    "match, points a game, edited minus a random direction of its length": (
+        lambda: score("probe", "random"), None, None),
     # causes of misses
     **{
         f"joint probe minus random-init control, {phase}, block {block}": (

@@ -11,6 +11,8 @@ from chessreg.papers.davis.sizes import Size
 from chessreg.papers.parts import fitted_on
 from chessreg.papers.plan import Request, Step, Values
 
+MIX_TOKENS = 65_536  # that lie mixed: those of the model's passes before the first step
+
 
 def groups(request: Request, size: Size) -> dict[str, tuple[int, ...]]:
     """The blocks whose autoencoders one run trains, by the name that its step ends in."""
@@ -39,7 +41,8 @@ def saes(request: Request, size: Size) -> Iterator[Step]:
             {"checkpoint": request.checkpoint, "dataset": fitted_on(request), "heldout": f"{request.test}:test",
              "heldout_games": size.heldout_games, "min_plies": size.min_plies, "expansion": expansion,
              "tokens": size.sae_tokens, "batch_tokens": size.sae_batch, "learning_rate": size.sae_learning_rate,
-             "l1_coefficient": size.sae_l1, "centre": size.sae_centre, "hook_points": points, **search},
+             "l1_coefficient": size.sae_l1, "centre": size.sae_centre, "hook_points": points,
+             "mix_tokens": min(MIX_TOKENS, size.sae_tokens), **search},
             "Table 3", ("parts",), units=len(points),
             rows={"statistic": 13 * len(points), "prediction": features * len(points)},
             bytes=8 * request.d_model * features * len(points),
