@@ -562,11 +562,17 @@ class ChessregApp(App[Exception | None]):
         self.notify(path, title="saved")
 
     async def action_quit(self) -> None:
-        """Quit, but not before what was written down is written, or given up."""
+        """Quit, but not before what was written down is written, or given up, and not while a command runs."""
         until = time.monotonic() + PATIENCE
         while self.writes.waits and not self.writes.held and time.monotonic() < until:
             await asyncio.sleep(TICK / 20)
-        if not self.writes.waits:
+        lost = []
+        if self.writes.waits:
+            number = show.counted(len(self.writes.waits), "change")
+            lost.append(f"{number} could not be written yet, which quitting loses.")
+        if self.model.commands:
+            lost.append(f"Still at work, which quitting kills: {show.listed(self.model.commands)}.")
+        if not lost:
             self.exit()
             return
         from tui.screens.dialogs import Confirm
@@ -575,5 +581,4 @@ class ChessregApp(App[Exception | None]):
             if yes:
                 self.exit()
 
-        number = show.counted(len(self.writes.waits), "change")
-        self.push_screen(Confirm(f"{number} could not be written yet. Quit, and lose what is not written?"), answered)
+        self.push_screen(Confirm(f"{' '.join(lost)} Quit?"), answered)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,7 @@ class ModelProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
         self._newest = 0
+        self.commands: list[str] = []  # those that run now
 
     async def ask(self, question: Position | StoredState) -> Answer | None:
         """The answer; None when a newer question has taken its place. Raises ModelProcessError."""
@@ -57,13 +59,19 @@ class ModelProcess:
         return await self._database.ask("opening the registry", Environment.of)
 
     async def run_command(self, words: Sequence[str]) -> tuple[int, str, str]:
-        """Run a command of chessreg on the app's registry, in a process of its own: its status, and what it printed."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "chessreg.cli", *words, env=await self.environment(),
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )  # fmt: skip
-        out, err = await process.communicate()
+        """Run a command of chessreg on the app's registry, in a process of its own, which ends with the app: its
+        status, and what it printed."""
+        command = shlex.join(["chessreg", *words])
+        self.commands.append(command)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "chessreg.cli", *words, env=await self.environment(),
+                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )  # fmt: skip
+            out, err = await process.communicate()
+        finally:
+            self.commands.remove(command)
         return process.returncode or 0, out.decode(errors="replace"), err.decode(errors="replace")
 
     async def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from chessreg.errors import BadInputError, NotFoundError, described
 from chessreg.registry import tables
@@ -167,6 +168,16 @@ class Between(Spec):
 def test_what_is_wrong_with_settings_together_is_told_without_the_name_of_an_option():
     with pytest.raises(BadInputError, match=r"^high 1 is below low 2"):
         build(Between, {"low": 2})
+
+
+def test_settings_are_made_without_a_look_at_their_source(monkeypatch):
+    """Kinds are imported on several threads at once, and there `ast.parse` of CPython 3.11 fails now and then."""
+    monkeypatch.setattr(ast, "parse", lambda *_, **__: pytest.fail("a source was parsed"))
+
+    class Asked(Spec):
+        games: int = Field(2, description="games to play")
+
+    assert Asked().games == 2
 
 
 def test_two_threads_that_load_one_file_run_it_once_and_get_one_class(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import redirect_stdout
 from datetime import UTC, datetime, timedelta
@@ -18,6 +19,8 @@ from chessreg.registry.migrations import backup
 from chessreg.registry.tables import Attempt, MetricPoint
 from chessreg.scheduling import status as job_status
 from chessreg.session import Session
+from tui.model_process import ModelProcess
+from tui.screens.dialogs import Confirm
 from tui.screens.home import HomeScreen, Loads, machines_text
 from tui.screens.job import JobScreen
 from tui.screens.launch import LaunchScreen
@@ -197,6 +200,18 @@ async def test_an_empty_registry_is_filled_from_inside(drive, tmp_path: Path, mo
         await driver.type(str(tmp_path / "own.pgn"))
         await driver.press("enter")
         await driver.until("There are games, but no model yet.")
+
+        async def held(self: ModelProcess) -> Any:
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(ModelProcess, "environment", held)
+        driver.screen.begin(["import", "checkpoint", "--reference"])
+        while not driver.app.model.commands:
+            await asyncio.sleep(0)
+        await driver.app.action_quit()
+        while not isinstance(driver.app.screen, Confirm):
+            await asyncio.sleep(0)
+        assert "quitting kills: chessreg import checkpoint --reference. Quit?" in driver.app.screen.question
 
 
 async def test_an_empty_registry_says_what_to_do_next(drive, tmp_path: Path) -> None:

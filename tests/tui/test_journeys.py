@@ -282,6 +282,11 @@ async def test_an_empty_registry_says_what_to_type_and_follows(drive, tmp_path: 
         assert "There are no games yet." in driver.text
         assert "$ chessreg demo" in driver.text
         assert "$ chessreg dataset add FILE.pgn --name games" in driver.text
+        assert driver.lines[-1].strip() == "? help  q quit  C columns  A import  ^p actions", "no row: no key for one"
+        await driver.press("8")
+        assert driver.lines[-1].strip() == "? help  q quit  Tab next  A add  ^p actions"
+        await driver.press("6")
+        assert driver.lines[-1].strip() == "? help  q quit  ^p actions"
         await driver.press("5")
         assert "no boards yet" in driver.text
         await driver.press("4")
@@ -292,6 +297,7 @@ async def test_an_empty_registry_says_what_to_type_and_follows(drive, tmp_path: 
             session.run(kind(toy).spec(positions=2), kind=toy, name="late")
         await driver.until("late")  # another process wrote; nobody pressed a key
         assert "1 run · " in driver.text
+        assert "/ filter" in driver.lines[-1]
 
 
 async def test_read_only_writes_nothing_and_says_so(world: Path, drive) -> None:

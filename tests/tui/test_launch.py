@@ -277,6 +277,7 @@ async def test_a_form_that_is_left_is_there_again_until_it_is_cleared(drive, tmp
         assert driver.screen.form.preset == "paper"
         assert any(" move_limit " in line and " 7 " in line and " changed " in line for line in driver.lines)
         assert "[preset paper]" in driver.text
+        assert driver.app.notices[-1].message.endswith("Z clears it")
         await driver.press("Z")
         assert "Clear 1 setting of this form?" in driver.text
         await driver.press("y", "escape")
@@ -343,6 +344,18 @@ async def test_several_values_of_a_setting_are_a_sweep_and_its_cost_is_told(driv
         await driver.press("n")
         await typed(driver, "seed", "|".join(map(str, range(60))))
         assert "120 runs are more than a form may make (64)" in driver.text
+        checks, check = [], form.check
+        form.check = lambda: checks.append(1) or check()
+        pasted = "|".join(map(str, range(100_000, 100_100)))
+        row = next(row for row in driver.screen.rows if row.field.path == "seed")
+        driver.screen.set_focus(row)
+        await driver.press("e", "ctrl+u")
+        await driver.type(pasted)
+        assert form.typed["seed"] == pasted
+        assert len(checks) < len(pasted) / 2, "what is pasted is checked when it is whole"
+        await driver.press("enter")
+        assert "not ready  200 runs are more than a form may make (64)" in driver.text, "also where one leaves at once"
+        assert "… y copies the whole" in driver.text
 
 
 def test_a_grid_of_the_command_line_is_refused_in_one_line() -> None:
@@ -358,6 +371,8 @@ def test_a_grid_of_the_command_line_is_refused_in_one_line() -> None:
 
 
 def test_pickers_offer_the_starred_then_the_complete_then_the_newest(world: Path, tmp_path: Path) -> None:
+    from chessreg.entities.checkpoint import random_init_control
+    from chessreg.experiments.cache import CacheSpec
     from chessreg.registry import names
 
     shutil.copytree(world, tmp_path / "own")
@@ -367,3 +382,9 @@ def test_pickers_offer_the_starred_then_the_complete_then_the_newest(world: Path
             names.annotate(sql, "run", session.id("run", "cut"), "star")
         assert [row["value"] for row in candidates(session, "run:toy")] == ["cut", "toy"]
         assert candidates(session, "run:toy")[0]["about"].startswith("★ toy")
+        random_init_control(session.database, session.store, "bigram", name="untrained")
+        spec = CacheSpec(checkpoint="untrained", dataset="games:test", games=1, last=1)
+        session.run(spec, name="newest")
+        caches = candidates(session, "run:cache")
+        assert [row["value"] for row in caches] == ["cache-test", "cache-fit", "newest"]
+        assert caches[-1]["about"].endswith("of an untrained model")

@@ -73,13 +73,17 @@ async def test_what_is_said_while_the_registry_is_locked_is_held_and_written_lat
             await driver.press("y")
             await driver.once(lambda: driver.text.count("not written  plain") == 2, "the two held changes")
             await driver.press("q")
-            await driver.until("2 changes could not be written yet")
-            await driver.press("n")
+            await driver.until("2 changes could not be written yet", "Quit?")
+            await driver.press("ctrl+c")
             assert driver.app.is_running
+            assert "2 changes could not" not in driver.text, "it says no"
         await driver.once(lambda: not driver.app.writes.waits, "the lock's end")
         await driver.press("escape")
         assert "not written" not in driver.lines[0]
         await driver.until("★ plain")
+        await driver.press("enter")
+        assert "starred · note: look again" in driver.lines[2]
+        await driver.press("escape")
         await driver.press("ctrl+n")
         assert "starred" in driver.text, "what was told can be read again"
         assert "noted: look again" in driver.text
@@ -90,6 +94,10 @@ async def test_what_is_said_while_the_registry_is_locked_is_held_and_written_lat
 async def test_a_name_that_is_taken_is_told_and_not_held(drive: Any, own: Path) -> None:
     async with drive(own) as driver:
         await driver.stand_on("plain")
+        await driver.press("N", "ctrl+c")
+        assert "Name plain" not in driver.text, "Ctrl-C leaves a question"
+        await driver.press("slash", "x", "ctrl+c")
+        assert driver.app.focused.id == "runs", "and a line of words"
         await driver.press("N")
         await driver.type("sure")
         await driver.press("enter")

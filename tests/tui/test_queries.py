@@ -272,6 +272,7 @@ async def test_a_file_that_is_there_is_overwritten_after_a_yes_only(drive: Any, 
             await driver.type(str(file))
             await driver.press("enter")
             assert "is there already" in driver.text
+            assert str(file) in driver.app.screen.question, "another folder may have one of this name"
             await driver.press(answer)
             assert (file.read_text() == "mine") is kept
 
@@ -296,6 +297,19 @@ async def test_what_is_offered_stands_at_the_cursor_narrows_and_is_taken_by_ente
         editor.text = 'SELECT plies, 1 AS "n of" FROM game'
         await driver.press("f5")
         assert "plies" in driver.lines[editor.region.bottom]
+        await driver.press("e")
+        editor.text, editor.names = "SELECT op FROM game", {}
+        editor.move_cursor((0, len("SELECT op")))
+        await driver.press("tab")
+        assert driver.notices.endswith("the names of tables and columns are still being read")
+        await driver.press("tab")
+        assert "opening_number" in driver.text, "they are read again where that failed"
+        await driver.press("escape")
+        editor.text = "SELECT unnest(range(1500)) * 1001 AS big ORDER BY big"
+        await driver.press("f5")
+        driver.screen.table.focus()
+        await driver.press("G")
+        await driver.until("1,500,499", seconds=60)  # of a later page, and not cut
 
 
 STATEMENT = "SELECT a, bb\nFROM runs\nWHERE x"

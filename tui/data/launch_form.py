@@ -319,6 +319,7 @@ def datasets(sql: SqlSession) -> list[Row]:
 
 
 STARRED, READY = 2, 1  # ranks of what is offered
+UNTRAINED = "random-init"  # the source format of a control
 
 
 def star(rank: int) -> str:
@@ -343,7 +344,7 @@ def checkpoints(sql: SqlSession) -> list[Row]:
         about = f"{one.architecture} · {one.layers} × {one.d_model} · {one.parameters or 0:,} parameters"
         if one.run_id is not None:
             about += f" · of run {runs_called.get(one.run_id) or one.run_id.hex[-6:]}"
-        rank = (STARRED if one.id in starred else 0) + (READY if one.source_format != "random-init" else 0)
+        rank = (STARRED if one.id in starred else 0) + (READY if one.source_format != UNTRAINED else 0)
         value = called.get(one.id) or one.id.hex[-6:]
         rows.append({"value": value, "about": star(rank) + about, "at": at, "rank": rank})
     return rows
@@ -356,15 +357,25 @@ def runs(session: Session, sql: SqlSession, kind: str) -> list[Row]:
     run = tables.Run
     where = [] if kind in ("", "run") else [or_(run.kind == kind, run.kind == IMPORTED + kind)]
     records = list(sql.scalars(select(run).where(*where).order_by(run.created_at.desc(), run.id).limit(MOST)))
+    controls = of_controls(sql, [record.id for record in records])
     rows: list[Row] = []
     for row in summaries(sql, records, {}):
         if row["archived"] or row["invalid"]:
             continue
-        rank = (STARRED if row["starred"] else 0) + (READY if row["state"] == "complete" else 0)
+        control = row["id"] in controls
+        rank = (STARRED if row["starred"] else 0) + (READY if row["state"] == "complete" and not control else 0)
         about = f"{star(rank)}{row['kind']} · {row['state']} · {row['done']:,}/{row['units']:,} units"
+        about += " · of an untrained model" if control else ""
         value = row["name"] or row["id"].hex[-6:]
         rows.append({"value": value, "about": about, "at": row["created_at"], "rank": rank})
     return rows
+
+
+def of_controls(sql: SqlSession, ids: Sequence[UUID]) -> set[UUID]:
+    """Those of these runs that read an untrained model."""
+    read, checkpoint = tables.RunInput, tables.Checkpoint
+    query = select(read.run_id).join(checkpoint, checkpoint.artefact == read.digest)
+    return set(sql.scalars(query.where(checkpoint.source_format == UNTRAINED, read.run_id.in_(ids))))
 
 
 def to_come(sql: SqlSession, kind: str) -> list[Row]:

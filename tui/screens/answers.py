@@ -139,7 +139,7 @@ class ResultScreen(AppScreen):
                     self.write(path)
 
             size = show.size(path.stat().st_size)
-            self.app.push_screen(Confirm(f"{path.name} is there already, {size}. Overwrite it?"), answered)
+            self.app.push_screen(Confirm(f"{path} is there already, {size}. Overwrite it?"), answered)
 
         hint = f"The suffix says the format: {self.suffixes()}. Esc leaves it."
         self.app.push_screen(Prompt("Write this table to", self.file_name, hint), chosen)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+LISTS = ("runs", "data")
+OF_ROWS = ("mark", "unmark", "compare", "lineage", "rows", "split")  # what is done to their rows
 
 
 class AppScreen(Screen[None]):
@@ -131,7 +133,32 @@ class AppScreen(Screen[None]):
         else:
             own = [action for place in (self.place, *self.also) for action in of(place)]
             actions = [*own, *(a for a in of(TABLE) if self.query(PageTable)), *of(EVERYWHERE)]
+        if self.rowless:
+            actions = [a for a in actions if not self.needs_row(a)]
         return [a for a in actions if self.offers(a) and not (a.writes and self.app.read_only)]
+
+    @property
+    def rowless(self) -> bool:
+        """Whether its tables have no row, and would have none without a filter."""
+        tables = self.query(PageTable)
+        return (
+            self.filtering is None
+            and bool(tables)
+            and all(table.loaded and table.whole is not None and not table.whole.count for table in tables)
+        )
+
+    def needs_row(self, action: Action) -> bool:
+        """Whether an action does nothing where there is no row."""
+        if action.method == "filter":
+            return self.has_class("-empty")  # else it may find what is archived
+        return action.place in (TABLE, "annotate") or (self.place in LISTS and action.method in OF_ROWS)
+
+    was_rowless = False
+
+    def on_page_table_moved(self, event: PageTable.Moved) -> None:
+        if self.rowless is not self.was_rowless:  # its first row has come, or its last has gone
+            self.was_rowless = not self.was_rowless
+            self.relabel()
 
     def on_descendant_focus(self) -> None:
         self.relabel()

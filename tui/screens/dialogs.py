@@ -70,7 +70,9 @@ class Confirm(ModalScreen[bool]):
 
     def compose(self) -> ComposeResult:
         with Vertical():
-            yield Static(self.question, markup=False)
+            question = Static(self.question, markup=False)
+            question.styles.max_width = min(62, self.app.size.width - 8)  # else a long one is cut, not wrapped
+            yield question
             yield Static("y  yes      n  no", id="answers", markup=False)
 
     def action_answer(self, answer: str) -> None:

@@ -489,7 +489,7 @@ class LabScreen(FourBoardsScreen):
         return bool(room)
 
     def offers(self, action: Action) -> bool:
-        if action.place == "lab" and not self.choices:
+        if action.place in ("lab", *self.also) and not self.choices:
             return False
         if action.method == "back" and self.came_from:
             return True

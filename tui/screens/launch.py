@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -123,6 +123,7 @@ def drafted(draft: Mapping[str, Any]) -> str:
 
 
 PAUSE = 0.4  # seconds without a change before it is planned
+PASTED = 300  # characters from which on a text is checked in that pause too: it is pasted, and comes letter by letter
 AT_ONCE = 12  # rows that are mounted in one step of the event loop
 TITLES = {
     "spec": "Settings: they decide the result",
@@ -184,7 +185,8 @@ class FormScreen(AppScreen):
         strip.display = len(strip.names) > 1
         self.run_worker(self.build(), group="build")
         if self.form.typed or self.form.preset:
-            self.notify("the form is as you left it; D clears it", title=self.form.kind.name)
+            (clear,) = (action for action in self.keyed_actions() if action.method == "clear_form")
+            self.notify(f"the form is as you left it; {clear.shown_key} clears it", title=self.form.kind.name)
 
     def keep_draft(self) -> None:
         """Remember what is filled in, for when the form is opened again."""
@@ -236,13 +238,12 @@ class FormScreen(AppScreen):
 
     def changed(self) -> None:
         """Check at once, plan in a while. The draft is kept here: the list behind a form that is left reads it soon."""
+        self.unchecked = False
         self.keep_draft()
         self.checked, self.outlook = self.form.check(), None
         self.show_fields()
         self.tell()
-        if self._timer is not None:
-            self._timer.stop()
-        self._timer = self.set_timer(PAUSE, self.plan)
+        self.after_pause(self.plan)
 
     def error_of(self, key: str) -> str:
         known = self.outlook.errors if self.outlook else {}
@@ -263,7 +264,30 @@ class FormScreen(AppScreen):
             row.seen = Seen(self.form.text(key), source, error, note_of(field))
 
     def on_field_row_typed(self, event: FieldRow.Typed) -> None:
-        self.give(event.row.field.key, event.text)
+        if len(event.text or "") < PASTED:
+            self.give(event.row.field.key, event.text)
+            return
+        self.form.give(event.row.field.key, event.text)
+        self.unchecked = True
+        self.after_pause(self.check)
+
+    unchecked = False  # whether a pasted text waits to be checked
+
+    def check(self) -> None:
+        """Check what is not checked yet."""
+        if self.unchecked:
+            self.changed()
+
+    def on_descendant_blur(self) -> None:
+        self.check()
+
+    def on_screen_suspend(self) -> None:
+        self.check()
+
+    def after_pause(self, function: Callable[[], Any]) -> None:
+        if self._timer is not None:
+            self._timer.stop()
+        self._timer = self.set_timer(PAUSE, function)
 
     def on_field_row_entered(self, event: FieldRow.Entered) -> None:
         self.tell()
@@ -448,6 +472,7 @@ class FormScreen(AppScreen):
 
     def action_launch(self) -> None:
         """Queue it and show its job. A sweep is confirmed first."""
+        self.check()
         if not self.checked.right:
             self.action_wrong()
             self.notify("the form is not complete", severity="warning")

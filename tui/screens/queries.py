@@ -117,6 +117,9 @@ class SqlEditor(VimEditor):
     class Left(Message):
         """On to the rows."""
 
+    class Nameless(Message):
+        """There are no names yet to complete with."""
+
     def __init__(self, text: str) -> None:
         super().__init__(text, show_line_numbers=True, tab_behavior="focus")
         if "sql" in self.available_languages:
@@ -153,8 +156,11 @@ class SqlEditor(VimEditor):
             self.complete_with(names[0])
         elif names:
             self.offer(names)
-        else:
+        elif self.names:
             self.notify("nothing begins so")
+        else:
+            self.notify("the names of tables and columns are still being read")
+            self.post_message(self.Nameless())
 
     def offer(self, names: Sequence[str]) -> None:
         """Show the list just below the cursor."""
@@ -304,14 +310,22 @@ class SqlScreen(ResultScreen):
 
     async def fill(self) -> None:
         """Run the statement again; at first, load the names for completion."""
-        editor, table = self.query_one(SqlEditor), self.table
-        if not table.loaded:
-            table.show(Listed([]), [])
+        if not self.table.loaded:
+            self.table.show(Listed([]), [])
+        await self.read_names()
+        if self.statement:
+            await self.question()
+
+    async def read_names(self) -> None:
+        editor = self.query_one(SqlEditor)
         if not editor.names:
             editor.names = await self.ask("reading the names of tables", query_answers.names) or {}
             self.draw_tree()
-        if self.statement:
-            await self.question()
+
+    def on_sql_editor_nameless(self) -> None:
+        """They are read when the screen opens, unless that failed."""
+        if self.filling is None or self.filling.is_finished:
+            self.run_worker(self.read_names(), group="names", exclusive=True)
 
     statement = ""
 

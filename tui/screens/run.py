@@ -170,7 +170,7 @@ def summary(run: Mapping[str, Any]) -> Text:
     ]
     text = Text(" · ".join(filter(None, facts)))
     text.highlight_words([state(run)], style="bold")
-    annotations = []
+    annotations = [mark for mark in ("starred", "pinned", "archived") if run[mark]]
     if run["tags"]:
         annotations.append(f"tags {' '.join(run['tags'])}")
     if run["invalid"]:

@@ -217,6 +217,7 @@ def note_of(field: Field) -> str:
     return f"{', '.join(field.choices)}: {field.text}" if field.form == "choice" else field.text
 
 
+LONGEST = 500  # characters of the command that are shown
 PLAN_STATUS = {"complete": "complete already: nothing to do", "already_queued": "a job stands for it already"}
 
 
@@ -270,8 +271,11 @@ def plan_text(form: Form, checked: Checked, outlook: Outlook | None, wide: bool)
     else:
         text.append_text(plan_lines(outlook.plan, checked, wide))
     text.append("\n\n" if wide else "\n")
+    command = broken(form) if wide else form.command()
     text.append("$ ", style="dim")
-    text.append(broken(form) if wide else form.command())
+    text.append(command[:LONGEST])
+    if len(command) > LONGEST:
+        text.append("\n… y copies the whole", style="dim")
     return text
 
 

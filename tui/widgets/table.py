@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from textual import events
 from textual.geometry import Region, Size
@@ -116,6 +117,7 @@ class PageTable(ScrollView, can_focus=True):
         self._pages: OrderedDict[int, Sequence[Mapping[str, Any]]] = OrderedDict()
         self._asked: set[int] = set()
         self._widths: list[int] = [len(column.heading) for column in self.columns]
+        self._longest: dict[str, Mapping[str, Any]] = {}  # rows with the longest number of a field, of later pages
         self.is_marked: Callable[[Mapping[str, Any]], bool] = lambda row: False  # marked in the gutter
 
     # -- rows -----------------------------------------------------------------------------------------------------
@@ -176,6 +178,7 @@ class PageTable(ScrollView, can_focus=True):
     ) -> None:
         self._source, self.loaded = source, True
         self._pages.clear()
+        self._longest.clear()
         self._asked.clear()
         if first is not None:
             self._pages[number] = first
@@ -215,7 +218,7 @@ class PageTable(ScrollView, can_focus=True):
         self._pages.move_to_end(number)
         while len(self._pages) > KEPT:
             self._pages.popitem(last=False)
-        if len(self._pages) == 1:
+        if len(self._pages) == 1 or self._widened(rows):
             self._fit()
         self.refresh()
 
@@ -245,9 +248,19 @@ class PageTable(ScrollView, can_focus=True):
     # -- drawing --------------------------------------------------------------------------------------------------
 
     def _fit(self) -> None:
-        rows = next(iter(self._pages.values()), ())
+        rows = [*next(iter(self._pages.values()), ()), *self._longest.values()]
         self._widths = widths(self.headed, rows, self.size.width - GUTTER - 1) if self.columns else []
         self._resize_virtual()
+
+    def _widened(self, rows: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether numbers of these rows are wider than their columns: they are never cut."""
+        wider = False
+        for column, wide in zip(self.columns, self._widths, strict=True):
+            if column.right and rows:
+                longest = max(rows, key=lambda row, column=column: cell_len(column.of(row)))  # type: ignore[misc]
+                if min(column.widest, cell_len(column.of(longest))) > wide:
+                    self._longest[column.field], wider = longest, True
+        return wider
 
     @property
     def headed(self) -> list[Column]:
