@@ -301,6 +301,20 @@ def unpaired(one: dict[Any, float], other: dict[Any, float]) -> np.ndarray:
     return np.quantile(first - second, [0.025, 0.975])
 
 
+def test_level_0_is_worth_more_with_more_nodes():
+    scores = {}
+    for nodes in ("1000", "10000", "100000"):
+        found = [game["points"] for game in GAMES
+                 if (game["policy"], game["opponent"]) == ("engine", f"stockfish:0@nodes={nodes}")]  # fmt: skip
+        assert len(found) == 60
+        scores[nodes] = np.array(found), interval(np.array(found))
+    (one, _), *others = scores.values()
+    assert says(f"scores {one.mean():.2f} in 60 games against itself")
+    for points, (low, high) in others:
+        assert says(f"{points.mean():.2f} [{low:.2f}, {high:.2f}]")
+        assert high < 0.5
+
+
 def test_the_earlier_runs_vector_does_what_shuffled_labels_do():
     tables = json.loads((FOLDER / "tables.json").read_text())["elo by intervention"]
     arms = {
