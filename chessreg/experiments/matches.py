@@ -333,8 +333,9 @@ class Stopping:
         self.next, self.decided, self.counts = 0, "", [0] * 5
         if self.rule is None:
             return
+        own = frozenset(task.units)  # another process may be at them, too: whatever it has done, they are counted here
         with task.inputs.database.read() as session:
-            self.points = points_of(session, task.run_id)
+            self.points = {unit: won for unit, won in points_of(session, task.run_id).items() if unit not in own}
             against = task.spec.against
             self.base = None if against is None else points_of(session, task.inputs.run(against).id)
         self.values = COLOURS if self.base is None else DIFFERENCES

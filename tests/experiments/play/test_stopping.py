@@ -8,6 +8,7 @@ from sqlalchemy import select
 from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.entities.reproduce import again
 from chessreg.errors import BadInputError
+from chessreg.experiments import matches
 from chessreg.experiments.engine_match import EngineMatchSpec
 from chessreg.experiments.matches import Stopping
 from chessreg.experiments.play import Play, PlayHow, PlaySpec
@@ -93,6 +94,35 @@ def test_which_games_count_is_the_same_however_they_are_played(session, play, tm
         assert tries > 2
         assert played(other, run_id) == whole
         assert again(other.database, other.store, run_id).agrees
+
+
+def test_games_that_another_process_ends_while_one_begins_are_played_and_counted_all_the_same(
+    session, play, monkeypatch
+):
+    settings = {"games": 60, "color": "both", "stop": "sprt:-0.2,0.2", **LOST}
+    read, done, counted = matches.points_of, Stopping.done, [0]
+
+    def stopping(self, unit):
+        done(self, unit)
+        counted[0] += 1
+        if counted[0] == 7:
+            raise Stop
+
+    def meanwhile(sql, run_id):
+        if not counted[0]:
+            with monkeypatch.context() as patched:
+                patched.setattr(matches, "points_of", read)
+                patched.setattr(Stopping, "done", stopping)
+                assert play(**settings).state == "partial"
+        with session.database.read() as now:
+            return read(now, run_id)
+
+    monkeypatch.setattr(matches, "points_of", meanwhile)
+    together = play(**settings)
+    assert (counted, together.missing_before, together.state) == ([7], 60, "complete")
+    [(unit, name, _, pairs)] = played(session, together.run_id)[1]
+    assert len(played(session, together.run_id)[0]) == 2 * pairs == unit + 1
+    assert "accepts -0.2" in name
 
 
 @pytest.mark.usefixtures("stockfish")
