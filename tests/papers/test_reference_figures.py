@@ -18,6 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from chessreg.papers.karvonen.sizes import SIZES
+
 from ..fixtures.karvonen.clusters import OF_ONE
 from ..fixtures.kept import beside
 
@@ -456,6 +458,14 @@ def test_where_games_come_from_is_most_of_what_pooled_probes_of_skill_read(name,
     else:
         line += " | |"
     assert says(line), line
+
+
+def test_how_many_games_a_class_of_skill_has():
+    games = round(0.9 * SIZES["reference"].fit_games)
+    assert not SIZES["reference"].skill_fit_games  # those of the board
+    assert says(f"the {games:,} games that probes are fitted on, at most {-(-games // 6)} games each")
+    assert SIZES["paper"].skill_fit_games * 0.9 / 6 >= 3400
+    assert says(f"The 3,400 of a class that the paper has would take {6 * 3400:,} games")
 
 
 def test_one_draw_of_shuffled_labels_reads_what_the_labels_do():
