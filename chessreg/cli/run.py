@@ -293,6 +293,21 @@ class Numbers(click.ParamType):
         return values
 
 
+NONE = object()
+"""What a number that may be left out becomes where it is given as `none`: of a preset it is then taken away."""
+
+
+class OrNone(click.ParamType):
+    """A number, or `none`."""
+
+    def __init__(self, item: type) -> None:
+        self.item = click.types.convert_type(item)
+        self.name = self.item.name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return NONE if str(value).strip().lower() == "none" else self.item.convert(value, param, ctx)
+
+
 @cache
 def options(model: type[BaseModel]) -> list[click.Option]:
     """An option for every setting, without a click default, so that given and defaulted stay apart."""
@@ -329,6 +344,8 @@ def option(setting: Setting) -> click.Option:
         kind = click.Choice(setting.choices)
     elif setting.several:
         kind = Numbers(setting.type, setting.needed)
+    elif setting.optional and setting.type in (int, float):
+        kind = OrNone(setting.type)
     metavar = setting.noun.removeprefix("run:").upper() or None
     return click.Option(names, type=kind, default=None, help=text, metavar=metavar)
 
@@ -348,7 +365,7 @@ def given_values(model: type[BaseModel], params: dict[str, Any]) -> dict[str, An
     for setting in settings_of(model):
         for path in filter(None, (setting.earlier, setting.path)):
             if (value := params.get(parameter(path))) is not None:
-                values[setting.path] = value
+                values[setting.path] = None if value is NONE else value
     return nested(values)
 
 

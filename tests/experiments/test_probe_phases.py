@@ -244,3 +244,13 @@ def test_areas_are_exact_where_scores_lie_apart_and_none_without_both_sides():
     assert rankings.by_class("softmax")[3] is None
     assert 0 < rankings.flat("softmax") < 0.5
     assert Rankings(2).flat("logits") is None
+
+
+def test_what_a_preset_fills_in_is_taken_away_by_none():
+    from chessreg.cli.run import command, settings
+
+    probe = Probe()
+    for typed, final in (([], 5), (["--final", "none"], None), (["--final", "3"], 3)):
+        words = ["--preset", "davis-corrected", "--cache", "fit", *typed]
+        spec, _, _ = settings(probe, command(probe, "probe").make_context("probe", words).params)
+        assert spec.final == final

@@ -81,6 +81,23 @@ def larger_minus_smaller(kind: str, scale: float) -> Value:
     return paired(edited(kind, scale, 4), edited(kind, scale, 4, "smaller"))
 
 
+def last_positions(scale: float) -> Value:
+    """Target mass of edits at layer 7 by probes of the last five positions minus that by those of first plies."""
+    theirs = edited("Probe", scale, 7, "last_positions")
+    return paired(theirs, {game: sums for game, sums in edited("Probe", scale, 7).items() if game in theirs})
+
+
+def of_layers(layers: range) -> Value:
+    """Target mass of edits of several layers at once, each by its own probe, minus that by random directions."""
+    rows = table("several_layers")
+    mine = rows["layers"] == str(list(layers)).replace(" ", "")
+    probe, random = ({game: (cases, 0.0, target / 1000) for game, cases, target in
+                      zip(*(rows[name][mine & (rows["condition"] == condition)]
+                            for name in ("game", "cases", "target")), strict=True)}
+                     for condition in ("edit", "random"))  # fmt: skip
+    return paired(probe, random)
+
+
 def autoencoder(name: str, block: int, expansion: int = 16) -> Value:
     rows = table("saes")
     mine = (rows["hook_point"] == f"blocks.{block}.hook_resid_post") & (rows["name"] == name)
@@ -168,6 +185,28 @@ def beyond_a_control(phase: str, which: str = "best") -> Value:
     assert model.keys() == control.keys()
     differences = [100 * (int(model[game][0]) - int(control[game][0])) for game in model]
     return ratio(np.array(differences), np.array([n for _, n in model.values()]))
+
+
+def read_by(phase: str) -> tuple[np.ndarray, np.ndarray]:
+    """Of probes fitted on 4,000 games, the model's and those of three random-init controls: a hundred times the squares
+    that each reads right [4, games], and the squares [games]."""
+    rows = table("three_controls")
+    games = [rows["game"][(rows["phase"] == phase) & (rows["control"] == number)] for number in range(4)]
+    assert all((np.sort(each) == np.sort(games[0])).all() for each in games)
+    order = [np.flatnonzero((rows["phase"] == phase) & (rows["control"] == number))[np.argsort(each)]
+             for number, each in enumerate(games)]  # fmt: skip
+    return 100.0 * rows["correct"][np.array(order)], rows["n"][order[0]].astype(float)
+
+
+def beyond_three_controls(phase: str) -> Value:
+    """Points of accuracy beyond the mean of three controls; resampled are the games, and the controls."""
+    right, squares = read_by(phase)
+    drawn = np.random.default_rng(1).multinomial(3, [1 / 3] * 3, 1000) / 3
+    weights = resamples(len(squares))
+    shares = weights @ right.T / (weights @ squares)[:, None]
+    low, high = np.quantile(shares[:, 0] - (drawn * shares[:, 1:]).sum(1), [0.025, 0.975])
+    mean = right.sum(1) / squares.sum()
+    return float(mean[0] - mean[1:].mean()), float(low), float(high)
 
 
 def share_of_the_residual() -> Value:
@@ -278,6 +317,20 @@ QUANTITIES: dict[str, tuple[Any, float | None, float | None]] = {
         f"joint probe minus random-init control, {phase}, block {block}": (
             lambda phase=phase: beyond_a_control(phase, "furthest"), None, None)
         for phase, block in zip(PHASES, (0, 7, 0, 7), strict=True)
+    },
+    **{
+        f"joint probe minus three random-init controls, final LayerNorm, of 4,000 games, {phase}": (
+            lambda phase=phase: beyond_three_controls(phase), None, None)
+        for phase in PHASES
+    },
+    **{
+        f"Probe of last positions minus Probe, layer 7, α {scale:g}": (
+            lambda scale=scale: last_positions(scale), None, None)
+        for scale in (0.5, STRONG)
+    },
+    **{
+        f"target mass, Probe minus Random, α 0.5, {what}": (lambda layers=layers: of_layers(layers), None, None)
+        for what, layers in {"layers 0 to 7": range(8), "layers 4 to 7": range(4, 8)}.items()
     },
     "Probe minus SAE-Probe, layer 7, α 0.5": (lambda: difference("Probe", "SAE-Probe", 0.5), None, None),
     "Probe minus CD-Probe, layer 7, α 0.5": (lambda: difference("Probe", "CD-Probe", 0.5), None, None),
@@ -396,6 +449,18 @@ def test_the_board_is_read_worse_where_an_origin_was_read_than_one_square_can_ex
     assert {round(read[True, phase]) for phase in PHASES} == {77}
     assert "off the control 77 % at all four" in TEXT
     assert f"worth {100 / 64:.1f} points at most" in TEXT
+
+
+def test_three_controls_are_hardly_apart_and_more_games_are_worth_points() -> None:
+    apart, gained = [], []
+    for phase in PHASES:
+        right, squares = read_by(phase)
+        apart.append(np.ptp(right[1:].sum(1) / squares.sum()))
+        gained.append(beyond_a_control(phase)[0] - beyond_three_controls(phase)[0])
+    assert f"the three controls are {max(apart):.2f} points apart at most" in TEXT
+    assert f"from 4,000 games to 23,000 the probes gain {min(gained):.1f} to {max(gained):.1f} points on them" in TEXT
+    assert len(read_by(PHASES[0])[1]) == 940
+    assert "940 test games" in TEXT
 
 
 def test_probes_of_latents_lose_least_at_block_0() -> None:
