@@ -179,6 +179,26 @@ async def test_stars_tags_notes_and_pins_are_what_the_command_line_says(drive, o
         assert run_command_line(["--registry", str(own / "registry.db"), "runs", "unpin", "plain"]) == 0
 
 
+async def test_a_run_and_a_probe_are_annotated_on_their_own_pages(drive, own: Path) -> None:
+    async with drive(own, size=(160, 40)) as driver:
+        await driver.stand_on("plain")
+        await driver.press("enter", "asterisk", "n")
+        await type_words(driver, "odd")
+        await driver.press("enter", "N")
+        await type_words(driver, "first")
+        await driver.press("enter")
+        assert "starred · note: odd" in driver.text
+        assert "runs › first" in driver.lines[0]
+        assert said(own, "first")["starred"]
+        await driver.press("8", "tab", "tab", "tab", "enter", "t")
+        await type_words(driver, "-good")
+        await driver.press("enter", "t")
+        await type_words(driver, "good")
+        await driver.press("enter")
+        assert "good" in driver.lines[2]
+        assert said(own, "board")["tags"] == ["good"]
+
+
 async def test_a_wrong_run_makes_what_rests_on_it_stale_until_it_is_taken_back(drive, own: Path) -> None:
     async with drive(own, size=(160, 40)) as driver:
         await driver.stand_on("board")

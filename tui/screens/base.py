@@ -151,7 +151,8 @@ class AppScreen(Screen[None]):
         """Whether an action does nothing where there is no row."""
         if action.method == "filter":
             return self.has_class("-empty")  # else it may find what is archived
-        return action.place in (TABLE, "annotate") or (self.place in LISTS and action.method in OF_ROWS)
+        of_row = action.place == "annotate" or action.method in OF_ROWS
+        return action.place == TABLE or (self.place in LISTS and of_row)
 
     was_rowless = False
 

@@ -16,6 +16,7 @@ from tui.columns import Column
 from tui.data.pages import Listed, Pages, Row
 from tui.data.result_rows import TITLES, WITH_BOARDS, columns_of, result_tables_of, results
 from tui.data.run_rows import ATTEMPTS, SETTINGS, state, units
+from tui.screens.annotate import AnnotatingScreen
 from tui.screens.base import PartsScreen
 from tui.widgets.bars import PaneStrip
 from tui.widgets.table import PageTable
@@ -52,7 +53,7 @@ OUTPUTS = (
 )
 
 
-class RunScreen(PartsScreen):
+class RunScreen(AnnotatingScreen, PartsScreen):
     """A run in parts; Tab goes from one to the next. Enter on a result shows its board."""
 
     place = "run"
@@ -77,6 +78,8 @@ class RunScreen(PartsScreen):
             return
         before = self.pane
         self.view = view
+        self.crumb = view.run["name"] or self.crumb
+        self.relabel()
         self.query_one("#summary", Static).update(summary(view.run))
         strip = self.query_one(PaneStrip)
         names = [pane.name for pane in view.panes]
@@ -105,6 +108,9 @@ class RunScreen(PartsScreen):
 
     def command(self) -> str:
         return f"chessreg runs show {show.short(self.run_id)}"
+
+    def chosen(self) -> tuple[str, dict[UUID, str]]:
+        return "run", {self.run_id: self.crumb}
 
     def action_lineage(self) -> None:
         self.app.open_lineage("run", self.run_id.hex, self.crumb)

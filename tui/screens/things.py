@@ -168,7 +168,7 @@ def label(row: Row) -> str:
     return row["name"] or f"{row['noun']} {show.short(row['thing'])}"
 
 
-class ThingScreen(PartsScreen):
+class ThingScreen(AnnotatingScreen, PartsScreen):
     """Tab goes from part to part; Enter shows all fields of a line, or opens its boards or the run that it names."""
 
     place = "thing"
@@ -231,8 +231,11 @@ class ThingScreen(PartsScreen):
 
     # -- actions --------------------------------------------------------------------------------------------------
 
+    def chosen(self) -> tuple[str, dict[UUID, str]]:
+        return "run" if self.entity.of_run else self.noun, {self.thing_id: self.called}
+
     def action_lineage(self) -> None:
-        noun = "run" if self.entity.of_run else self.noun
+        noun, _ = self.chosen()
         self.app.open_lineage(noun, self.thing_id.hex, self.called)
 
     def action_rows(self) -> None:
