@@ -17,7 +17,7 @@ from chessreg.session import Session, open_session
 from tui.screens.boards import BoardScreen
 from tui.screens.queries import SqlEditor
 from tui.screens.run import RunScreen
-from tui.widgets.bars import ScopeBar
+from tui.widgets.bars import Banner, ScopeBar
 from tui.widgets.chart import ChartView
 from tui.widgets.table import PageTable
 from tui.widgets.vim import change
@@ -237,6 +237,19 @@ async def test_a_table_is_written_as_the_command_writes_it(
     if suffix == ".csv":
         with (tmp_path / "table.csv").open() as file:
             assert len(list(csv.DictReader(file))) == len(result)
+
+
+async def test_a_file_that_cannot_be_written_is_told_once_and_nothing_stays(drive: Any, tmp_path: Path) -> None:
+    async with drive(size=(120, 40)) as driver:
+        await opened(driver)
+        for name in ("table.xls", "nowhere/table.csv"):
+            await driver.press("w", "ctrl+u")
+            await driver.type(str(tmp_path / name))
+            await driver.press("enter")
+            assert driver.app.notices[-1].severity == "error"
+            assert name.split("/")[0].removeprefix("table") in driver.app.notices[-1].message
+            assert not driver.screen.query_one(Banner).message
+        assert not list(tmp_path.glob("table*"))
 
 
 async def test_a_table_is_copied_for_a_paper_and_kept_in_a_file(drive: Any, session: Session, tmp_path: Path) -> None:

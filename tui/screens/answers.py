@@ -149,7 +149,7 @@ class ResultScreen(AppScreen):
         """Write the file, on the database worker: a large table takes its time."""
         if (result := self.result) is None:
             return
-        written = await self.ask(f"writing {path.name}", lambda session: self.written(result, path))
+        written = await self.ask(f"writing {path.name}", lambda session: self.written(result, path), once=True)
         if written:
             again = f"; the same: {self.command()} --output {shlex.quote(str(path))}"
             self.notify(f"{show.counted(len(result), 'row')} as {written}{again}", title=str(path))
@@ -175,7 +175,7 @@ class ResultScreen(AppScreen):
             assert isinstance(text, str)
             return text
 
-        text = await self.ask("writing the table", lambda session: rendered())
+        text = await self.ask("writing the table", lambda session: rendered(), once=True)
         if text is not None:
             self.app.copy(text, f"{show.counted(len(result), 'row')} as {format}")
 

@@ -18,6 +18,8 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 from textual.worker import Worker
 
+from chessreg.errors import described
+from chessreg.registry.engines import RegistryError
 from tui import show
 from tui.actions import EVERYWHERE, FILTER, TABLE, Action, bindings, of
 from tui.columns import numeric
@@ -207,8 +209,9 @@ class AppScreen(Screen[None]):
 
     # -- asking ---------------------------------------------------------------------------------------------------
 
-    async def ask(self, what: str, function: Callable[[Session], T]) -> T | None:
-        """What the function returns of the registry; None when it raised, which the banner then tells.
+    async def ask(self, what: str, function: Callable[[Session], T], once: bool = False) -> T | None:
+        """What the function returns of the registry; None when it raised, which the banner then tells until there is an
+        answer. What is done `once`, as an export, is not asked again: a notice tells what became of it.
 
         Ends the worker that asked when the screen has been left meanwhile: its parts go before its workers do.
         """
@@ -217,7 +220,11 @@ class AppScreen(Screen[None]):
         except Exception as error:  # shown as on the command line, also a fault of ours: the rest goes on working
             self.require_shown()
             self.log.error(error)
-            self.app.trouble(self, error)
+            if once and not isinstance(error, RegistryError):
+                message, hint, _ = described(error)
+                self.notify(f"{message} ({hint})" if hint else message, title=what, severity="error")
+            else:
+                self.app.trouble(self, error)
             return None
         self.require_shown()
         self.app.all_well(self)
