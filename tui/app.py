@@ -89,11 +89,17 @@ SIGNS = {
     sign: plain
     for plain, signs in {
         "-": "━─▬▔▃▂–—−", "> ": "🔎", ".": "╸┄╌·…", "|": "│┃▏▕▎▌▐", ">": "›→▶»≥", "<": "←◀«≤", "^": "↑▲", "v": "↓▼",
-        "#": "█▇▆■●★◆", "=": "▅▄½", "_": "▁", "+": "┼┤├┬┴╭╮╰╯┌┐└┘✓", "x": "✗×", "d": "Δ", "/": "╱",
+        "#": "█▇▆■●◆", "*": "★", "!": "⚑", "=": "▅▄½", "_": "▁", "+": "┼┤├┬┴╭╮╰╯┌┐└┘✓", "x": "✗×", "d": "Δ", "/": "╱",
         "\\": "╲", "o": "○□△◇", "l": "λ",
     }.items()
     for sign in signs
 }  # fmt: skip
+
+
+def why(errors: Sequence[str]) -> str:
+    """Why a command failed: the last error that it told and its hint, else its last line."""
+    last = max((n for n, line in enumerate(errors) if line.startswith("error: ")), default=len(errors) - 1)
+    return "\n".join(errors[max(last, 0) :]).removeprefix("error: ")
 
 
 class Ascii(LineFilter):
@@ -528,7 +534,7 @@ class ChessregApp(App[Exception | None]):
         status, out, err = await self.model.run_command(exact or words)
         errors = [line for line in err.splitlines() if line.strip()]
         if status:
-            self.notify(errors[-1] if errors else f"exit status {status}", title=f"not {done}", severity="error")
+            self.notify(why(errors) or f"exit status {status}", title=f"not {done}", severity="error")
         else:
             printed = out.strip().splitlines() or errors
             self.notify(printed[-1] if printed else "", title=done)

@@ -195,6 +195,13 @@ async def test_a_command_tells_what_it_said_last_and_what_went_wrong(drive, tmp_
         driver.app.run_command(["dataset", "add", str(tmp_path / "none.pgn"), "--name", "x"], done="added")
         await driver.settle()
         assert "none.pgn" in driver.notices.splitlines()[-1]
+        (tmp_path / "no.pgn").write_text("1. e5 *")
+        driver.app.run_command(["dataset", "add", str(tmp_path / "no.pgn"), "--name", "x"], done="added")
+        await driver.settle()
+        assert "no.pgn" in driver.notices.splitlines()[-2]
+        assert "PGN of standard chess" in driver.notices.splitlines()[-1]
+        await driver.press("tab", "A", "y")
+        assert driver.app.clipboard == "chessreg import checkpoint FILE --name NAME"
 
 
 async def test_a_datasets_games_and_positions_are_looked_at_from_the_data_room(

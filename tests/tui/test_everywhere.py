@@ -10,7 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.segment import Segment
+from textual.color import Color
 
+from tui.app import Ascii
 from tui.entries import ENTRIES, ScreenEntry
 from tui.screens.help import Palette, keys_and_command, targets
 from tui.themes import THEMES
@@ -134,6 +137,11 @@ async def test_a_terminal_of_ascii_gets_ascii_in_every_room_until_other_pieces_a
         assert "→ step  ↓ next row" in driver.lines[-1]
         assert "♟" in driver.text
         assert "›" in driver.text
+
+
+def test_stars_and_pins_look_like_themselves_in_ascii() -> None:
+    (segment,) = Ascii().apply([Segment("★ best ⚑ sure")], Color(0, 0, 0))
+    assert segment.text == "* best ! sure"
 
 
 @pytest.mark.parametrize(

@@ -44,16 +44,16 @@ def listed(folder: Path) -> list[Row]:
 
 
 class FilesScreen(AppScreen):
-    """Enter opens a folder or takes a file, Space takes a folder too, u goes up; / narrows as everywhere."""
+    """Enter opens a folder or takes a file, Space takes a folder too, - goes up; / narrows as everywhere."""
 
     place = "files"
     crumb = "files"
     follows = False
     BINDINGS = bindings("files")
 
-    def __init__(self, wanted: str, chosen: Callable[[Path], None]) -> None:
+    def __init__(self, command: Sequence[str], wanted: str, chosen: Callable[[Path], None]) -> None:
         super().__init__()
-        self.wanted, self.chosen = wanted, chosen
+        self.words, self.wanted, self.chosen = command, wanted, chosen
         self.folder = Path.cwd()
 
     def body(self) -> ComposeResult:
@@ -79,7 +79,7 @@ class FilesScreen(AppScreen):
         self.query_one(PageTable).show(Listed(rows), rows[:PAGE], columns=COLUMNS)
 
     def command(self) -> str:
-        return "chessreg dataset add FILE --name NAME"
+        return f"chessreg {' '.join(self.words)} FILE --name NAME"
 
     def go(self, folder: Path) -> None:
         self.folder = folder
@@ -123,4 +123,4 @@ def bring_in(screen: AppScreen, command: Sequence[str], wanted: str) -> None:
         stem = re.sub(r"[^A-Za-z0-9._+-]+", "-", path.name.partition(".")[0]).strip("-")
         app.push_screen(Prompt(f"What to call {path.name}:", stem), named)
 
-    app.push_screen(FilesScreen(wanted, picked))
+    app.push_screen(FilesScreen(command, wanted, picked))
