@@ -80,6 +80,13 @@ OWN_KEYS = (
     "editor",
     "sql",
 )  # keys of everywhere mean something else there
+ALSO = (  # screens by their place, and the places whose keys they have beside their own
+    *((place, ("annotate",)) for place in ("runs", "run", "data", "thing")),
+    *((place, ("scoped", "result")) for place in ("answer", "plot", "heat-board")),
+    *((place, ("result",)) for place in ("rows", "sql")), ("queries", ("scoped",)),
+    *((place, ("position",)) for place in ("board", "pair")),
+    *((place, ("four-boards", "position")) for place in ("lab", "edit")), ("edit", ("case-boards", "position")),
+)  # fmt: skip
 NAMES = ("pawn", "knight", "bishop", "rook", "queen", "king")
 PIECES = {
     **dict(zip("PNBRQK", (f"white {name}" for name in NAMES), strict=True)),
@@ -443,6 +450,16 @@ def check(actions: Iterable[Action] = ACTIONS) -> None:
         both = set(keys) & set(by_place.get(EVERYWHERE, {})) if place not in OWN_KEYS else set()
         if both:
             raise ValueError(f"{', '.join(sorted(both))} of {place} is taken everywhere")
+
+
+def check_beside(actions: Sequence[Action]) -> None:
+    """Raises ValueError when a screen and a place whose keys it has too want the same key."""
+    for place, also in ALSO:
+        here: dict[str, Action] = {}
+        for action in (action for action in actions if action.place in (place, *also)):
+            for key in action.keys.split(","):
+                if (one := here.setdefault(key, action)) is not action:
+                    raise ValueError(f"{key} in {place} is both {one.name} and {action.name}")
 
 
 def check_tables(actions: Sequence[Action], before: Sequence[Action] = ACTIONS) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from textual.keys import _character_to_key
 
 from chessreg.errors import BadInputError
-from tui.actions import ACTIONS, EVERYWHERE, OWN_KEYS, changed, check, check_tables
+from tui.actions import ACTIONS, EVERYWHERE, OWN_KEYS, changed, check, check_beside, check_tables
 
 KEY = re.compile(r"((ctrl|alt|shift|meta|super)\+)*([a-zA-Z0-9]|[a-z][a-z0-9_]+)")
 
@@ -41,6 +41,7 @@ def own_keys() -> dict[str, str]:
         raise BadInputError(f"{file}: there is no action {unknown[0]!r}", "chessreg tui --keys lists them")
     try:
         check(own := changed(ACTIONS, keys))
+        check_beside(own)
         check_tables(own)
     except ValueError as error:
         raise BadInputError(f"{file}: {error}", "give one of them another key") from error

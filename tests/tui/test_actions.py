@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import tui
-from tui.actions import ACTIONS, EVERYWHERE, OWN_KEYS, Action, check, check_letters
+from tui.actions import ACTIONS, ALSO, EVERYWHERE, OWN_KEYS, Action, check, check_beside, check_letters
 from tui.entries import ENTRIES
 from tui.screens.base import AppScreen
 
@@ -81,3 +81,12 @@ def test_every_screen_has_the_keys_of_the_whole_house() -> None:
         if issubclass(screen, AppScreen) and place not in OWN_KEYS:
             own = {key for _, binding in screen._merged_bindings for key in [binding.key]}
             assert not own & {"q", "question_mark", "escape", *(entry.key for entry in ENTRIES)}
+
+
+def test_places_beside_a_screens_own_are_known_where_keys_are_checked() -> None:
+    screens, left = set(), [AppScreen]
+    while left:
+        screens.add(cls := left.pop())
+        left += cls.__subclasses__()
+    assert {(cls.place, cls.also) for cls in screens if cls.also and hasattr(cls, "place")} == set(ALSO)
+    check_beside(ACTIONS)

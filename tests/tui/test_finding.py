@@ -323,6 +323,7 @@ async def test_keys_are_the_users_own(drive: Any, tmp_path: Path, monkeypatch: p
     file.parent.mkdir()
     for text, told in (
         ('"runs.compare" = "L"', "L in runs is both"), ('"runs.paint" = "v"', "there is no action 'runs.paint'"),
+        ('"annotate.tag" = "c"', "c in runs is both runs.compare and annotate.tag"),
         ("compare", "keys.toml"), ('"runs.compare" = 3', "is 3"), ('"runs.compare" = "4"', "is taken everywhere"),
         ('"runs.mark" = "g"', "runs.mark and table.first"), ('"table.last" = "c"', "and table.last want the same key"),
         ('"runs.compare" = "ctrl+"', "is no key"), ("\xff", "keys.toml"),
