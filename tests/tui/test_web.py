@@ -74,10 +74,17 @@ async def page(client: aiohttp.ClientSession, url: str) -> str:
 
 
 async def until(ws: aiohttp.ClientWebSocketResponse, *words: str) -> str:
-    """Read what the app draws until all these words were in it; returns all of it."""
-    seen = ""
+    """Read what the app draws until all these words were in it; returns all of it. What draws nothing for a while is
+    made to draw everything: of a line that changed in part only that part is drawn."""
+    seen, tries = "", 0
     while not all(word in seen for word in words):
-        message = await asyncio.wait_for(ws.receive(), 300)
+        try:
+            message = await ws.receive(timeout=5)
+        except TimeoutError:
+            tries += 1
+            assert tries < 30, seen[-2000:]
+            await ws.send_str(json.dumps(["resize", {"width": 120 - tries % 2, "height": 40}]))
+            continue
         assert message.type in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT), seen[-2000:]
         if message.type == aiohttp.WSMsgType.BINARY:
             seen += re.sub(r"\x1b\[[0-9;?<>]*[A-Za-z]", "", message.data.decode(errors="replace"))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import Field
 
-from chessreg.entities.run import as_typed_dataset
 from chessreg.errors import BadInputError
 from chessreg.games.dataset import holds_positions, numbers
 from chessreg.runs.spec import DatasetRef, ExecutionOptions, Plies, Spec
@@ -81,6 +80,8 @@ def select_items(spec: GameSelection, inputs: Inputs, field: str = "dataset") ->
 
 def called(inputs: Inputs, dataset: str) -> str:
     """What a user types for a dataset, or a part, that a spec refers to."""
+    from chessreg.entities.run import as_typed_dataset
+
     with inputs.database.read() as sql:
         return as_typed_dataset(sql, dataset)
 
