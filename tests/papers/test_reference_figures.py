@@ -148,7 +148,9 @@ def test_strong_edits_of_either_sign_cost_points():
         assert interval(np.array([score[opening] - plain[opening] for opening in plain]))[1] < 0
 
 
-def beyond(layers: str, scale: float, control: str, opening: str) -> tuple[float, float, float]:
+def beyond(
+    layers: str, scale: float, control: str, opening: str, source: str = "contrastive"
+) -> tuple[float, float, float]:
     """The vector's score less that of its control's five directions of 80 games. Directions are resampled, and games:
     from random openings those of one opening together, with the vector's first 80."""
     drawn: dict[int, dict[int, float]] = {}
@@ -157,7 +159,7 @@ def beyond(layers: str, scale: float, control: str, opening: str) -> tuple[float
         if tuple(game[c] for c in ("choice", "policy", "opponent", "opening", "source", "layers", "scale")) == of:
             drawn.setdefault(game["draw"], {})[game["opening_number"]] = game["points"]
     assert {draw: len(scores) for draw, scores in drawn.items()} == dict.fromkeys(range(1, 6), 80)
-    arm = np.array([score for _, score in sorted(points(False, "contrastive", layers, scale, opening).items())])
+    arm = np.array([score for _, score in sorted(points(False, source, layers, scale, opening).items())])
     controls = np.array([[scores[number] for number in sorted(scores)] for _, scores in sorted(drawn.items())])
     rng = np.random.default_rng(0)
     directions, games = rng.integers(0, 5, (4000, 5, 1)), rng.integers(0, 80, (4000, 1, 80))
@@ -180,6 +182,26 @@ def test_neither_sign_is_apart_from_its_controls(layers, scale, name, control, o
     [cells] = re.findall(line + r"(-?[\d.]+) \[(-?[\d.]+), (-?[\d.]+)\] \|", RESULTS)
     assert [float(cell) for cell in cells] == pytest.approx([value, low, high], abs=0.0006)
     assert low < 0 < high
+
+
+OF_PROBE = [("[3,4,5,6]", -17.5, "negative (L3-6, scale -17.5)"), ("[5,6]", 21.4, "positive (L5-6, scale 21.4)")]
+
+
+@pytest.mark.parametrize(("layers", "scale", "name"), OF_PROBE)
+def test_nor_the_direction_of_the_skill_probe(layers, scale, name):
+    [scale] = {game["scale"] for game in GAMES if (game["source"], game["policy"]) == ("probe", "legal")
+               and not game["choice"] and abs(game["scale"] - scale) < 0.1}  # fmt: skip
+    arm = points(False, "probe", layers, scale)
+    assert len(arm) == 400
+    differences = np.array([arm[opening] - PLAIN[opening] for opening in PLAIN])
+    low, high = interval(differences)
+    shown = [f"{np.mean([*arm.values()]):.3f}", f"{differences.mean():.3f} [{low:.3f}, {high:.3f}]"]
+    for control in ("random", "shuffled"):
+        value, low, high = beyond(layers, scale, control, "random:20", "probe")
+        shown.append(f"{value:.3f} [{low:.3f}, {high:.3f}]")
+        assert low < 0 < high
+    line = f"| {name} | {' | '.join(shown)} |"
+    assert says(line), line
 
 
 PUBLISHED = [
