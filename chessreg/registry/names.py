@@ -144,9 +144,9 @@ def _texts(session: Session, noun: str, target: str, word: tables.Word) -> list[
 def check_name(name: str) -> None:
     """Raises BadInputError unless `name` can be one: letters, digits and ._+-, and not to be taken for an id."""
     if not NAME.fullmatch(name):
-        told = ascii(name) if len(name) <= 40 else f"{name[:40]!a}…"  # what helps stands after it
+        short = ascii(name) if len(name) <= 40 else f"{name[:40]!a}…"  # what helps stands after it
         raise BadInputError(
-            f"{told} cannot be a name", "use up to 100 letters, digits and ._+-, a letter or digit first"
+            f"{short} cannot be a name", "use up to 100 letters, digits and ._+-, a letter or digit first"
         )
     if LOOKS_LIKE_ID.fullmatch(name.lower()):
         raise BadInputError(f"{name!r} cannot be a name: it reads like an id", "add a letter after f, or a dash")

@@ -63,8 +63,8 @@ def test_no_engine_outlives_a_run(session, play):
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_level_0_is_stronger_with_more_nodes_though_it_chooses_after_sixty(session):
-    """By what its hash table keeps of the deeper search: 400 games of 1,000 nodes as White, half of them against as
-    many, half against 10,000."""
+    """It seems by what its hash table keeps: 400 games of 1,000 nodes as White, half against as many, half against
+    10,000."""
     from chessreg.experiments.engine_match import EngineMatchSpec
 
     scores = []
