@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import io
+import os
+import re
+import select
+import sys
+import termios
+import time
+import tty
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +28,7 @@ if TYPE_CHECKING:
 
 SIDE = 64  # pixels of a square
 FIGURES = dict(zip("kqrbnp", "♚♛♜♝♞♟", strict=True))
+SLOW = 1.0  # seconds that a terminal has for its answers
 PLACEHOLDER = "\U0010eeee"  # what kitty draws parts of an image in place of
 
 
@@ -29,13 +37,35 @@ def image_widget() -> type[Any] | None:
     the terminal, so it must be called before an app runs."""
     if find_spec("textual_image") is None:
         return None
-    from textual_image.renderable import Image, SixelImage, TGPImage
-
-    if Image not in (SixelImage, TGPImage):
+    keyboard = sys.stdin.fileno()
+    before = termios.tcgetattr(keyboard)
+    tty.setcbreak(keyboard, termios.TCSANOW)
+    try:
+        from textual_image import renderable, widget  # asks, and waits 0.1 s for an answer
+    except Exception:  # it trips over a terminal of no size, and over letters that are typed meanwhile
         return None
-    from textual_image import widget
+    finally:
+        late = late_answers(keyboard)
+        termios.tcsetattr(keyboard, termios.TCSANOW, before)
+    attributes = re.search(r"\?([\d;]+)c", late)
+    if renderable.Image is renderable.SixelImage or (attributes and "4" in attributes[1].split(";")):
+        return widget.SixelImage
+    if renderable.Image is renderable.TGPImage or re.search(r"Gi=\d+;OK", late):
+        return widget.TGPImage
+    return None
 
-    return widget.Image
+
+def late_answers(keyboard: int) -> str:
+    """What the terminal still answers to what it was asked. Answers come in order: one more question is asked, which
+    every terminal answers, and all is read until then. Left there, an answer would be taken for keys: over a slow line
+    `?62;4c` opens the help, a room and so on."""
+    sys.stdout.write("\x1b[5n")  # its status
+    sys.stdout.flush()
+    answers, deadline = b"", time.monotonic() + SLOW
+    while not answers.endswith(b"\x1b[0n") and (left := deadline - time.monotonic()) > 0:
+        if select.select([keyboard], [], [], left)[0]:
+            answers += os.read(keyboard, 1)
+    return answers.decode(errors="replace")
 
 
 @cache
