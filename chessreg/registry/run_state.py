@@ -12,13 +12,14 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Select, String, and_, case, cast, exists, func, select
 from sqlalchemy.orm import Session
 
-from chessreg.registry.tables import Attempt, AttemptState, Cause, Run, UnitRange
+from chessreg.registry.tables import Attempt, AttemptState, Cause, Job, Run, UnitRange
 
 # complete: every unit is there. running: an attempt says that it runs. partial: some units are there. With no unit
-# there the end of the last attempt is the state; planned: there was none.
+# there the end of the last attempt is the state; planned: there was none. cancelled: a person ended its job;
+# interrupted: the foreground run; killed: something else did.
 STATES = (
-    *("complete", "running", "partial", "failed", "diverged", "cancelled", "preempted", "walltime", "lost"),
-    "planned",
+    *("complete", "running", "partial", "failed", "diverged", "cancelled", "interrupted", "killed", "preempted"),
+    *("walltime", "lost", "planned"),
 )
 
 
@@ -47,12 +48,13 @@ def done(low: int = 0, high: int | None = None) -> ColumnElement[int]:
 
 
 def _end_of_last_attempt() -> Any:
-    of_killed = case((Attempt.cause.in_([Cause.PREEMPTED, Cause.WALLTIME]), cast(Attempt.cause, String)),
-                     else_="cancelled")  # fmt: skip
+    killed = Attempt.state == AttemptState.KILLED
     word = case(
         (Attempt.state == AttemptState.FINISHED, "partial"),
-        (Attempt.state == AttemptState.KILLED, of_killed),
-        (Attempt.cause == Cause.DIVERGED, "diverged"),
+        (Attempt.cause.in_([Cause.PREEMPTED, Cause.WALLTIME, Cause.DIVERGED]), cast(Attempt.cause, String)),
+        (and_(killed, Attempt.job_id.is_(None)), "interrupted"),
+        (and_(killed, exists().where(Job.id == Attempt.job_id, Job.cancel)), "cancelled"),
+        (Attempt.cause == Cause.KILLED, "killed"),
         else_=cast(Attempt.state, String),
     )
     last = select(word).where(Attempt.run_id == Run.id).order_by(Attempt.started_at.desc(), Attempt.id.desc())

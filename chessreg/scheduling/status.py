@@ -237,15 +237,16 @@ def ended(session: Session, since: datetime) -> list[Row]:
         key = attempt.job_id or attempt.run_id
         if key in rows or (job is not None and job.ended_at is None) or (job is None and run.id in again):
             continue  # it was tried again since
-        interrupted = job is None and attempt.state is AttemptState.KILLED and attempt.cause is Cause.KILLED
+        interrupted = attempt.job_id is None and attempt.state is AttemptState.KILLED and attempt.cause is Cause.KILLED
+        last = job or attempt  # what was tried may have failed, and its next try be cancelled
         rows[key] = {
             "id": attempt.job_id,
             "run_id": run.id,
             "kind": run.kind,
             "name": called.get(run.id),
             "title": queue.title(job) if job is not None else f"{run.kind} {run.id.hex[-6:]}",
-            "cause": "interrupted" if interrupted else ending(job, attempt.cause or Cause.LOST),
-            "message": attempt.message,
+            "cause": "interrupted" if interrupted else ending(job, last.cause or Cause.LOST),
+            "message": last.message,
             "done": done_of(session, run.id),
             "units": run.units,
             "seconds": (attempt.ended_at - attempt.started_at).total_seconds() if attempt.ended_at else None,

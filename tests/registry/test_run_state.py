@@ -24,14 +24,18 @@ from ..postgres import postgres as postgres
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 UNITS = 10
-# name → (attempts, oldest first: state, cause), ranges done, what everything must say: state, done
-CASES: dict[str, tuple[list[tuple[str, str | None]], list[tuple[int, int]], str, int]] = {
+# name → (attempts, oldest first: state, cause, of a job or a cancelled job), ranges done, what everything must say:
+# state, units done
+CASES: dict[str, tuple[list[tuple[str | None, ...]], list[tuple[int, int]], str, int]] = {
     "planned": ([], [], "planned", 0),
     "running": ([("running", None)], [], "running", 0),
     "running-on": ([("failed", "failed"), ("running", None)], [(0, 1), (3, 4)], "running", 2),
     "failed": ([("failed", "failed")], [], "failed", 0),
     "out-of-memory": ([("failed", "oom")], [], "failed", 0),
-    "cancelled": ([("lost", "lost"), ("killed", "killed")], [], "cancelled", 0),
+    "cancelled": ([("lost", "lost"), ("killed", "killed", "cancelled")], [], "cancelled", 0),
+    "killed-by-the-system": ([("killed", "killed", "job")], [], "killed", 0),
+    "gone": ([("lost", "killed")], [], "killed", 0),
+    "interrupted": ([("lost", "lost"), ("killed", "killed")], [], "interrupted", 0),
     "preempted": ([("killed", "preempted")], [], "preempted", 0),
     "lost": ([("killed", "killed"), ("lost", "lost")], [], "lost", 0),
     "partial": ([("failed", "failed")], [(0, 1), (1, 2), (9, 10)], "partial", 3),
@@ -71,13 +75,24 @@ def fill(database: Database) -> None:
             )  # fmt: skip
             sql.add(run)
             sql.flush()
-            for number, (how, cause) in enumerate(attempts):
+            for number, (how, cause, *job) in enumerate(attempts):
+                job_id = new_id() if job else None
+                if job_id:
+                    sql.add(
+                        tables.Job(
+                            id=job_id, group_id=job_id, run_id=run.id, kind="toy", spec_hash=digest, executor="local",
+                            host="box", shard=0, shards=1, state="ended", cause=cause, cancel=job == ["cancelled"],
+                            detail={}, created_at=START, ended_at=START,
+                        )
+                    )  # fmt: skip
+                    sql.flush()
                 sql.add(
                     tables.Attempt(
-                        id=new_id(), run_id=run.id, machine_id=machine, executor="local",
+                        id=new_id(), run_id=run.id, machine_id=machine, executor="local", job_id=job_id,
                         execution_options={}, argv=[], pid=1,
                         pid_started=0.5, boot_id="b", started_at=START + timedelta(hours=number), checked_in_at=START,
-                        next_check_in_seconds=60.0, ended_at=None if how == "running" else START, state=how,
+                        next_check_in_seconds=60.0, state=how,
+                        ended_at=None if how == "running" else START + timedelta(hours=number),
                         cause=cause, chessreg_version="0", code={}, environment={},
                     )
                 )  # fmt: skip
@@ -166,9 +181,13 @@ def test_lineage(registry: tuple[Session, str, Path]) -> None:
 def test_status_of_what_runs(registry: tuple[Session, str, Path]) -> None:
     with registry[0].database.read() as sql:
         rows = {row["name"]: (row["state"], row["done"]) for row in status.foreground(sql)}
-        ended = {row["name"]: row["done"] for row in status.ended(sql, START - timedelta(days=1))}
+        news = status.ended(sql, START - timedelta(days=1))
+    ended = {row["name"]: row["done"] for row in news}
     assert rows == {name: said for name, said in SAID.items() if said[0] == "running"}
     assert ended == {n: done for n, (state, done) in SAID.items() if state not in ("running", "planned")}
+    causes = {row["name"]: row["cause"] for row in reversed(news)}  # of the newest
+    words = ("cancelled", "killed-by-the-system", "gone", "interrupted", "preempted", "lost")
+    assert {name: causes[name] for name in words} == {name: SAID[name][0] for name in words}, "the same word"
 
 
 def test_a_part_of_the_units(registry: tuple[Session, str, Path]) -> None:

@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import delete, select
 
 from chessreg.cli.root import run_command_line
 from chessreg.registry.database import Database
 from chessreg.registry.migrations import backup
-from chessreg.registry.tables import Attempt, MetricPoint
+from chessreg.registry.tables import Attempt, Machine, MetricPoint, UnitRange
 from chessreg.scheduling import status as job_status
 from chessreg.session import Session
+from tui import show
 from tui.model_process import ModelProcess
 from tui.screens.dialogs import Confirm
 from tui.screens.home import HomeScreen, Loads, machines_text
@@ -162,6 +163,37 @@ async def test_a_running_training_has_its_curve_and_what_failed_is_a_key_away(
         await driver.press("exclamation_mark")
         assert isinstance(driver.screen, JobScreen)
         assert "the engine does not answer" in driver.text
+
+
+async def test_a_long_unit_has_a_share_a_rate_and_time_left_and_a_machine_its_latest_sign(
+    drive, queue: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(show, "when", lambda time: f"{time:%H:%M}" if time else "")
+    monkeypatch.setattr(show, "duration", lambda seconds: "" if seconds is None else f"{seconds:.0f} s")
+    backup(queue.folder / "registry.db", tmp_path / "registry.db")
+    (tmp_path / "store").symlink_to(queue.folder / "store")
+    with Database.open(tmp_path / "registry.db") as database, database.write() as sql:
+        (machine,) = sql.scalars(select(Machine))
+        hour = timedelta(hours=1)
+        for number, attempt in enumerate(sql.scalars(select(Attempt).order_by(Attempt.started_at))):
+            if attempt.state == "running":  # a quarter of its units in 20 s, and none of them whole
+                attempt.progress, attempt.units_done, attempt.doing = 0.25, 0, "31 plies of 4 games in play"
+                attempt.checked_in_at = attempt.started_at + timedelta(seconds=20)
+                sql.execute(delete(UnitRange).where(UnitRange.attempt_id == attempt.id))
+            else:
+                attempt.state, attempt.checked_in_at = "finished", machine.last_seen + number * hour
+            latest = max(machine.last_seen, *sql.scalars(select(Attempt.checked_in_at)))
+    told = status(tmp_path)["machines"]
+    assert [datetime.fromisoformat(row["last_seen"]) for row in told] == [latest]
+    async with drive(tmp_path, size=(180, 40), start="home") as driver:
+        line = next(line for line in driver.lines if "31 plies of 4 games in play" in line)
+        assert show.bar(0.25) in line
+        assert "3.0/min, 60 s left" in line
+        with Database.open(tmp_path / "registry.db") as database, database.write() as sql:
+            for attempt in sql.scalars(select(Attempt).where(Attempt.state == "running")):
+                attempt.state, attempt.cause, attempt.ended_at = "lost", "lost", attempt.checked_in_at
+        await driver.press("r")
+        assert f"idle · 3 runs · seen {latest:%H:%M}" in driver.text
 
 
 async def test_results_and_their_change_are_those_of_the_command(drive, world: Path) -> None:

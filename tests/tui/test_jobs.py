@@ -168,6 +168,13 @@ async def test_a_job_is_tried_again_started_sooner_and_cancelled(drive, own_queu
         assert "it had ended already" in driver.notices, "and no question is asked"
         await driver.press("R")
         assert str(own_queue.job("checks").cause) == "finished"
+        await driver.find_row("broken")
+        assert " cancelled " in driver.lines[driver.screen.query_one("#jobs", PageTable).cursor + 3]
+        await driver.go("home")
+        (line,) = [line for line in driver.text.split("Ended in")[1].splitlines() if " broken " in line]
+        assert " ✗ cancelled " in line, "though what was tried before had failed"
+        assert "1 finished · 0 failed · 1 cancelled" in driver.text
+        assert "opens its log" not in driver.text
 
 
 async def test_read_only_offers_no_change(drive, queue: Any) -> None:

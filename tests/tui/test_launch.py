@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 from pathlib import Path
@@ -303,6 +304,18 @@ async def test_words_that_no_setting_has_leave_none_and_names_come_first(drive, 
         text = driver.text
         assert "no setting has these words" not in text
         assert driver.screen.form.kind.name == "probe"
+        await driver.press("slash")
+        assert driver.app.focused.value == "", "the words are gone, too"
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)], ids=lambda size: f"{size[0]}x{size[1]}")
+async def test_what_a_value_is_stands_apart_from_the_help_beside_it(drive, tmp_path: Path, size: Any) -> None:
+    async with drive(tmp_path, size=size, start="launch") as driver:
+        driver.screen.open("probe")
+        await driver.settle()
+        lines = [line for line in driver.lines if " default" in line]
+        assert len(lines) > 5
+        assert not [line for line in lines if re.search(r"default\S", line)]
 
 
 async def test_several_values_of_a_setting_are_a_sweep_and_its_cost_is_told(drive, world: Path) -> None:

@@ -120,7 +120,10 @@ async def test_a_game_is_set_beside_another_arms_where_they_part_at_80_by_24(dri
         text, screen = driver.text, driver.screen
         assert isinstance(screen, PairScreen)
         assert screen.pair is not None
-        assert screen.ply == screen.pair.parts + 1, "after the first ply that differs"
+        parts = screen.pair.parts
+        assert f"alike for {parts} plies, then " in text
+        assert f"after ply {parts + 1} of " in text, "where the first that differs is played"
+        assert screen.ply == parts + 1
         assert "apart" in text
         assert all(len(line) <= 80 for line in text.splitlines())
 
@@ -211,12 +214,18 @@ async def test_trees_and_columns_have_words_and_an_order(drive: Any) -> None:
 
 async def test_with_the_mouse_alone_a_query_leads_to_a_board_and_back_home(drive: Any) -> None:
     async with drive(size=(140, 40)) as driver:
+        clicks = 0
 
-        async def click(word: str, row: int | None = None) -> None:
-            """Click a word on the screen."""
-            lines = driver.lines
-            y = next(n for n, line in enumerate(lines) if word in line) if row is None else row
-            await driver.pilot.click(offset=(lines[y].index(word) + 1, y))
+        async def click(word: str, row: int | None = None, table: bool = False) -> None:
+            """Click a word on the screen, or the first row of its table."""
+            nonlocal clicks
+            clicks += 1
+            if table:
+                await driver.pilot.click(PageTable, offset=(4, 1))
+            else:
+                lines = driver.lines
+                y = next(n for n, line in enumerate(lines) if word in line) if row is None else row
+                await driver.pilot.click(offset=(lines[y].index(word) + 1, y))
             await driver.settle()
 
         await click("7 queries", 0)
@@ -225,12 +234,12 @@ async def test_with_the_mouse_alone_a_query_leads_to_a_board_and_back_home(drive
             await click("games by termination")
         assert isinstance(driver.screen, AnswerScreen)
         table = driver.screen.query_one(PageTable)
-        await driver.pilot.click(PageTable, offset=(4, 1))
-        await driver.settle()
+        await click("", table=True)
         assert isinstance(driver.screen, RowsScreen), table.count
-        await driver.pilot.click(PageTable, offset=(4, 1))
-        await driver.settle()
+        await click("", table=True)
         assert isinstance(driver.screen, BoardScreen)
+        print(f"a query, its rows and their board with the mouse alone: {clicks} clicks")
+        assert clicks <= 6
         assert driver.screen.query(KeyBar)
         await click("queries", 0)
         assert len(driver.app.screen_stack) == 1

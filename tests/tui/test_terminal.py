@@ -29,10 +29,18 @@ class Terminal:
 
     def start(self, *words: str, size: tuple[int, int] = (80, 24)) -> None:
         place = ["--registry", str(self.folder / "registry.db"), "--store", str(self.folder / "store")]
-        command = shlex.join([sys.executable, "-m", "chessreg.cli", "tui", *place, *words])
-        state = shlex.quote(str(self.state))  # of no other test, and not of whoever runs the tests
-        shell = f"LC_ALL=C.UTF-8 XDG_STATE_HOME={state} {command}; echo ended with $?; exec cat"
-        self.tmux("-f", os.devnull, "new-session", "-d", "-x", str(size[0]), "-y", str(size[1]), shell)
+        self.start_as("tui", *place, *words, size=size)
+
+    def start_as(
+        self, *words: str, size: tuple[int, int] = (80, 24), cwd: Path | None = None, **variables: str
+    ) -> None:
+        """The command in a folder, with these variables and no others of chessreg, nor the state of who runs tests."""
+        variables |= {"LC_ALL": "C.UTF-8", "XDG_STATE_HOME": str(self.state)}
+        own = [f"-u{name}" for name in os.environ if name.startswith("CHESSREG")]
+        own += [f"{name}={value}" for name, value in variables.items()]
+        command = shlex.join(["env", *own, sys.executable, "-m", "chessreg.cli", *words])
+        size_words = ["-x", str(size[0]), "-y", str(size[1]), "-c", str(cwd or Path.cwd())]
+        self.tmux("-f", os.devnull, "new-session", "-d", *size_words, f"{command}; echo ended with $?; exec cat")
 
     def keys(self, *keys: str) -> None:
         self.tmux("send-keys", *keys)
@@ -87,6 +95,20 @@ def test_keys_lead_from_home_to_the_runs_to_a_board_and_out(terminal: Terminal) 
     terminal.until("elo by intervention")
     terminal.keys("q")
     terminal.until("ended with 0")
+
+
+def test_the_lab_looks_in_the_store_beside_the_registry_that_a_variable_names(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    terminal.start_as("tui", cwd=tmp_path / "elsewhere", size=(120, 40),
+                      CHESSREG_REGISTRY=str(terminal.folder / "registry.db"))  # fmt: skip
+    terminal.until("chessreg › home", "8 runs in all")
+    terminal.keys("6")
+    terminal.until("chessreg › lab", "bigram", " writes ")
+    terminal.keys("q")
+    terminal.until("ended with 0")
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_a_wrong_registry_is_one_line_and_an_exit_status(terminal: Terminal, tmp_path: Path) -> None:

@@ -8,12 +8,15 @@ from types import MappingProxyType
 from typing import Any
 
 from rich.console import Group
+from rich.style import Style
 from rich.text import Text
 from textual.app import ComposeResult
+from textual.color import Color
 from textual.containers import Horizontal
 from textual.geometry import Offset
 from textual.message import Message
 from textual.widgets import OptionList, Static
+from textual.widgets.text_area import TextAreaTheme
 
 from tui.actions import EVERYWHERE, Action, bindings, of
 from tui.columns import Column
@@ -104,6 +107,13 @@ class QueriesScreen(ScopedScreen, PreviewingScreen):
 OFFERED = 60  # at most
 
 
+SQL_COLOURS = {
+    "accent": ("attribute", "conditional", "function.call", "keyword", "keyword.operator", "storageclass",
+               "type.builtin", "type.qualifier"),
+    "success": ("boolean", "float", "number", "string"),
+}  # fmt: skip
+
+
 class SqlEditor(VimEditor):
     """Tab offers what may stand here, below the cursor: while it is offered ↑ and ↓ choose, Enter and Tab take it, Esc
     closes the list, and what is typed narrows it. Esc without a list, and what asks, are the screen's."""
@@ -126,6 +136,20 @@ class SqlEditor(VimEditor):
             self.language = "sql"
         self.names: Names = {}
         self.cursor_blink = False
+
+    def on_mount(self) -> None:
+        self.watch(self.app, "theme", self.colour)
+
+    def colour(self, name: str) -> None:
+        """Words of SQL and values in the colours of the app's theme; all else is text."""
+        colours = self.app.get_css_variables()
+        styles = {
+            token: Style(color=Color.parse(colours[variable]).rich_color)
+            for variable, tokens in SQL_COLOURS.items()
+            for token in tokens
+        }
+        self.register_theme(TextAreaTheme(name, syntax_styles={**styles, "comment": Style(italic=True)}))
+        self.theme = name
 
     @property
     def before(self) -> str:
