@@ -2,10 +2,10 @@
 the seconds that an engine thinks.
 
 A kind reaches a share of that rate, and what is no multiplication, as legal moves, is in it. Those of caches and edits
-are measured on a model of 8 × 192. So is that of probes, the lowest seen: a step of the reference size (0.2 of a
-smaller one). That of autoencoders is `make bench`'s, that of training is of a FEN encoder of 4 × 128 in bfloat16, that
-of fine-tuning of a Llama of 4 × 128 on prompts with legal moves (0.65 without), those of play and legality are of games
-of 8 × 192 by legal moves; the others are guesses.
+are measured on a model of 8 × 192, and so is that of probes, 0.6 to 1.2 of residuals and of latents. That of
+autoencoders is `make bench`'s, that of training is of a FEN encoder of 4 × 128 in bfloat16, that of fine-tuning of a
+Llama of 4 × 128 on prompts with legal moves (0.65 without), those of play and legality are of games of 8 × 192 by legal
+moves; the others are guesses.
 """
 
 from __future__ import annotations
@@ -16,15 +16,22 @@ from chessreg.papers.plan import Request, Step
 
 SHARE = {
     "cache": 0.5, "edit": 0.15, "finetune": 0.45, "legality": 0.3, "markov": 0.1, "perplexity": 0.3, "play": 0.35,
-    "probe": 0.03, "sae": 0.6, "token-legality": 0.1, "train": 1.2,
+    "probe": 0.8, "sae": 0.6, "token-legality": 0.1, "train": 1.2,
 }  # fmt: skip
 NODES_A_SECOND, SHALLOW = 1e6, 0.001  # of Stockfish 15 on one thread; a search of few nodes
+LOGIT = 2500  # multiplications that take as long as the softmax of one logit with its gradient: 26 ns
 SIZE, TIMES = 512, 9
 
 
 def forward(request: Request, tokens: float) -> float:
     """Operations of forward passes over so many tokens: two for each weight of the blocks."""
     return 24.0 * request.layers * request.d_model**2 * tokens
+
+
+def probing(positions: float, outputs: int, width: int, learnt: bool = True) -> float:
+    """Operations of fitting a probe of so many classes of squares to `width` numbers at so many positions, each epoch's
+    counted; or, where nothing is learnt, of the means of each class."""
+    return positions * outputs * ((6.0 if learnt else 2.0) * width + LOGIT)
 
 
 def multiplying() -> float:

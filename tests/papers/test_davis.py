@@ -11,6 +11,7 @@ from sqlalchemy import func, select
 from chessreg.cli.root import run_command_line
 from chessreg.errors import BadInputError
 from chessreg.papers import find
+from chessreg.papers.cost import seconds
 from chessreg.papers.davis.expectations import best_site
 from chessreg.papers.davis.matches import length
 from chessreg.papers.expected import TITLE
@@ -278,3 +279,11 @@ def test_the_small_paper_goes_on_where_it_was_killed_and_writes_every_table_and_
     assert {line["outcome"] for line in lines} <= {"met", "missed", "not decided", "open"}
     published = (tmp_path / "tables" / "protocols-published.csv").read_text()
     assert "the paper's number fits its published code alone" in published
+
+
+def test_probes_are_planned_about_as_long_as_they_take():
+    """CPU seconds on a machine of 98 Gflop/s, of the reference size: of latents they had been planned thirty times."""
+    steps = {s.name: s for s in find("davis").steps(Request("model", "train", "test", 8, 192, "reference"))}
+    measured = {"early-sae-1": 42, "early-sae-1-at-code-layer-of-4x": 17, "early-cd-1": 9, "early-joint-1": 84}
+    for name, took in measured.items():
+        assert took / 2 < seconds(steps[name], 98e9) < 2 * took, name

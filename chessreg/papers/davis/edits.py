@@ -11,9 +11,9 @@ from itertools import product
 from typing import Any
 
 from chessreg.errors import BadInputError
-from chessreg.papers.cost import forward
+from chessreg.papers.cost import forward, probing
 from chessreg.papers.davis.readout import AT_END, early
-from chessreg.papers.davis.saes import compared, groups
+from chessreg.papers.davis.saes import compared, groups, of_latents
 from chessreg.papers.davis.sizes import FUTURE, SIZES, Size
 from chessreg.papers.plan import Request, Step, Values, references
 from chessreg.papers.work import Made
@@ -69,12 +69,16 @@ def derived(request: Request, size: Size) -> Iterator[Step]:
 
         needed = sorted(set(saes.values()) if at is None else {saes[at]})
         after = ("early-fit", "early-test", *((SWEEP,) if at is None else ()), *needed)
-        width = 1 if source == "means" else expansion
-        epochs = size.sae_probe_epochs if source == "sae-latents" else 1
-        rows = size.early_games * size.early_plies / 2
+        positions = size.early_games * size.early_plies / 2
+        if source == "means":
+            operations = probing(positions, 832, request.d_model, learnt=False)
+        else:
+            learnt = source == "sae-latents"
+            positions *= size.sae_probe_epochs if learnt else 1
+            operations = of_latents(request, positions, expansion, learnt)
         yield Step(
             f"early-{short}-{phase}{behind}", "probe", settings, "Figure 6", after, units=1,
-            rows={"score": size.early_games // 4}, operations=6.0 * rows * epochs * 832 * width * request.d_model,
+            rows={"score": size.early_games // 4}, operations=operations,
         )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chessreg.models.hook_points import RESID_POST, hook_point
-from chessreg.papers.cost import forward
+from chessreg.papers.cost import forward, probing
 from chessreg.papers.davis.readout import PHASES, SITES
 from chessreg.papers.davis.sizes import Size
 from chessreg.papers.parts import fitted_on
@@ -57,6 +57,12 @@ def saes(request: Request, size: Size) -> Iterator[Step]:
         yield step(f"sae-smaller-{expansion}", expansion, points)
 
 
+def of_latents(request: Request, positions: float, expansion: int, learnt: bool = True) -> float:
+    """Operations of one joint probe of latents, and of encoding what it reads."""
+    latents = expansion * request.d_model
+    return probing(positions, 832, latents, learnt) + 4.0 * positions * request.d_model * latents
+
+
 def latent_probes(request: Request, size: Size) -> Iterator[Step]:
     """Table 4: probes of the latents of every block and phase, on the rows of the linear probes."""
     small: Values = {"batch_positions": 200, "min_positions": 20} if size.epochs < 15 else {}
@@ -69,5 +75,5 @@ def latent_probes(request: Request, size: Size) -> Iterator[Step]:
                  "source": "sae-latents", "sae": f"@sae-{name}", "layers": layers, "epochs": size.sae_probe_epochs,
                  "learning_rate": 0.003, **small},
                 "Table 4", units=len(layers), rows={"score": len(layers) * size.test_games},
-                operations=6.0 * rows * size.sae_probe_epochs * len(layers) * 832 * size.expansion * request.d_model,
+                operations=len(layers) * of_latents(request, rows * size.sae_probe_epochs, size.expansion),
             )  # fmt: skip
