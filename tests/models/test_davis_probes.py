@@ -6,6 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import save_file
 
 from chessreg.errors import BadInputError
@@ -68,6 +69,11 @@ def broken(folder, what):
         path = folder / "to_color-layer-01-phase-0.safetensors"
         path.write_bytes(pickle.dumps(pytest.raises))
         return path
+    if what == "torch":
+        path = folder / "to_color/layer-01/phase-0/model.safetensors"
+        path.parent.mkdir(parents=True)
+        torch.save({key: torch.from_numpy(value) for key, value in tensors().items()}, path)
+        return path
     if what == "cut":
         path = saved(folder)
         path.write_bytes(path.read_bytes()[:-7])
@@ -94,7 +100,11 @@ def broken(folder, what):
 @pytest.mark.parametrize(
     ("what", "why"),
     [
-        ("pickle", "refused: loading it would execute code|not a file of tensors"),
+        (
+            "pickle",
+            "/to_color-layer-01-phase-0.safetensors is refused: loading it would execute code|not a file of tensors",
+        ),
+        ("torch", r"model.safetensors holds no linear probe, but the keys submodules.0.weight"),
         ("cut", "model.safetensors is damaged"),
         ("name", "has 13 classes, which are not those of to_color"),
         ("layer", "does not say its layer"),
@@ -103,7 +113,7 @@ def broken(folder, what):
         ("nan", "holds NaN or infinite values"),
         ("shape", r"the shape of its weights is \[13, 8\] and \[13, 9\]"),
         ("classes", r"the shape of its weights is \[5, 8\] .*3, 7 or 13 classes"),
-        ("integers", "known are floats"),
+        ("integers", "its weights are torch.int64, not floats"),
         ("more", r"holds submodules\.64\.weight beside"),
     ],
 )

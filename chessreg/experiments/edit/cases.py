@@ -157,8 +157,8 @@ def without_favourite(prefix: Prefix, square: int) -> Case:
 def with_changes(prefix: Prefix, text: str) -> Case:
     """The case whose target is given by a text such as `d5=. d7=p`.
 
-    Raises BadInputError for a square that is empty already, for a text that changes nothing, and for a target without
-    both kings.
+    Raises BadInputError for a square that is empty already, for a text that changes nothing, and for a target whose
+    legal moves mean nothing: without both kings, with a pawn where none stands, or with a king that could be taken.
     """
     target, changes = prefix.state.board.copy(stack=False), []
     for square, letter in board_changes(text):
@@ -173,7 +173,13 @@ def with_changes(prefix: Prefix, text: str) -> Case:
         raise BadInputError(f"--board {text} is the board as it is", f"the board is {prefix.state.board.fen()}")
     for colour, name in ((chess.WHITE, "white"), (chess.BLACK, "black")):
         if len(target.pieces(chess.KING, colour)) != 1:
-            raise BadInputError(f"--board leaves a board without one {name} king", "move it: e1=. d1=K")
+            letter = "K" if colour else "k"
+            raise BadInputError(f"--board leaves a board without one {name} king", f"move it: e1=. d1={letter}")
+    if target.status() & chess.STATUS_PAWNS_ON_BACKRANK:
+        raise BadInputError("--board puts a pawn on rank 1 or 8, where none stands")
+    if target.was_into_check():
+        side, other = ("White", "Black") if target.turn else ("Black", "White")
+        raise BadInputError(f"--board leaves {other}'s king in check, and {side} is to move")
     return Case(prefix, target, tuple(changes))
 
 

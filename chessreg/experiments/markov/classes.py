@@ -156,7 +156,7 @@ def _prefixes(spec: MarkovSpec, written: Encoding, block_size: int, games: Games
 def chosen(spec: MarkovSpec, prefixes: Prefixes) -> Classes:
     """The classes that a spec chooses, in the order of their numbers, which is drawn; no partners yet.
 
-    Raises BadInputError where there is no class.
+    Raises BadInputError where there is no class, or of no phase more than one: then random sets are the classes.
     """
     _, group, sizes = np.unique(prefixes.key, return_inverse=True, return_counts=True)
     reached = sizes >= spec.min_members
@@ -176,6 +176,11 @@ def chosen(spec: MarkovSpec, prefixes: Prefixes) -> Classes:
     if spec.distinct_games:
         rows = _without_common_games(rows, prefixes.game, spec.classes)
     rows = rows[: spec.classes]
+    if np.bincount(prefixes.phase[[row[0] for row in rows]]).max() < 2:
+        raise BadInputError(
+            f"random sets are of one phase, and no phase has two positions: {len(rows)} in all",
+            "more --games or --classes, a wider range of --first-ply to --last-ply, or --equal placement",
+        )
     member = np.concatenate(rows)
     number = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
     none = np.full(len(member), -1)

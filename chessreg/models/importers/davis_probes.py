@@ -57,12 +57,13 @@ def read_probe(path: Path, name: str) -> ProbeFile:
     if more := sorted(tensors.keys() - set(keys)):
         raise BadInputError(f"{file_name} holds {more[0][:60]} beside the weights of 64 squares")
     shapes = sorted({tuple(tensors[key].shape) for key in keys})
-    floats = all(tensors[key].is_floating_point() for key in keys)
-    if len(shapes) > 1 or len(shapes[0]) != 2 or shapes[0][0] not in CLASSES or not shapes[0][1] or not floats:
+    if whole := [tensors[key].dtype for key in keys if not tensors[key].is_floating_point()]:
+        raise BadInputError(f"{file_name}: its weights are {whole[0]}, not floats")
+    if len(shapes) > 1 or len(shapes[0]) != 2 or shapes[0][0] not in CLASSES or not shapes[0][1]:
         listed = " and ".join(str(list(shape)) for shape in shapes[:3])
         raise BadInputError(
             f"{file_name}: the shape of its weights is {listed}",
-            "known are floats [3, 7 or 13 classes, d_model], alike on all squares",
+            "known are [3, 7 or 13 classes, d_model], alike on all squares",
         )
     label = CLASSES[shapes[0][0]]
     labels = re.findall("|".join(sorted(LABELS, key=len, reverse=True)), name)

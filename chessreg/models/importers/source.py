@@ -67,34 +67,35 @@ def read_torch_file(path: Path) -> Any:
     import torch
 
     if path.stat().st_size == 0:
-        raise BadInputError(f"{path.name} is empty")
+        raise BadInputError(f"{path} is empty")
     try:
         members = zip_members(path)
     except Exception as error:  # zipfile raises six kinds of errors at damaged directories
-        raise BadInputError(f"{path.name} is a damaged zip, not a torch file") from error
+        raise BadInputError(f"{path} is a damaged zip, not a torch file") from error
     if members:
         if any(m.compress_type != zipfile.ZIP_STORED for m in members):
-            raise BadInputError(f"{path.name} is a compressed zip, not a torch file")
+            raise BadInputError(f"{path} is a compressed zip, not a torch file")
         if sum(m.file_size for m in members) > path.stat().st_size:
-            raise BadInputError(f"{path.name} is a zip whose members overlap, not a torch file")
+            raise BadInputError(f"{path} is a zip whose members overlap, not a torch file")
     if any(len(name) > LONGEST_NAME for name in globals_named(path)):  # torch searches its message in quadratic time
-        raise BadInputError(f"{path.name} is not a file of tensors written by torch.save, or it is damaged")
+        raise BadInputError(f"{path} is not a file of tensors written by torch.save, or it is damaged")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickle protocols; whatever matters is an error
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            with path.open("rb") as file:  # of a path torch reads what ends in .safetensors as such, whatever it is
+                content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged pickle or archive can raise nearly anything, from EOFError to KeyError
         refuse_code(path)
-        raise BadInputError(f"{path.name} is not a file of tensors written by torch.save, or it is damaged") from error
+        raise BadInputError(f"{path} is not a file of tensors written by torch.save, or it is damaged") from error
     if damaged := next((m.filename for m in members if m.CRC and checksum(path, m) != m.CRC), None):
-        raise BadInputError(f"{path.name} is damaged: its part {damaged} is not what was written", "get the file again")
+        raise BadInputError(f"{path} is damaged: its part {damaged} is not what was written", "get the file again")
     return content
 
 
 def refuse_code(path: Path) -> None:
     """Raise BadInputError for a pickle that names functions or classes beside those of tensors."""
     if foreign := [name for name in globals_named(path) if name.split(".")[0] not in ("torch", "collections")]:
-        raise BadInputError(f"{path.name} is refused: loading it would execute code ({', '.join(foreign[:3])})")
+        raise BadInputError(f"{path} is refused: loading it would execute code ({', '.join(foreign[:3])})")
 
 
 def zip_members(path: Path) -> list[zipfile.ZipInfo]:

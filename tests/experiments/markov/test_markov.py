@@ -153,6 +153,7 @@ def test_the_papers_lost_numbers_stand_beside_ours(session):
         ({"first_ply": 9, "last_ply": 8}, "^--last-ply 8 is before --first-ply 9$"),
         ({"min_members": 5, "max_members": 4}, "^--max-members 4 is less than --min-members 5$"),
         ({"first_ply": 1, "last_ply": 2}, "no position is reached by 2 move orders within plies 1 to 2"),
+        ({"classes": 1}, "no phase has two positions: 1 in all"),
         ({"checkpoint": "fen"}, "reads boards, not games"),
         ({"layers": (4,)}, "layer 4 is not one of the model's 0 to 0"),
         ({"hook_points": ("blocks.*.nowhere",)}, "the model has no hook point"),
