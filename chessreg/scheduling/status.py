@@ -238,7 +238,8 @@ def ended(session: Session, since: datetime) -> list[Row]:
         if key in rows or (job is not None and job.ended_at is None) or (job is None and run.id in again):
             continue  # it was tried again since
         interrupted = attempt.job_id is None and attempt.state is AttemptState.KILLED and attempt.cause is Cause.KILLED
-        last = job or attempt  # what was tried may have failed, and its next try be cancelled
+        # what was tried may have failed, and its next try be cancelled
+        last = job if job is not None and job.cause is not attempt.cause else attempt
         rows[key] = {
             "id": attempt.job_id,
             "run_id": run.id,
