@@ -175,6 +175,8 @@ def with_changes(prefix: Prefix, text: str) -> Case:
         if len(target.pieces(chess.KING, colour)) != 1:
             letter = "K" if colour else "k"
             raise BadInputError(f"--board leaves a board without one {name} king", f"move it: e1=. d1={letter}")
+    if target.status() & chess.STATUS_INVALID_EP_SQUARE:
+        target.ep_square = None  # the pawn that could be taken in passing is gone
     if target.status() & chess.STATUS_PAWNS_ON_BACKRANK:
         raise BadInputError("--board puts a pawn on rank 1 or 8, where none stands")
     if target.was_into_check():

@@ -443,6 +443,18 @@ def test_bad_input_is_one_line(squares, settings, message):
     assert "\n" not in str(caught.value)
 
 
+def test_a_pawn_that_is_moved_back_cannot_be_taken_in_passing(squares):
+    """Behind the pawn on e6 the one on e5 has no other move than that capture."""
+    case = {"moves": "e2e4 e7e6 e4e5 d7d5", "board": "d5=. d7=p"}
+    report, by_unit = ran(squares, **case, layers=(1,), black_probe=None)
+    [rows] = by_unit.values()
+    target = chess.Board("rnbqkbnr/pppp1ppp/4p3/4P3/8/8/PPPP1PPP/RNBQKBNR w KQkq - 0 3")
+    assert rows["clean"].detail["target"] == target.fen()
+    assert rows["clean"].detail["target_status"] == chess.STATUS_VALID
+    clean = probabilities_of(squares.inputs, report.run_id, 0)["clean"]
+    assert rows["clean"].mass_modified == pytest.approx(clean[begins(target)].sum(), abs=1e-5)
+
+
 def test_the_board_is_one_text_however_it_is_typed():
     given = {"checkpoint": "c", "probe": "p", "moves": "e2e4 d7d5"}
     one, other = (EditSpec(**given, board=text) for text in ("e5=p d7=p, d5=. e7=.", CASE["board"]))
