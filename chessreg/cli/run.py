@@ -64,7 +64,7 @@ def command(
     preset = click.Option(
         ["--preset"],
         type=click.Choice(list(kind.presets)),
-        help="Fill settings in as a paper had them; options override it.",
+        help="Fill settings in as a paper had them; options override it, and none takes a number away.",
     )
     own = [
         *([preset] if kind.presets else []),

@@ -96,7 +96,7 @@ class EditSpec(GameSelection):
         None, description="games: a dataset, or one part of it (NAME:PART)"
     )
     moves: Annotated[str, Added()] = Field(
-        "", description="edit one position instead: the moves that lead there (SAN), startpos, or a FEN near it"
+        "", description="edit one position instead: the moves that lead there (SAN or UCI), startpos, or a FEN near it"
     )
     games: int = Field(200, ge=1, description="games to take states from, the first in file order (Karvonen: 200)")
     per_game: int = Field(30, ge=1, description="states of each game (Karvonen: White's first 30 moves)")
@@ -107,10 +107,16 @@ class EditSpec(GameSelection):
     layers_label: str = Field("", description="what a paper calls these layers, such as 4-7: text beside the list")
     layer_sets: tuple[str, ...] = Field((), description="layer sets to try: 5,3-6,5+7+9 or each; instead of --layers")
     scale: Annotated[float, NotWith("scales", "how strongly to edit")] = Field(
-        1.5, description="length of what is subtracted (Karvonen Table 6: 1.5 and 2.0)"
+        1.5,
+        description="length of what is subtracted (Karvonen Table 6: 1.5 and 2.0), or what --scale-rule says; below 0 "
+        "it is added. With --measure next-token: 0.5, Davis's α",
     )
     scales: tuple[float, ...] = Field((), description="several to try with every layer set; instead of --scale")
-    scale_rule: str = Field("single_scale", description="or single_target, average_target: --scale is a logit, offset")
+    scale_rule: str = Field(
+        "single_scale",
+        description="what --scale is: single_scale a length; single_target a logit, average_target an offset to a mean "
+        "one; ln-final (Davis), ln-next or residual-norm a share of a norm of the residual",
+    )
     piece: float = Field(1.0, description="coefficient of the piece's direction, before the sum is normalised")
     blank: float = Field(0.0, description="coefficient of the empty-square direction, taken off the piece's")
     token_mask: Annotated[Literal["all", "last", "white-segments", "turns"], Stored("positions")] = Field(
@@ -153,7 +159,9 @@ class EditSpec(GameSelection):
         (), description="states are after so many plies of each game, whoever is to move (Davis: 4,9,14,…,34)"
     )
     board: Annotated[str, Added()] = Field(
-        "", description="with --moves: squares to change, such as d5=. d7=p; none: the favourite piece is taken off"
+        "",
+        description="with --moves: squares to change, such as d5=. d7=p; none: the piece on the most probable square "
+        "is taken off",
     )
     future: Annotated[int, Added(), AtMost(17_697, "no game of chess is longer")] = Field(
         6, ge=1, description="the later board of the same game, so much further on (Davis: 6)"

@@ -28,8 +28,8 @@ class MarkovSpec(GameSelection):
         "or the placement of the pieces",
     )
     min_members: int = Field(2, ge=2, description="move orders that a position must have")
-    max_members: int = Field(16, ge=2, description="of more move orders take so many, by seed")
-    classes: int = Field(2000, ge=1, description="at most so many positions, by seed")
+    max_members: int = Field(16, ge=2, description="at most so many move orders of a position, drawn by seed")
+    classes: int = Field(2000, ge=1, description="at most so many positions, drawn by seed")
     distinct_games: bool = Field(False, description="take no position that shares a game with one taken before")
     resamples: int = Field(1000, ge=1, le=1_000_000, description="random groupings that stand for chance")
     replacement: bool = Field(

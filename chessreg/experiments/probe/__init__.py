@@ -29,6 +29,9 @@ class Probe(Kind):
     Karvonen 2024, section 3: softmax regression of each square's content on the residual stream, without bias, the
     loss summed over the squares. Skill: one prediction a position, the class of a player's rating, or by regression
     the rating itself. One unit is one layer; all missing layers are fitted in one pass over the cache.
+
+    Davis 2026, section 4: the board at the tokens of one --phase, read off one --hook-point; by --source also off the
+    latents of SAEs, and by differences of means.
     """
 
     name = "probe"

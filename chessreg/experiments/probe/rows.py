@@ -68,7 +68,7 @@ def at_the_end(cache: CachedActivations, final: int) -> np.ndarray:
     if cache.run.spec.get("last") is not None:
         raise BadInputError(
             f"the cache ends at position {cache.run.spec['last']} of each game; --final counts from the game's end",
-            "cache without --last",
+            "--final none, or cache without --last",
         )
     if cache.final is not None and cache.final < final:
         raise BadInputError(f"the cache holds the last {cache.final} positions of each game, not {final}")

@@ -100,10 +100,14 @@ class ProbeSpec(Spec):
     )
     source: Annotated[Literal["residual", "sae-latents", "sae-contrast", "means"], Added()] = Field(
         "residual",
-        description="what is fitted: the residual; an SAE's latents; or without fitting the mean of each class minus "
-        "that of the others, of latents or of residuals (Davis: Probe, SAE-Probe, CD-Probe)",
+        description="what is fitted: the residual (Davis: Probe) or an SAE's latents (SAE-Probe); or, without "
+        "fitting, the mean of each class minus that of the others, of latents (sae-contrast: CD-Probe) or of residuals "
+        "(means: DM-Probe)",
     )
-    sae: Annotated[str | None, Added(), Ref("run:sae")] = Field(None, description="for the sources of SAEs: the run")
+    sae: Annotated[str | None, Added(), Ref("run:sae")] = Field(
+        None,
+        description="for sae-latents and sae-contrast: the SAEs that give the latents, of every layer that is fitted",
+    )
     min_class_positions: Annotated[int, Added()] = Field(
         10, ge=1, description="for differences of means: a class with fewer positions has no direction"
     )

@@ -29,7 +29,7 @@ class SaeSpec(Spec):
     keep_duplicates: bool = Field(False, description="without a cache: also games whose moves occurred before")
     sites: str = Field("all", description="without a cache: tokens to train on: all, turns, white-turns, …")
     heldout: Annotated[str | None, Ref("dataset")] = Field(
-        None, description="games to measure on  [default: some of the dataset, or of the cache's, not trained on]"
+        None, description="games to measure on; none: some of the dataset, or of the cache's, not trained on"
     )
     heldout_games: Annotated[int, AtMost(1_000_000, "memory holds their sums")] = Field(
         200, ge=2, description="measure on at most this many games"
@@ -55,25 +55,27 @@ class SaeSpec(Spec):
     )
     learning_rate: float = Field(3e-4, gt=0, description="Adam's (the authors of gated SAEs)")
     warmup_steps: Annotated[int | None, AtMost(10**9, "no training is longer")] = Field(
-        None, ge=0, description="steps until the full rate  [default: 1000, at most a tenth of all]"
+        None, ge=0, description="steps until the full rate; none: 1,000, at most a tenth of all"
     )
-    final_fraction: float = Field(0.1, ge=0, le=1, description="of the rate, at the end of the cosine")
+    final_fraction: float = Field(
+        0.1, ge=0, le=1, description="share of the rate that is left at the end of the cosine"
+    )
     beta1: Beta = Field(0.9, description="Adam's")
     beta2: Beta = Field(0.999, description="Adam's")
     l1_coefficient: float | None = Field(
-        None, ge=0, description="λ, of the L1 norm of the gate path  [default: 1, or what --l0 finds]"
+        None, ge=0, description="λ, the weight of the L1 norm of the gate path; none: 1, or what --l0 finds"
     )
     l1_warmup: float = Field(0.05, ge=0, le=1, description="share of the steps in which λ rises from 0")
     l0: float | None = Field(
         None,
         gt=0,
-        description="instead of λ: latents on at a token that are wanted; short trainings look for it",
+        description="instead of λ: how many latents shall be on at a token; short trainings look for the λ",
     )
     l0_search: Annotated[tuple[float, ...], Distinct()] = Field(
-        (), description="for --l0: λ of the short trainings  [default: 0.25,0.5,1,2,4]"
+        (), description="for --l0: λ of the short trainings; none: 0.25,0.5,1,2,4"
     )
     l0_search_tokens: Annotated[int | None, AtMost(10**13, "no dataset is longer")] = Field(
-        None, ge=1, description="for --l0: tokens of each of them  [default: a quarter of --tokens]"
+        None, ge=1, description="for --l0: tokens of each of them; none: a quarter of --tokens"
     )
     normalise: bool = Field(True, description="scale what is read so that its mean norm is the root of d_model")
     centre: Annotated[bool, Added()] = Field(
@@ -82,7 +84,7 @@ class SaeSpec(Spec):
         "instead of the norm: for residuals that are mostly their mean",
     )
     dead_tokens: Annotated[int, AtMost(10**13, "no dataset is longer")] = Field(
-        10_000_000, ge=1, description="a latent is dead that did not fire in the last so many tokens"
+        10_000_000, ge=1, description="a latent is dead that has not fired for so many tokens"
     )
     boards: Annotated[int, AtMost(100, "nobody looks at more")] = Field(
         8, ge=0, description="strongest held-out positions kept of each latent"
