@@ -8,7 +8,7 @@ from alembic import context
 from sqlalchemy import Connection, text
 
 from chessreg.registry.engines import writer_engine
-from chessreg.registry.migrations import VERSION_TABLE
+from chessreg.registry.migrations import ONE_AT_A_TIME, VERSION_TABLE
 from chessreg.registry.tables import Base
 from chessreg.registry.tables.types import FiniteFloat, Json, UtcDateTime
 
@@ -49,7 +49,7 @@ def run(connection: Connection) -> None:
     try:
         with context.begin_transaction():
             if not sqlite:
-                connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('chessreg'))"))
+                connection.execute(text(ONE_AT_A_TIME))
             context.run_migrations()
             if sqlite and (broken := connection.execute(text("PRAGMA foreign_key_check")).fetchall()):
                 raise RuntimeError(f"rows of {broken[0][0]} would refer to rows of {broken[0][2]} that are not there")

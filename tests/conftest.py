@@ -195,7 +195,7 @@ def queries_with_runs(database: Database) -> list[Entry]:
 
 @pytest.fixture(scope="session")
 def empty_registry(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of a SQLite registry that holds nothing, as the revisions make it."""
+    """The file of a SQLite registry that holds nothing, as `chessreg init` makes it."""
     path = tmp_path_factory.mktemp("empty") / "registry.db"
     migrations.upgrade(path)
     return path
@@ -207,9 +207,9 @@ def migrated_once(empty_registry: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
     Tests of how registries are made have another fixture of this name, which does nothing.
     """
-    migrate, lock = migrations._migrate, threading.Lock()
+    migrate, lock = migrations._make, threading.Lock()
 
-    def copy(engine: Engine, place: Place, saved: Path | None) -> None:
+    def copy(engine: Engine, place: Place) -> None:
         with lock, engine.connect() as connection, closing(sqlite.dbapi.connect(empty_registry)) as empty:
             made: Any = connection.connection.dbapi_connection
             usual = place.path is not None and made.execute("PRAGMA journal_mode").fetchone() == ("wal",)
@@ -219,9 +219,9 @@ def migrated_once(empty_registry: Path, monkeypatch: pytest.MonkeyPatch) -> None
                 made.commit()
             else:
                 connection.close()
-                migrate(engine, place, saved)
+                migrate(engine, place)
 
-    monkeypatch.setattr(migrations, "_migrate", copy)
+    monkeypatch.setattr(migrations, "_make", copy)
 
 
 @pytest.fixture

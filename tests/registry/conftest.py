@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def migrated_once() -> None:
-    """Here the revisions make every registry."""
+    """Here every registry is made as users make it."""
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
