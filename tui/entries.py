@@ -56,7 +56,7 @@ def modes() -> dict[str, Callable[[], Screen[Any]]]:
 
 
 OLD = 100  # rounds through the young garbage, after which the old is worth a look
-LATER = ("chessreg.lab.answer", "chessreg.queries.ask")  # what screens import when they first draw
+LATER = ("chessreg.lab.answer", "chessreg.queries.ask", "tui.data.palette")  # what screens import when first used
 
 
 def warm_up() -> threading.Thread:

@@ -162,3 +162,15 @@ def test_the_locale_says_whether_there_are_figurines(locale: dict[str, str], fig
     code = "from tui.command import speaks_unicode; print(speaks_unicode())"
     told = subprocess.run([sys.executable, "-c", code], env=clean | locale, capture_output=True, text=True, check=True)
     assert told.stdout.strip() == str(figurines)
+
+
+def test_a_start_reads_no_code_that_only_boards_or_the_registry_need() -> None:
+    code = """
+import sys
+import tui.app, tui.command, tui.keys
+from tui.entries import ENTRIES
+ENTRIES[0].open()
+print(*sorted({"chess", "duckdb", "numpy", "pydantic", "sqlalchemy.orm", "torch"} & set(sys.modules)))
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == []

@@ -20,7 +20,6 @@ from textual.widgets import Label
 from textual.worker import WorkerCancelled, WorkerFailed
 
 from tui.actions import EVERYWHERE, Action, bindings, of
-from tui.data import palette
 from tui.entries import ENTRIES
 from tui.screens.base import AppScreen, TextScreen
 
@@ -134,6 +133,8 @@ class Palette(Provider):
         return cast("ChessregApp", self.app)
 
     async def startup(self) -> None:
+        from tui.data import palette
+
         try:
             queries, kinds = await self.home.database.ask("reading what can be found", palette.known)
         except Exception:  # the registry's room tells why
@@ -207,6 +208,8 @@ class Palette(Provider):
             yield Found(f"theme:{name}", f"Theme: {name}", "colours", go)
 
     async def runs(self, words: str) -> list[Found]:
+        from tui.data import palette
+
         try:
             named = await self.home.database.ask("looking for runs", lambda session: palette.runs(session, words))
         except Exception:

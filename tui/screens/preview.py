@@ -16,7 +16,6 @@ from textual.widgets import Static
 
 from tui import show
 from tui.screens.base import AppScreen
-from tui.widgets.board import SIZES, BoardPane, extent
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
@@ -46,16 +45,20 @@ class Preview(VerticalScroll, can_focus=False):
     """
 
     def compose(self) -> ComposeResult:
-        yield BoardPane()
         yield Static("")
 
-    def show(self, shown: Shown | None) -> None:
-        pane = self.query_one(BoardPane)
-        pane.display = shown is not None and shown.board is not None
+    async def show(self, shown: Shown | None) -> None:
         text = self.children[-1]
         assert isinstance(text, Static)
         text.update("" if shown is None else shown.text)
+        for pane in self.children[:-1]:
+            pane.display = shown is not None and shown.board is not None
         if shown is not None and shown.board is not None:
+            from tui.widgets.board import SIZES, BoardPane, extent  # code that a start of the app does not need
+
+            if text is self.children[0]:
+                await self.mount(BoardPane(), before=text)
+            pane = self.query_one(BoardPane)
             wide, high = int(SHARE * self.app.size.width) - 6, self.app.size.height - 8
             fitting = [size for size in SIZES if extent(size)[0] <= wide and extent(size)[1] <= high]
             size = fitting[-1] if fitting else "small"
@@ -103,7 +106,7 @@ class PreviewingScreen(AppScreen):
         row = self.previewed_table.current
         shown = None if row is None else await self.previewed(row)
         self.require_shown()
-        self.query_one(Preview).show(shown)
+        await self.query_one(Preview).show(shown)
 
 
 def fields(rows: Mapping[str, Any] | Sequence[tuple[str, Any]], title: str = "") -> Table:

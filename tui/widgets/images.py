@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from textual.color import Color
 
-from chessreg.games.boardframe import EMPTY, BoardFrame
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from matplotlib.figure import Figure
     from PIL.Image import Image
     from PIL.ImageFont import FreeTypeFont
+
+    from chessreg.games.boardframe import BoardFrame
 
 SIDE = 64  # pixels of a square
 FIGURES = dict(zip("kqrbnp", "♚♛♜♝♞♟", strict=True))
@@ -86,6 +86,8 @@ def board_image(
     """A board of 8 × SIDE pixels: each square's ground, sign and number as the text board has them, pieces, ranks and
     files at its edges, and arrows as broad as they weigh."""
     from PIL import Image, ImageDraw
+
+    from chessreg.games.boardframe import EMPTY
 
     picture = Image.new("RGB", (8 * SIDE, 8 * SIDE))
     draw = ImageDraw.Draw(picture)
