@@ -31,6 +31,10 @@ class BadInputError(ChessregError):
     exit_code = 4
 
 
+class RegistryError(ChessregError):
+    """The registry's database does not answer, or refuses to be read or written."""
+
+
 DAMAGE: tuple[type[Exception], ...] = (
     *(ArithmeticError, AssertionError, AttributeError, EOFError, LookupError),
     *(NotImplementedError, RuntimeError, TypeError, ValueError),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from chessreg.registry.database import Database
-from chessreg.registry.engines import place_of, store_path_of
+from chessreg.registry.place import place_of, store_path_of
 
 if TYPE_CHECKING:
     from chessreg.experiments.sae.gated import GatedSae

@@ -32,7 +32,7 @@ from chessreg.noise import generator
 from chessreg.queries.catalogue import Entry, entries
 from chessreg.registry import migrations, sqlite, tables
 from chessreg.registry.database import Database
-from chessreg.registry.engines import Place
+from chessreg.registry.place import Place
 from chessreg.runs.attempt import RunReport
 from chessreg.runs.kind import Kind, kind
 from chessreg.session import Session, open_session

@@ -11,7 +11,7 @@ from chessreg import doctor as health
 from chessreg.cli.root import run_command_line
 from chessreg.entities.merge import merge
 from chessreg.registry import migrations, tables
-from chessreg.registry.engines import place_of
+from chessreg.registry.place import place_of
 from chessreg.registry.tables import ArtefactState
 from chessreg.runs import transfer
 from chessreg.session import open_session

@@ -22,8 +22,7 @@ from textual.color import Color
 from textual.events import Event, Key
 from textual.filter import LineFilter
 
-from chessreg.errors import described
-from chessreg.registry.engines import RegistryError
+from chessreg.errors import RegistryError, described
 from chessreg.terminal import shows
 from tui import show
 from tui.actions import EVERYWHERE, Action, bindings, changed
@@ -172,7 +171,7 @@ class ChessregApp(App[Exception | None]):
         self.keys = dict(keys or {})
         self.set_keymap(self.keys)
         self.themes = (*THEMES, *themes)
-        self.database = DatabaseWorker(opener, answered=self.tell_slow)
+        self.database = DatabaseWorker(opener, answered=self.tell_slow, held=True)
         self.model = ModelProcess(self.database)
         self.read_only = read_only
         self.glyphs: Glyphs = glyphs or ("outline" if self.no_color else "solid")
@@ -184,6 +183,7 @@ class ChessregApp(App[Exception | None]):
         self.version: str | None = None
         self.lost = False
         self._ticks, self._sweep_at, self._keyed = 0, SWEEP, 0.0
+        self._settled, self._began = False, time.monotonic()
         self._looking = self._taking_in = False
 
     def get_line_filters(self) -> Sequence[LineFilter]:
@@ -199,6 +199,10 @@ class ChessregApp(App[Exception | None]):
         known = {theme.name for theme in self.themes}
         chosen = self.remembered.get("theme", "")
         self.theme = chosen if chosen in known else self.themes[0].name
+
+    def on_ready(self) -> None:
+        """The first picture is drawn: only now the registry's code is read, which would keep it waiting."""
+        self.database.begin()
 
     def on_mount(self) -> None:
         self.look()
@@ -231,7 +235,15 @@ class ChessregApp(App[Exception | None]):
     # -- slow, lost, changed --------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Tell what takes long; now and then look whether the registry has changed."""
+        """Tell what takes long; now and then look whether the registry has changed. What can wait begins once the first
+        screen is filled, or is not soon."""
+        if not self._settled:
+            filling = self.top_screen.filling if self.top_screen is not None else None
+            self._settled = filling is None or filling.is_finished or time.monotonic() - self._began > REST
+            if not self._settled:
+                self.tell_slow()
+                return
+            warm_up()
         if self._ticks % TAKE_IN == 0 and not self.read_only:
             self.take_in()
         self._ticks += 1
@@ -275,8 +287,6 @@ class ChessregApp(App[Exception | None]):
         finally:
             self._looking = False
         self.tell_slow()
-        if self.version is None:
-            warm_up()
         changed, self.version = version != self.version and self.version is not None, version
         if self.lost or changed:
             self.changed()
@@ -285,13 +295,17 @@ class ChessregApp(App[Exception | None]):
     @work(group="take in")
     async def take_in(self, tell: bool = False) -> None:
         """Take in results that wait, as every listing command does. What is shown follows by the look for changes."""
-        from tui.registry import take_in
+
+        def look(session: Session) -> str:
+            from tui.registry import take_in
+
+            return take_in(session)
 
         if self._taking_in:
             return
         self._taking_in = True
         try:
-            why_not = await self.database.ask("taking in results", take_in)
+            why_not = await self.database.ask("taking in results", look)
         except Exception as error:  # a registry that cannot be opened or read: the look for changes tells it
             self.log.warning(error)
             return

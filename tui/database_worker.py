@@ -57,13 +57,17 @@ class DatabaseWorker:
     """Threads with one open registry between them, which is opened by the first call.
 
     `opener` opens it; when that fails the call fails, and the next one tries again. `answered` is called on the event
-    loop after every answer, as the text about pending calls may change.
+    loop after every answer, as the text about pending calls may change. `held`: calls wait until `begin`.
     """
 
     def __init__(
-        self, opener: Callable[[], Session], threads: int = THREADS, answered: Callable[[], None] = lambda: None
+        self,
+        opener: Callable[[], Session],
+        threads: int = THREADS,
+        answered: Callable[[], None] = lambda: None,
+        held: bool = False,
     ) -> None:
-        self._opener, self._size, self._answered = opener, threads, answered
+        self._opener, self._size, self._answered, self._held = opener, threads, answered, held
         self._session: Session | None = None
         self._opening = threading.Lock()
         self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
@@ -73,10 +77,8 @@ class DatabaseWorker:
     async def ask(self, what: str, function: Callable[[Session], T]) -> T:
         """`function(session)` on one of the threads. Raises what that raises. `what` is shown when it is slow."""
         loop = asyncio.get_running_loop()
-        if len(self._threads) < self._size:
-            thread = threading.Thread(target=self._work, name=f"database-{len(self._threads)}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        if not self._held:
+            self._start_thread()
         call = Call(what, function, loop, loop.create_future())
         self._open.add(call)
         self._calls.put(call)
@@ -86,6 +88,18 @@ class DatabaseWorker:
         finally:
             self._open.discard(call)
             self._answered()
+
+    def begin(self) -> None:
+        """Go to work, at what waits already too."""
+        self._held = False
+        for _ in self._open:
+            self._start_thread()
+
+    def _start_thread(self) -> None:
+        if len(self._threads) < self._size:
+            thread = threading.Thread(target=self._work, name=f"database-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def waiting(self) -> Waiting | None:
         """The call that has been waited for longest."""

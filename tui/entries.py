@@ -1,7 +1,7 @@
 """The screens that a key leads to, one line each: keys, palette, help and the modes of the app are made from it.
 
 A screen's module is imported when it is first visited: a cold start reads one only. A thread imports the others once
-the registry is open.
+the first screen is filled.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ LATER = ("chessreg.lab.answer", "chessreg.queries.ask", "tui.data.palette")  # w
 
 
 def warm_up() -> threading.Thread:
-    """Import every screen on a thread of its own, once the registry is open: a cold start reads one only."""
+    """Import every screen on a thread of its own, once the first is filled: a cold start reads one only."""
     thread = threading.Thread(target=read, name="warm", daemon=True)
     thread.start()
     return thread

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session as SqlSession
 
+from chessreg.errors import RegistryError
 from chessreg.registry.database import Database
-from chessreg.registry.engines import RegistryError
 from chessreg.session import Session
 from store import Store
 from tui.database_worker import require_off_loop

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from chessreg.registry.database import Database
-    from chessreg.registry.engines import Place
+    from chessreg.registry.place import Place
     from chessreg.session import Session
 
 
@@ -171,7 +171,7 @@ class Home:
 
         From here on what this process writes is for its user alone, or for the group that the store is shared with.
         """
-        from chessreg.registry.engines import place_of, store_path_of
+        from chessreg.registry.place import place_of, store_path_of
         from store.files import keep_private
 
         place = place_of(self.given_registry)
@@ -195,7 +195,7 @@ class Home:
     @property
     def store_path(self) -> Path:
         """The store's folder: --store, else CHESSREG_STORE, else store/ beside the registry's file."""
-        from chessreg.registry.engines import store_path_of
+        from chessreg.registry.place import store_path_of
 
         return store_path_of(self.given_store, self.place)
 

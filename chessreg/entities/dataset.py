@@ -16,10 +16,9 @@ from sqlalchemy import select
 from chessreg.entities import register
 from chessreg.entities.base import Entity, Row, entity_rows
 from chessreg.entities.display import Column, Option, Part, Printed, Thing, Verified, annotations_of, facts
-from chessreg.errors import BadInputError, ChessregError, NotFoundError
+from chessreg.errors import BadInputError, ChessregError, NotFoundError, RegistryError
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
-from chessreg.registry.engines import RegistryError
 from chessreg.registry.read import columns as columns_of
 from chessreg.registry.tables.types import utc_now
 from chessreg.runs.inputs import Inputs

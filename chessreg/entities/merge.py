@@ -20,8 +20,8 @@ from sqlalchemy.orm import Session
 from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
 from chessreg.registry import lineage, migrations, names, tables
 from chessreg.registry.database import Database, rows_among
-from chessreg.registry.engines import place_of
 from chessreg.registry.identity import new_id
+from chessreg.registry.place import place_of
 from chessreg.registry.tables.types import admit, utc_now
 from chessreg.runs.ingest import TABLES, IngestReport, complete_run, insert_rows, matches, take_rows
 from chessreg.runs.kind import RESULT_TABLES

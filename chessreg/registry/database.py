@@ -16,17 +16,10 @@ from weakref import WeakMethod, WeakValueDictionary
 from sqlalchemy import Engine, Select, func, select, update
 from sqlalchemy.orm import Session
 
+from chessreg.errors import RegistryError
 from chessreg.registry import migrations
-from chessreg.registry.engines import (
-    AwayError,
-    Place,
-    RegistryError,
-    explained,
-    place_of,
-    reader_engine,
-    require_sqlite,
-    writer_engine,
-)
+from chessreg.registry.engines import AwayError, explained, reader_engine, require_sqlite, writer_engine
+from chessreg.registry.place import Place, place_of
 from chessreg.registry.provenance import mask
 from chessreg.registry.sqlite import Copies
 from chessreg.registry.tables import RegistryState

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from chessreg.registry.engines import RegistryError
+from chessreg.errors import RegistryError
 from chessreg.registry.machine import boot_id, pid_start, this_process
 
 

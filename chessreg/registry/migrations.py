@@ -24,18 +24,10 @@ from sqlalchemy import Column, Engine, MetaData, PrimaryKeyConstraint, String, T
 from sqlalchemy.engine import make_url
 from sqlalchemy.schema import CreateTable
 
-from chessreg.errors import ChessregError, NotFoundError
+from chessreg.errors import ChessregError, NotFoundError, RegistryError
 from chessreg.registry import sqlite
-from chessreg.registry.engines import (
-    Place,
-    RegistryError,
-    SchemaError,
-    explained,
-    place_of,
-    reader_engine,
-    require_sqlite,
-    writer_engine,
-)
+from chessreg.registry.engines import SchemaError, explained, reader_engine, require_sqlite, writer_engine
+from chessreg.registry.place import Place, place_of
 from chessreg.registry.provenance import mask
 from store.files import make_file, make_folder
 

@@ -26,10 +26,10 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.orm import Session
 
-from chessreg.errors import DAMAGE, ChessregError, first_line
+from chessreg.errors import DAMAGE, ChessregError, RegistryError, first_line
 from chessreg.registry import tables
 from chessreg.registry.database import Database
-from chessreg.registry.engines import RegistryError, SchemaError
+from chessreg.registry.engines import SchemaError
 from chessreg.registry.identity import new_id
 from chessreg.registry.run_state import complete_units, done_of
 from chessreg.registry.tables.types import UtcDateTime, admit, utc_now, without_nul

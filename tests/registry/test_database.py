@@ -12,10 +12,9 @@ import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.exc import IntegrityError
 
-from chessreg.errors import BadInputError
+from chessreg.errors import BadInputError, RegistryError
 from chessreg.registry import tables
 from chessreg.registry.database import Database
-from chessreg.registry.engines import RegistryError
 from chessreg.registry.identity import find_by_suffix, new_id
 
 

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, text
 
-from chessreg.errors import BadInputError, ChessregError, NotFoundError
+from chessreg.errors import BadInputError, ChessregError, NotFoundError, RegistryError
 from chessreg.registry import migrations, names, tables
 from chessreg.registry.database import Database
-from chessreg.registry.engines import RegistryError, explain, explained, place_of
+from chessreg.registry.engines import explain, explained
 from chessreg.registry.identity import new_id
+from chessreg.registry.place import place_of
 from chessreg.registry.provenance import mask
 from chessreg.registry.sqlite import dbapi as sqlite3
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
+from chessreg.errors import RegistryError
 from chessreg.registry import tables
 from chessreg.registry.database import Database
-from chessreg.registry.engines import RegistryError
 from chessreg.registry.lease import Lease
 from chessreg.registry.machine import boot_id, pid_start
 from chessreg.registry.sqlite import dbapi as sqlite3
@@ -158,7 +158,7 @@ def test_four_processes_that_want_it_at_once_never_hold_it_together(
     script = """
 import sys, time
 from pathlib import Path
-from chessreg.registry.engines import RegistryError
+from chessreg.errors import RegistryError
 from chessreg.registry.lease import Lease
 path = Path(sys.argv[1])
 inside = path.with_name("inside")

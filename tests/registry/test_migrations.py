@@ -18,7 +18,8 @@ from sqlalchemy import create_engine, func, inspect, select, text
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.registry import migrations, tables
 from chessreg.registry.database import Database
-from chessreg.registry.engines import SchemaError, place_of
+from chessreg.registry.engines import SchemaError
+from chessreg.registry.place import place_of
 from chessreg.registry.sqlite import dbapi as sqlite3
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "registry"

@@ -64,7 +64,7 @@ def test_how_settings_and_key_order_do_not_change_the_run(session, toy, run_toy)
 
 
 def test_what_needs_all_units_waits_until_the_registry_has_them(session, monkeypatch):
-    from chessreg.registry.engines import RegistryError
+    from chessreg.errors import RegistryError
     from chessreg.runs import attempt
     from chessreg.runs.kind import kind
 

@@ -187,7 +187,7 @@ def test_a_stopped_supervisor_leaves_its_jobs_in_the_queue(desk):
 
 
 def test_a_registry_that_does_not_answer_stops_no_worker_and_loses_nothing(desk, monkeypatch):
-    from chessreg.registry.engines import RegistryError
+    from chessreg.errors import RegistryError
     from chessreg.scheduling import supervisor
 
     desk.launch(desk.order(count=4))

@@ -321,7 +321,7 @@ async def test_a_registry_that_is_not_there_ends_the_app_with_the_reason(tmp_pat
 
 
 async def test_a_lost_database_is_a_banner_and_comes_back(drive, monkeypatch: pytest.MonkeyPatch) -> None:
-    from chessreg.registry.engines import RegistryError
+    from chessreg.errors import RegistryError
     from tui.registry import OffLoopDatabase
 
     async with drive() as driver:

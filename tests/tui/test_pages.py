@@ -16,9 +16,10 @@ from chessreg.registry import names, tables
 from chessreg.registry.identity import digest_of, uuid_of
 from chessreg.registry.tables.types import utc_now
 from chessreg.session import Session, open_session
-from tui.data.pages import PAGE, JoinedPages, Listed, reach, stretches
+from tui.data.pages import PAGE, JoinedPages, Listed, reach
 from tui.data.result_rows import find_row, results
 from tui.data.run_rows import runs
+from tui.data.sql_pages import stretches
 
 from ..postgres import postgres as postgres
 

@@ -15,8 +15,9 @@ from chessreg.errors import NotFoundError
 from chessreg.registry import measures, read, run_filter, tables
 from chessreg.registry.tables import Cause, Job, JobState
 from chessreg.scheduling import status
-from tui.data.pages import ChosenPages, Pages, Row
+from tui.data.pages import Pages, Row
 from tui.data.run_rows import overview
+from tui.data.sql_pages import ChosenPages
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession

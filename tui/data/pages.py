@@ -1,23 +1,15 @@
-"""Long lists in pages: a table that is scrolled holds a few pages of rows, never all; those of the
-database are found by key."""
+"""Long lists in pages: a table that is scrolled holds a few pages of rows, never all."""
 
 from __future__ import annotations
 
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
-from uuid import UUID
-
-from sqlalchemy import ColumnElement, Select, String, func, literal, select, tuple_
+from typing import Any, Protocol
 
 from chessreg.errors import BadInputError
 from tui.data import table_filter
 from tui.data.table_filter import View
-
-if TYPE_CHECKING:
-    from chessreg.session import Session
-
 
 PAGE = 200
 Row = Mapping[str, Any]
@@ -52,162 +44,6 @@ class Listed:
 def by_words_above(view: View) -> Pages:
     """In place of `narrowed`, of a list that has words of its own."""
     raise BadInputError("this list is narrowed by the words above it")
-
-
-class KeysetPages:
-    """The rows of one table, in the order of a unique key, newest or lowest first.
-
-    A page is found by the key it begins with. Keys of pages that were read are remembered; another page is reached
-    from the nearest of them, from either end: the first and the last page of a million rows cost the same.
-    """
-
-    narrowed = staticmethod(by_words_above)
-
-    def __init__(
-        self,
-        session: Session,
-        table: Any,
-        key: Sequence[Any],
-        *,
-        where: Sequence[ColumnElement[bool]] = (),
-        descending: bool = False,
-        rows: Callable[[Any, list[Any]], Sequence[Row]],
-        count: int | None = None,
-    ) -> None:
-        self._database, self._table, self._key = session.database, table, tuple(key)
-        self._where, self._descending, self._rows = tuple(where), descending, rows
-        self._starts: dict[int, tuple[Any, ...]] = {}
-        if count is None:
-            with self._database.read() as sql:
-                count = sql.scalar(select(func.count()).select_from(table).where(*self._where)) or 0
-        self.count = count
-
-    def page(self, number: int) -> Sequence[Row]:
-        wanted = min(PAGE, self.count - number * PAGE)
-        if number < 0 or wanted <= 0:
-            return []
-        with self._database.read() as sql:
-            records = list(sql.scalars(self._statement(number, wanted)))
-            if self._from_end(number):
-                records.reverse()
-            if records:
-                self._starts[number] = tuple(getattr(records[0], column.key) for column in self._key)
-            return self._rows(sql, records)
-
-    def _from_end(self, number: int) -> bool:
-        begin = self._nearest(number)
-        return number - begin > (self.count // PAGE) - number
-
-    def _nearest(self, number: int) -> int:
-        return max((known for known in list(self._starts) if known <= number), default=0)
-
-    def _statement(self, number: int, wanted: int) -> Select[Any]:
-        statement = select(self._table).where(*self._where)
-        begin = self._nearest(number)
-        if self._from_end(number):
-            skipped = max(0, self.count - number * PAGE - wanted)
-            return statement.order_by(*self._order(not self._descending)).limit(wanted).offset(skipped)
-        if start := self._starts.get(begin):
-            whole, first = tuple_(*self._key), tuple_(*self._bound(start))
-            statement = statement.where(whole <= first if self._descending else whole >= first)
-        ordered = statement.order_by(*self._order(self._descending))
-        return ordered.limit(wanted).offset((number - begin) * PAGE)
-
-    def _bound(self, start: tuple[Any, ...]) -> list[Any]:
-        return [literal(value, column.type) for value, column in zip(start, self._key, strict=True)]
-
-    def _order(self, descending: bool) -> list[Any]:
-        return [column.desc() if descending else column.asc() for column in self._key]
-
-
-def stretches(
-    session: Session,
-    table: Any,
-    key: Sequence[Any],
-    *,
-    where: Sequence[ColumnElement[bool]] = (),
-    fits: Sequence[ColumnElement[bool]] = (),
-    rows: Callable[[Any, list[Any]], Sequence[Row]],
-    descending: bool = False,
-    cut: Sequence[Any] = (),
-) -> Iterator[KeysetPages | None]:
-    """The rows of one table that fit, in the order of a unique key, for JoinedPages. The first source looks at a
-    sixteenth of STRETCH rows, which is enough where many fit, later ones at up to eight times STRETCH, as a condition
-    may cost something each time that it is computed; there is a pause for every STRETCH rows. They are cut by `cut`:
-    the key, or the columns that it begins with."""
-    cut, size, looked = tuple(cut or key), max(1, JoinedPages.STRETCH // 16), 0
-    order = [column.desc() if descending else column.asc() for column in cut]
-    whole, begin = tuple_(*cut), list[ColumnElement[bool]]()
-    while True:
-        with session.database.read() as sql:
-            last_one = select(*cut).where(*where, *begin).order_by(*order).limit(1).offset(size - 1)
-            last, its = sql.execute(last_one).first(), [*where, *begin]
-            if last is not None:
-                bound = tuple_(*(literal(value, column.type) for value, column in zip(last, cut, strict=True)))
-                its.append(whole >= bound if descending else whole <= bound)
-                begin = [whole < bound if descending else whole > bound]
-            count = sql.scalar(select(func.count()).select_from(table).where(*its, *fits)) or 0
-        yield KeysetPages(session, table, key, where=[*its, *fits], descending=descending, rows=rows, count=count)
-        if last is None:
-            return
-        pauses, looked = divmod(looked + size, JoinedPages.STRETCH)
-        yield from [None] * pauses
-        size = min(2 * size, 8 * JoinedPages.STRETCH)
-
-
-class SortedPages:
-    """The rows of one table by the value of a field, then by the time of their attempt, then by the key, which may
-    begin with a hash; what has no value comes last.
-
-    A page is reached from the nearer end: SQL keeps only as many rows as it skips.
-    """
-
-    def __init__(
-        self,
-        session: Session,
-        table: Any,
-        key: Sequence[Any],
-        where: Sequence[ColumnElement[bool]],
-        field: Callable[[str], Any],
-        view: View,
-        rows: Callable[[Any, list[Any]], Sequence[Row]],
-        narrow: Callable[[View], Pages],
-    ) -> None:
-        """`field(name)` is what a filter and an order call so, in SQL; None where there is no such column."""
-        value = field(view.sort)
-        if isinstance(value, table_filter.Worked):
-            value = value.value
-        if value is None:
-            raise BadInputError(f"rows are not sorted by {view.sort.replace('_', ' ')}", "> takes the next column")
-        self._session, self._table, self._where, self.narrowed = session, table, tuple(where), narrow
-        attempt = getattr(table, "attempt_id", None)  # a UUID of version 7: by time
-        self._ties = tuple(key) if attempt is None else (attempt, *key)
-        if isinstance(value.type, String):  # as people look for it, not by capitals first
-            value = func.lower(value)
-        self._view, self._rows, self._value = view, rows, value
-        with session.database.read() as sql:
-            self.count = sql.scalar(select(func.count()).select_from(table).where(*self._where)) or 0
-
-    def page(self, number: int) -> Sequence[Row]:
-        wanted = min(PAGE, self.count - number * PAGE)
-        if number < 0 or wanted <= 0:
-            return []
-        before, after = number * PAGE, self.count - number * PAGE - wanted
-        turned = after < before
-        value = self._value
-        falls = self._view.descending is not turned
-        last = value.is_(None)
-        order = [
-            last.desc() if turned else last.asc(),
-            value.desc() if falls else value.asc(),
-            *(column.desc() if turned else column.asc() for column in self._ties),
-        ]
-        query = select(self._table).where(*self._where).order_by(*order).limit(wanted).offset(min(before, after))
-        with self._session.database.read() as sql:
-            records = list(sql.scalars(query))
-            if turned:
-                records.reverse()
-            return self._rows(sql, records)
 
 
 class JoinedPages:
@@ -276,26 +112,3 @@ def reach(pages: Pages, place: int) -> None:
     """Count on until there is a row at this place, if there is one."""
     while isinstance(pages, JoinedPages) and pages.count <= place and pages.more():
         pass
-
-
-class ChosenPages:
-    """The rows of these ids, in this order: what a search has found, which no key leads to."""
-
-    def __init__(
-        self, session: Session, table: Any, ids: Sequence[str], rows: Callable[[Any, list[Any]], Sequence[Row]]
-    ) -> None:
-        self._database, self._table, self._ids, self._rows = session.database, table, ids, rows
-        self.count = len(ids)
-
-    def narrowed(self, view: View) -> Listed:
-        """Their states are worked out row by row, so every row is read: for some thousands."""
-        rows = [row for number in range(-(-self.count // PAGE)) for row in self.page(number)]
-        return Listed(table_filter.narrowed(rows, view))
-
-    def page(self, number: int) -> Sequence[Row]:
-        wanted = [UUID(hex=id) for id in self._ids[number * PAGE : (number + 1) * PAGE]] if number >= 0 else []
-        with self._database.read() as sql:
-            records = {
-                record.id: record for record in sql.scalars(select(self._table).where(self._table.id.in_(wanted)))
-            }
-            return self._rows(sql, [records[id] for id in wanted if id in records])

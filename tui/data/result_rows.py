@@ -29,7 +29,8 @@ from chessreg.registry.database import rows_among
 from chessreg.registry.measures import game_points
 from tui import show
 from tui.columns import Column, numeric
-from tui.data.pages import PAGE, JoinedPages, KeysetPages, Pages, Row, SortedPages, stretches
+from tui.data.pages import PAGE, JoinedPages, Pages, Row
+from tui.data.sql_pages import KeysetPages, SortedPages, stretches
 from tui.data.table_filter import Term, View, Worked, condition, conditions, holds, json_field, mask, order_of, terms
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from sqlalchemy import func, select
 from chessreg.registry import identity, lineage, measures, names, read, run_filter, tables
 from tui import show
 from tui.columns import Column
-from tui.data.pages import ChosenPages, JoinedPages, KeysetPages, Pages, Row, by_words_above, stretches
+from tui.data.pages import JoinedPages, Pages, Row, by_words_above
+from tui.data.sql_pages import ChosenPages, KeysetPages, stretches
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession

@@ -18,8 +18,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 from textual.worker import Worker
 
-from chessreg.errors import described
-from chessreg.registry.engines import RegistryError
+from chessreg.errors import RegistryError, described
 from tui import show
 from tui.actions import EVERYWHERE, FILTER, TABLE, Action, bindings, of
 from tui.columns import numeric

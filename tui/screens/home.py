@@ -23,6 +23,7 @@ from tui.widgets.table import PageTable
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from chessreg.session import Session
     from tui.data.job_rows import AtHome, Curve
 
 MACHINES, MACHINES_HIGH = 3, 8  # that are shown, in a low and in a high terminal
@@ -109,10 +110,14 @@ class HomeScreen(JobActionsScreen):
         yield PageTable(ENDED, id="ended", empty="nothing has ended since: 4 shows all runs, 2 all jobs")
 
     async def fill(self) -> None:
-        from tui.data.job_rows import at_home
-
         since = self.app.since
-        state = await self.ask("reading what goes on", lambda session: at_home(session, since))
+
+        def look(session: Session) -> AtHome:
+            from tui.data.job_rows import at_home  # on the worker's thread: at a start this is half a second of code
+
+            return at_home(session, since)
+
+        state = await self.ask("reading what goes on", look)
         if state is None:
             return
         self.at_home = state

@@ -91,8 +91,8 @@ class Home(StoreActor):
         import zstandard
 
         from chessreg.registry.database import Database
-        from chessreg.registry.engines import place_of
         from chessreg.registry.migrations import backup
+        from chessreg.registry.place import place_of
         from store import Store
         from store.files import staging_path
 
