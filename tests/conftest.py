@@ -203,7 +203,7 @@ def empty_registry(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def migrated_once(empty_registry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever makes a SQLite registry gets a copy of that one, with an id of its own, in a tenth of the time.
+    """Whoever makes a SQLite registry gets a copy of that one, with an id of its own, which is faster.
 
     Tests of how registries are made have another fixture of this name, which does nothing.
     """

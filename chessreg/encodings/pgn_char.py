@@ -31,6 +31,7 @@ from chessreg.encodings.base import (
 )
 from chessreg.errors import BadInputError
 from chessreg.games.movetext import numbered
+from chessreg.games.san import of_legal_moves
 from chessreg.named import Registry
 
 if TYPE_CHECKING:
@@ -135,7 +136,9 @@ class PgnChar:
         return tuple(self.encode(numbered(sans) + (" " if sans else "") + number).tolist())
 
     def answers(self, board: chess.Board) -> dict[chess.Move, tuple[int, ...]]:
-        return {move: self.answer(board, move) for move in board.legal_moves}
+        texts = of_legal_moves(board)
+        tokens = self.texts([f"{text} " for text in texts.values()])
+        return {move: tuple(tokens.item(number).tolist()) for number, move in enumerate(texts)}
 
     def answer(self, board: chess.Board, move: chess.Move) -> tuple[int, ...]:
         """Canonical SAN and its space."""

@@ -39,6 +39,7 @@ from chessreg.encodings.fen77 import LENGTH, Fen77, forms_of_uci
 from chessreg.encodings.pgn_char import forms_of_san, spellings
 from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
 from chessreg.games.moves import replay
+from chessreg.games.san import of_legal_moves
 from chessreg.named import Registry
 
 if TYPE_CHECKING:
@@ -351,7 +352,7 @@ class PromptEncoding:
         ids = self.boards([board]).ids.tolist()
         read = self._words.decode(ids[self._words.bos is not None :])
         position = "".join(self._shown(self._fen.boards([board]).ids))
-        moves = ", ".join(self._text(board, move) for move in board.legal_moves)
+        moves = ", ".join(self._texts(board).values())
         moves += ", " * self.settings.last_separator
         text = self.settings.text.replace("{FEN}", position).replace("{LM}", moves).removesuffix("{BM}")
         if read != text:
@@ -388,8 +389,8 @@ class PromptEncoding:
     def _legal_moves(self, board: chess.Board) -> list[int]:
         """The list of legal moves, in python-chess's order."""
         ids: list[int] = []
-        for number, move in enumerate(board.legal_moves):
-            ids += [*(self._separator if number else ()), *self._written(board, move)]
+        for number, text in enumerate(self._texts(board).values()):
+            ids += [*(self._separator if number else ()), *self._written(text)]
         return ids + self._separator * (self.settings.last_separator and bool(ids))
 
     def _tokens(self, position: np.ndarray, board: chess.Board | None) -> np.ndarray:
@@ -482,18 +483,22 @@ class PromptEncoding:
 
     # -- moves ----------------------------------------------------------------------------------------------------
 
-    def _text(self, board: chess.Board, move: chess.Move) -> str:
-        return move.uci() if self.settings.notation == "uci" else board.san(move)
+    def _texts(self, board: chess.Board) -> dict[chess.Move, str]:
+        """Every legal move as it is written, in python-chess's order."""
+        if self.settings.notation == "uci":
+            return {move: move.uci() for move in board.legal_moves}
+        return of_legal_moves(board)
 
-    def _written(self, board: chess.Board, move: chess.Move) -> tuple[int, ...]:
-        return tuple(self._characters[character] for character in self._text(board, move))
+    def _written(self, text: str) -> tuple[int, ...]:
+        return tuple(self._characters[character] for character in text)
 
     def answers(self, board: chess.Board) -> dict[chess.Move, tuple[int, ...]]:
-        return {move: self.answer(board, move) for move in board.legal_moves}
+        return {move: (*self._written(text), self._words.end) for move, text in self._texts(board).items()}
 
     def answer(self, board: chess.Board, move: chess.Move) -> tuple[int, ...]:
         """The characters of the move, and the token that ends the text."""
-        return (*self._written(board, move), self._words.end)
+        text = move.uci() if self.settings.notation == "uci" else board.san(move)
+        return (*self._written(text), self._words.end)
 
     def origin_of(self, number: int) -> int | None:
         return None

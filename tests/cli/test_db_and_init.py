@@ -17,7 +17,7 @@ from store import Store
 
 @pytest.fixture
 def migrated_once() -> None:
-    """Here the revisions make every registry."""
+    """Here every registry is made as users make it."""
 
 
 @pytest.fixture
