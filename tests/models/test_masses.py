@@ -142,6 +142,7 @@ def test_the_legal_share_of_samples_is_the_exact_mass(pgn: Encoding) -> None:
     assert max(standard_errors(bundled(), pgn, 3)) < 3
 
 
+@pytest.mark.slow
 def test_first_tries_in_play_are_legal_as_often_as_the_exact_mass_says(pgn: Encoding) -> None:
     """Thirty first tries of policy `retry` on each of twenty positions of the bundled model."""
     tries, model = 30, bundled()

@@ -270,7 +270,9 @@ def app_on() -> Callable[..., ChessregApp]:
     return make_app
 
 
-@pytest.fixture(params=[(80, 24), (200, 60)], ids=["80x24", "200x60"])
+@pytest.fixture(
+    params=[pytest.param((80, 24), id="80x24"), pytest.param((200, 60), id="200x60", marks=pytest.mark.slow)]
+)
 def picture(request: pytest.FixtureRequest, subject: Path, snap_compare: Any) -> Any:
     """`picture(steps, *words)`: do the steps, find the words on the screen, compare the picture. Of the registry that a
     file of tests has as its `subject`, or of another folder."""

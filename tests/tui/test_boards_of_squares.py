@@ -195,7 +195,7 @@ async def test_a_board_is_changed_by_keys_and_the_command_stores_that_edit(
         assert (lab.condition, lab.ahead) == ("edit", ())
 
 
-@pytest.mark.parametrize("size", ["80x24", "200x60"])
+@pytest.mark.parametrize("size", ["80x24", pytest.param("200x60", marks=pytest.mark.slow)])
 def test_the_boards_of_a_case(squares: Path, app_on: Any, snap_compare: Any, monkeypatch: Any, size: str) -> None:
     """Numbers are given: those of a model differ in their last digits from one CPU to another."""
     case = case_of(squares, "edit")
@@ -221,7 +221,7 @@ def test_the_boards_of_a_case(squares: Path, app_on: Any, snap_compare: Any, mon
     assert snap_compare(app_on(squares, start="runs"), terminal_size=(wide, high), run_before=steps)
 
 
-@pytest.mark.parametrize("size", ["80x24", "200x60"])
+@pytest.mark.parametrize("size", ["80x24", pytest.param("200x60", marks=pytest.mark.slow)])
 def test_the_lab_while_a_board_is_changed(
     squares: Path, app_on: Any, snap_compare: Any, monkeypatch: Any, size: str
 ) -> None:

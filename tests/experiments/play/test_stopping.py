@@ -66,6 +66,7 @@ def test_all_games_lost_by_both_arms_end_undecided_with_the_last_game(session, p
     assert row["stopped"] == "sprt:-0.05,0.05 undecided after 30 pairs"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stockfish")
 def test_which_games_count_is_the_same_however_they_are_played(session, play, tmp_path, checkpoint_folder, monkeypatch):
     """One at a time, ten at once, done again, and interrupted after every seventh game."""
