@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
@@ -247,6 +248,7 @@ class ChessregApp(App[Exception | None]):
         if self._ticks % TAKE_IN == 0 and not self.read_only:
             self.take_in()
         self._ticks += 1
+        self.tell_held()
         if self._ticks >= self._sweep_at and time.monotonic() - self._keyed > REST:
             self._sweep_at = self._ticks + SWEEP
             sweep()
@@ -388,10 +390,16 @@ class ChessregApp(App[Exception | None]):
             self.tell_held()
 
     def tell_held(self) -> None:
-        """Say on top how many changes are held."""
+        """Say on top how many changes are held, else which command is at work."""
         if self.top_screen is not None:
             for bar in self.top_screen.query(TopBar):
-                bar.held = len(self.writes.held)
+                bar.held, bar.at_work = len(self.writes.held), self.at_work
+
+    @property
+    def at_work(self) -> str:
+        """The command that was begun here and has not ended, by its name."""
+        names = [" ".join(takewhile(str.isalpha, shlex.split(line)[1:])) for line in self.model.commands]
+        return names[0] if len(names) == 1 else f"{len(names)} commands" if names else ""
 
     def notify(self, message: str, *, title: str = "", severity: Any = "information", **more: Any) -> None:
         """As textual does; and it can be read again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from chessreg.experiments.sae import SaeSpec
 from chessreg.session import open_session
 from tui import show
 from tui.data.launch_form import candidates
+from tui.model_process import ModelProcess
 from tui.screens.boards import BoardScreen
 from tui.screens.lineage import LineageScreen
 from tui.screens.things import DataScreen, ThingScreen
@@ -190,8 +192,23 @@ async def test_games_are_added_from_a_file_and_split(drive, world: Path, tmp_pat
     assert ran[1] == ["dataset", "split", "games", "--parts", "fit=0.8,test=0.2"]
 
 
-async def test_a_command_tells_what_it_said_last_and_what_went_wrong(drive, tmp_path: Path) -> None:
+async def test_a_command_tells_that_it_is_at_work_what_it_said_last_and_what_went_wrong(
+    drive, tmp_path: Path, monkeypatch: Any
+) -> None:
+    real, gate = ModelProcess.environment, asyncio.Event()
+
+    async def held(self: ModelProcess) -> Any:
+        await gate.wait()
+        return await real(self)
+
+    monkeypatch.setattr(ModelProcess, "environment", held)
     async with drive(tmp_path, start="data", size=(120, 30)) as driver:
+        driver.app.run_command(["dataset", "add", str(tmp_path / "none.pgn"), "--name", "x"], done="added")
+        async with asyncio.timeout(300):
+            while "at work: dataset add" not in driver.lines[0]:
+                await asyncio.sleep(0.05)
+        gate.set()
+        await driver.once(lambda: "at work" not in driver.lines[0], "its end")
         driver.app.run_command(["dataset", "add", str(tmp_path / "none.pgn"), "--name", "x"], done="added")
         await driver.settle()
         assert "none.pgn" in driver.notices.splitlines()[-1]

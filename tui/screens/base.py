@@ -116,7 +116,7 @@ class AppScreen(Screen[None]):
             bar.room = self.app.current_mode
             bar.crumbs = ("chessreg", *(screen.crumb for screen in stack))
             bar.registry = self.app.place_shown
-            bar.held = len(self.app.writes.held)
+            bar.held, bar.at_work = len(self.app.writes.held), self.app.at_work
 
     def keyed_actions(self) -> list[Action]:
         """The actions, with the user's own keys."""

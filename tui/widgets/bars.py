@@ -47,6 +47,7 @@ class TopBar(Widget):
     room: reactive[str] = reactive("")
     registry: reactive[str] = reactive("")
     held: reactive[int] = reactive(0)  # changes that could not be written yet
+    at_work: reactive[str] = reactive("")  # commands that were begun here
 
     class Chosen(Message):
         """A room, or the breadcrumb at a depth; without both: what is held."""
@@ -66,7 +67,8 @@ class TopBar(Widget):
 
     def pieces(self) -> list[Piece]:
         """What stands in the line, from left to right, in exactly its width."""
-        held = f"! {self.held} not written: ^n " if self.held else ""
+        busy = f"at work: {self.at_work} " if self.at_work else ""
+        held = f"! {self.held} not written: ^n " if self.held else busy
         space = max(0, self.size.width - cell_len(held))
         before = [
             piece
@@ -91,7 +93,7 @@ class TopBar(Widget):
         if room < 0:
             left[-1] = Piece(fitted(here, max(0, cell_len(here) + room)), "here")
         gap = Piece(" " * max(0, room), "crumb")
-        return [*left, gap, *right, *([Piece(held, "held", self.Chosen())] if held else [])]
+        return [*left, gap, *right, *([Piece(held, "held" if self.held else "here", self.Chosen())] if held else [])]
 
     def render_line(self, y: int) -> Strip:
         style = self.get_component_rich_style
