@@ -174,12 +174,14 @@ def test_a_tokenizer_of_squares_that_does_not_fit_is_refused_in_one_line(
     short = with_tokenizer(square_folders[72], tmp_path / "short", list(davis.vocabulary)[:-1], "vocab.json")
     other = with_tokenizer(square_folders[72], tmp_path / "other", list(davis.vocabulary), "tokenizer.json")
     broken = with_tokenizer(square_folders[72], tmp_path / "broken", [], "vocab.json")
+    words = with_tokenizer(square_folders[72], tmp_path / "words", [f"w{n}" for n in range(72)], "vocab.json")
     (broken / "vocab.json").write_text("{")
     for folder, encoding, message in (
         (wrong, None, "id 4 is 'b1', in uci-square-72 it is 'a1'"),
         (short, None, "it has 71 tokens, uci-square-72 has 72"),
         (other, "uci-square-77", "tokenizer.json is uci-square-72, not uci-square-77"),
         (broken, None, "is no tokenizer's vocabulary"),
+        (words, "uci-square-72", "words/vocab.json is not uci-square-72: it has no tokens of squares"),
         (square_folders[72], None, "vocabulary of 72, encoding pgn-char-32 has 32 .--encoding uci-square-72"),
     ):
         with pytest.raises(BadInputError, match=message) as caught:

@@ -123,7 +123,7 @@ def encoding_to_read(path: Path, encoding: str | Encoding | None) -> tuple[Encod
     if isinstance(encoding, str):
         encoding = encoding_named(encoding, path)
     if encoding is None or isinstance(encoding, UciSquare):
-        beside = encoding_of(path) if path.is_dir() else None
+        beside = encoding_of(path, encoding) if path.is_dir() else None
         if beside is not None:
             own, tokenizer = beside
             if encoding is not None and encoding.name != own.name:

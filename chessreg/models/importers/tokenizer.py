@@ -78,13 +78,21 @@ def tokens_of(path: Path) -> dict[int, str]:
     return {int(number): str(text) for text, number in entries} | {int(a["id"]): str(a["content"]) for a in added}
 
 
-def encoding_of(folder: Path) -> tuple[UciSquare, FolderTokenizer] | None:
+def encoding_of(folder: Path, given: UciSquare | None = None) -> tuple[UciSquare, FolderTokenizer] | None:
     """The encoding that the folder's tokenizer is; None without a tokenizer of squares.
 
-    Raises BadInputError for one of squares that is no encoding's, with what differs from the nearest.
+    Raises BadInputError for one of squares that is no encoding's, with what differs from the nearest, and for one of
+    other words where an encoding of squares of its size is `given`.
     """
     tokenizer = read_tokenizer(folder)
-    if tokenizer is None or not tokenizer.has_squares:
+    if tokenizer is None:
+        return None
+    if not tokenizer.has_squares:
+        if given is not None and len(tokenizer.tokens) == given.size:
+            raise BadInputError(
+                f"{folder.name}/{tokenizer.file} is not {given.name}: it has no tokens of squares",
+                "take the file away if the model is not read with it",
+            )
         return None
     known = [one for one in map(encoding, names()) if isinstance(one, UciSquare)]
     for one in known:
