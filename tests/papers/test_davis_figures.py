@@ -24,6 +24,7 @@ TEXT = re.sub(r"\s+", " ", DAVIS)
 PRINTED = {cells[0]: cells[1:] for cells in CELLS.findall(DAVIS)}
 BLOCKS = range(8)
 COUNTED = ("game", "n", "correct")
+NORMALISED = "d7e8fb normalised"  # the first control, its probe fitted to activations that are scaled
 Value = tuple[float, float, float]
 
 
@@ -189,15 +190,19 @@ def beyond_a_control(phase: str) -> Value:
 
 
 def read_by(phase: str, fitted: str) -> tuple[np.ndarray, np.ndarray]:
-    """Of probes of the final LayerNorm fitted on "all" or "4,000" games, the model's and those of three random-init
-    controls: a hundred times the squares that each reads right [4, games], and the squares [games]."""
+    """Of probes of the final LayerNorm fitted on "all" or "4,000" games, or of the "embeddings" on all, the model's and
+    those of three random-init controls: a hundred times the squares that each reads right [4, games], and the squares
+    [games]."""
     if fitted == "all":
         rows, others = table("controls"), table("more_controls")
         there = (rows["phase"] == phase) & rows["best"]
         each = [{name: rows[name][there & (rows["untrained"] == twin)] for name in COUNTED} for twin in (False, True)]
         names = sorted(set(others["control"].tolist()))
     else:
-        each, others, names = [], table("three_controls"), list(range(4))
+        each, others = [], table("three_controls" if fitted == "4,000" else fitted)
+        names = sorted(
+            set(others["control"].tolist()) - {NORMALISED}, key=lambda name: (name not in (0, "model"), name)
+        )
     for name in names:
         own = (others["phase"] == phase) & (others["control"] == name)
         each.append({column: others[column][own] for column in COUNTED})
@@ -220,6 +225,14 @@ def beyond_three_controls(phase: str, fitted: str) -> Value:
     low, high = np.quantile(shares[:, 0] - (drawn * shares[:, 1:]).sum(1), [0.025, 0.975])
     mean = right.sum(1) / squares.sum()
     return float(mean[0] - mean[1:].mean()), float(low), float(high)
+
+
+def beyond_the_most_frequent(phase: str) -> Value:
+    """Points of accuracy that joint probes of the model's embeddings have beyond always naming the piece that is most
+    frequent on the square."""
+    rows = table("embeddings")
+    own = (rows["phase"] == phase) & (rows["control"] == "model")
+    return ratio(100.0 * (rows["correct"][own] - rows["majority"][own]), rows["n"][own])
 
 
 def share_of_the_residual() -> Value:
@@ -334,6 +347,16 @@ QUANTITIES: dict[str, tuple[Any, float | None, float | None]] = {
     **{
         f"joint probe minus three random-init controls, final LayerNorm, of 4,000 games, {phase}": (
             lambda phase=phase: beyond_three_controls(phase, "4,000"), None, None)
+        for phase in PHASES
+    },
+    **{
+        f"joint probe minus three random-init controls, embeddings, {phase}": (
+            lambda phase=phase: beyond_three_controls(phase, "embeddings"), None, None)
+        for phase in PHASES
+    },
+    **{
+        f"joint probe minus the most frequent piece of each square, embeddings, {phase}": (
+            lambda phase=phase: beyond_the_most_frequent(phase), None, None)
         for phase in PHASES
     },
     **{
@@ -457,6 +480,24 @@ def test_the_board_is_read_worse_where_an_origin_was_read_than_one_square_can_ex
     controls = [share for shares in read for share in shares[1:]]
     assert f"off the controls {min(controls):.1f} % to {max(controls):.1f} %" in TEXT
     assert f"worth {100 / 64:.1f} points at most" in TEXT
+
+
+def test_first_controls_read_less_than_the_most_frequent_piece() -> None:
+    embeddings, blocks = table("embeddings"), table("controls")
+    most = [100 * embeddings["majority"][there].sum() / embeddings["n"][there].sum()
+            for there in (embeddings["phase"] == phase for phase in PHASES)]  # fmt: skip
+    assert {round(share) for share in most} == {75}
+    first = blocks["furthest"] & blocks["untrained"] & (blocks["hook_point"] == "blocks.0.hook_resid_post")
+    assert round(100 * blocks["correct"][first].sum() / blocks["n"][first].sum()) == 72
+    assert "that control reads 72 %, less than naming each square's most frequent piece, 75 %" in TEXT
+    controls = np.array([right[1:].sum(1) / n.sum() for right, n in (read_by(p, "embeddings") for p in PHASES)])
+    assert f"controls that read {controls.min():.0f} to {controls.max():.0f} %" in TEXT
+    scaled = embeddings["control"] == NORMALISED
+    assert set(embeddings["phase"][scaled].tolist()) == {"white-origins"}
+    reads = 100 * embeddings["correct"][scaled].sum() / embeddings["n"][scaled].sum()
+    right, squares = read_by("white-origins", "embeddings")
+    model = right[0].sum() / squares.sum()
+    assert f"with `--normalise` reads {reads:.1f} % at white-origins, the model {model:.1f} %" in TEXT
 
 
 def test_three_controls_are_hardly_apart_and_more_games_are_worth_points() -> None:
