@@ -173,6 +173,7 @@ def test_a_column_that_older_rows_do_not_have_is_not_compared(session):
     assert found.newer == {"trial.detail.half"}
 
 
+@pytest.mark.slow
 def test_a_reproduction_changes_no_table(session):
     """Rows and intervals of every catalogue query; the match's opponent cannot be seeded, so a replicate is played."""
     session.run(PLAY, name="unseedable")

@@ -115,7 +115,7 @@ def units_done(session, run_id: UUID) -> int:
         return sql.scalar(select(func.count()).select_from(tables.UnitRange).where(tables.UnitRange.run_id == run_id))
 
 
-@pytest.mark.slow  # those whose rows rest on sets of texts have tests of their own: edits of a model that writes moves
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 def test_no_column_depends_on_the_order_of_sets(name, pristine_world, tmp_path, reproduced_under_another_hash_seed):
     folder = Path(shutil.copytree(pristine_world, tmp_path / "world"))

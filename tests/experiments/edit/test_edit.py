@@ -68,6 +68,7 @@ def edited(bigram_board, world_session):
     return run
 
 
+@pytest.mark.slow
 def test_no_column_depends_on_the_order_of_sets(bigram_board, world, tmp_path, reproduced_under_another_hash_seed):
     """Of a model that writes moves: masses of every spelling are added up."""
     words = "edit --checkpoint bigram --probe bigram-board --dataset sample:test --games 3 --per-game 4 --samples 1"

@@ -235,6 +235,7 @@ def test_engine_against_engine_keeps_times_apart(session, shared_data):
     assert sum(n for n, _ in score.values()) == 555
 
 
+@pytest.mark.slow
 def test_karvonens_model_stands_beside_ours(session, shared_data):
     """Its 1,258 games in `elo by intervention` and in a rating table, with its tries and illegal texts."""
     file = shared_data / "results" / "karvonen-16layers-vs-stockfish.csv"

@@ -126,6 +126,7 @@ def test_games_that_another_process_ends_while_one_begins_are_played_and_counted
     assert "accepts -0.2" in name
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stockfish")
 def test_an_arm_is_compared_game_by_game_with_the_match_that_it_names(session, play):
     base = play(games=120, **VARIED)
