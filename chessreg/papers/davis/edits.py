@@ -12,7 +12,7 @@ from typing import Any
 
 from chessreg.errors import BadInputError
 from chessreg.papers.cost import forward, probing
-from chessreg.papers.davis.readout import AT_END, early
+from chessreg.papers.davis.readout import AT_END, JOINT, early
 from chessreg.papers.davis.saes import compared, groups, of_latents
 from chessreg.papers.davis.sizes import FUTURE, SIZES, Size
 from chessreg.papers.plan import Request, Step, Values, references
@@ -71,7 +71,7 @@ def derived(request: Request, size: Size) -> Iterator[Step]:
         after = ("early-fit", "early-test", *((SWEEP,) if at is None else ()), *needed)
         positions = size.early_games * size.early_plies / 2
         if source == "means":
-            operations = probing(positions, 832, request.d_model, learnt=False)
+            operations = probing(positions, JOINT, request.d_model, learnt=False)
         else:
             learnt = source == "sae-latents"
             positions *= size.sae_probe_epochs if learnt else 1

@@ -15,6 +15,7 @@ PLACES = {"embeddings": RESID_PRE, "blocks": RESID_POST, "final": LN_FINAL}  # s
 SITES = (hook_point(0, RESID_PRE), RESID_POST, LN_FINAL)
 LABELS = {"joint": "", "colour": "-colour", "type": "-type"}  # the end of the preset's name
 CLASSES = {"joint": 13, "colour": 3, "type": 7}
+JOINT = 64 * CLASSES["joint"]  # classes of squares that a joint probe tells apart
 PHASES = (0, 1, 2, 3)
 PROMOTION = 4
 AT_END = {1: "white-destination", 3: "black-destination"}  # phases of the tokens that end a ply: where edits are made
@@ -122,7 +123,7 @@ def probes(request: Request, size: Size) -> Iterator[Step]:
             yield Step(
                 f"composition-{phase}-{place}", "probe-composition", {"joint": joint, "colour": colour, "type": kind},
                 "compositional map", units=request.layers if place == "blocks" else 1,
-                rows={"prediction": 832 * (request.layers if place == "blocks" else 1)},
+                rows={"prediction": JOINT * (request.layers if place == "blocks" else 1)},
             )  # fmt: skip
 
 
@@ -138,7 +139,7 @@ def early(request: Request, size: Size, name: str, phase: int, settings: Values)
     return Step(
         name, "probe", values, "Figures 2 to 6", units=request.layers,
         rows={"score": request.layers * size.early_games // 4},
-        operations=request.layers * probing(rows * values["epochs"], 64 * CLASSES["joint"], request.d_model),
+        operations=request.layers * probing(rows * values["epochs"], JOINT, request.d_model),
     )  # fmt: skip
 
 

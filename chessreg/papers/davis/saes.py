@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from chessreg.models.hook_points import RESID_POST, hook_point
 from chessreg.papers.cost import forward, probing
-from chessreg.papers.davis.readout import PHASES, SITES
+from chessreg.papers.davis.readout import JOINT, PHASES, SITES
 from chessreg.papers.davis.sizes import Size
 from chessreg.papers.parts import fitted_on
 from chessreg.papers.plan import Request, Step, Values
@@ -60,7 +60,7 @@ def saes(request: Request, size: Size) -> Iterator[Step]:
 def of_latents(request: Request, positions: float, expansion: int, learnt: bool = True) -> float:
     """Operations of one joint probe of latents, and of encoding what it reads."""
     latents = expansion * request.d_model
-    return probing(positions, 832, latents, learnt) + 4.0 * positions * request.d_model * latents
+    return probing(positions, JOINT, latents, learnt) + 4.0 * positions * request.d_model * latents
 
 
 def latent_probes(request: Request, size: Size) -> Iterator[Step]:
