@@ -114,6 +114,7 @@ def test_the_ladder_has_levels_without_help_and_ratings_where_a_rung_has_one(siz
     for name in ("ladder-bidirectional", "ladder-causal"):
         spec = specs[name]
         assert (len(spec.ladder), spec.color, spec.assist) == (rungs, "both", "none")
+        assert spec.temperatures == (0.001,)  # of the author's first attempt
         assert spec.evaluate_draws == "nodes=10000"  # or `draws by evaluation` has no rows
         assert steps[name].units == rungs * spec.games
         assert steps[name].operations > 0

@@ -32,7 +32,8 @@ PRETRAINED_ON = "junkin-1"
 DRAWS = "nodes=10000"  # Stockfish's limit for drawn games, as they stood before the model's last move
 MOVES = 40
 """Of the model in a game of the ladder, about."""
-NO_HELP: dict[str, Any] = {"color": "both", "opening": "random:6", "policy": "legal"}
+NO_HELP: dict[str, Any] = {"color": "both", "opening": "random:6", "policy": "legal", "temperatures": (0.001,)}
+"""How models of the ladder play: at the temperature of the author's first attempt (specification 7.2)."""
 
 
 def twins(request: Request, size: Size, shape: Shape, seed: int) -> Iterator[Step]:
