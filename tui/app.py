@@ -20,7 +20,7 @@ from rich.segment import Segment
 from textual import work
 from textual.app import App
 from textual.color import Color
-from textual.events import Event, Key
+from textual.events import Event, Key, Paste
 from textual.filter import LineFilter
 
 from chessreg.errors import RegistryError, described
@@ -34,6 +34,7 @@ from tui.screens.base import AppScreen
 from tui.screens.help import HelpScreen, Jump, Palette, targets
 from tui.state import Remembered, kept
 from tui.themes import BOARD_DARK, THEMES
+from tui.typed import Echo, TypedKeys
 from tui.widgets.bars import Banner, TopBar
 from tui.widgets.images import PLACEHOLDER
 from tui.writes import Notice, Write, Writes
@@ -179,6 +180,7 @@ class ChessregApp(App[Exception | None]):
         self.place_shown = " · ".join(filter(None, [show.place(place), "read only" if read_only else ""]))
         self.since, self.since_told = last_time(self.remembered)
         self.writes = Writes()
+        self.typed = TypedKeys(self)
         self.followed: set[UUID] = set()  # jobs whose end is announced
         self.notices: deque[Notice] = deque(maxlen=NOTICES)
         self.version: str | None = None
@@ -210,9 +212,23 @@ class ChessregApp(App[Exception | None]):
         self.set_interval(TICK, self.tick)
 
     async def on_event(self, event: Event) -> None:
-        if isinstance(event, Key):
+        """A key that comes while another is at work is kept."""
+        if isinstance(event, Key | Paste) and not event.is_forwarded:
             self._keyed = time.monotonic()
-        await super().on_event(event)
+            if not self.typed.keep(event):
+                await self.hand_on(event)
+        else:
+            await super().on_event(event)
+
+    async def hand_on(self, key: Key | Paste) -> None:
+        await super().on_event(key)
+        self.typed.follow(key)
+
+    async def on_echo(self, event: Echo) -> None:
+        key = self.typed.next(event)
+        while key is not None:
+            await self.hand_on(key)
+            key = self.typed.more()
 
     async def on_unmount(self) -> None:
         self.remembered.set(LEFT, datetime.now(UTC).isoformat())
@@ -544,9 +560,10 @@ class ChessregApp(App[Exception | None]):
 
     @work(group="command")
     async def run_command(self, words: Sequence[str], exact: Sequence[str] = (), doing: str = "doing it",
-                          done: str = "done") -> None:  # fmt: skip
-        """Run a command of chessreg on this registry, in a process of its own; its last line is shown. `words` are
-        shown, `exact` are run, where a person would write it otherwise. Every key works meanwhile."""
+                          done: str = "done", told: str = "") -> None:  # fmt: skip
+        """Run a command of chessreg on this registry, in a process of its own; its last line is shown, or `told` and
+        what it remarked last. `words` are shown, `exact` are run, where a person would write it otherwise. Every key
+        works meanwhile."""
         if self.read_only:
             self.notify("nothing is changed with --read-only", severity="warning")
             return
@@ -558,8 +575,8 @@ class ChessregApp(App[Exception | None]):
         if status:
             self.notify(why(errors) or f"exit status {status}", title=f"not {done}", severity="error")
         else:
-            printed = out.strip().splitlines() or errors
-            self.notify(printed[-1] if printed else "", title=done)
+            last = errors if told else out.strip().splitlines() or errors
+            self.notify("\n".join(filter(None, [told, *last[-1:]])), title=done)
             if self.top_screen is not None:
                 self.top_screen.load()
 

@@ -152,7 +152,8 @@ async def settled(pilot: Pilot[Any]) -> None:
                 await pilot.pause(0)
                 reading = [worker for worker in pilot.app.workers if not worker.is_finished]
                 moved, screen = pilot.app.screen is not screen, pilot.app.screen
-                calm = 0 if reading or moved or unpainted(screen) else calm + 1
+                busy = reading or moved or unpainted(screen) or pilot.app.typed.under_way
+                calm = 0 if busy else calm + 1
                 if reading:
                     with suppress(WorkerCancelled):  # a newer reading took its place
                         await pilot.app.workers.wait_for_complete(reading)
@@ -176,8 +177,14 @@ class Driver:
 
     async def type(self, text: str) -> None:
         """Type letters as fast as they come, and let everything settle."""
-        for letter in text:
-            self.app.post_message(Key(letter if letter.isalnum() else _character_to_key(letter), letter))
+        await self.burst(*text)
+
+    async def burst(self, *keys: str) -> None:
+        """Send keys all at once, as a macro or a slow line does, and let everything settle."""
+        for key in keys:
+            self.app.post_message(
+                Key(key if key.isalnum() else _character_to_key(key), key) if len(key) == 1 else Key(key, None)
+            )
         await settled(self.pilot)
 
     async def go(self, name: str) -> None:

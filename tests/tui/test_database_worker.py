@@ -114,8 +114,9 @@ async def test_every_key_is_answered_while_the_database_is_blocked(drive, monkey
                 slowest = max(slowest, time.monotonic() - began)
             assert slowest < 30, "a key waited for the database"  # the pilot itself takes 0.06 s
             await pilot.press("escape", "j")
-            assert table.cursor == 1
             async with asyncio.timeout(120):
+                while table.cursor != 1:
+                    await pilot.pause(0.01)
                 while "every key works" not in driver.text:  # the banner tells what is slow, after a second
                     await pilot.pause(0.05)
             assert "still" in driver.lines[-2]

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+AGAIN = "again"  # of workers that read what was shown already
 LISTS = ("runs", "data")
 OF_ROWS = ("mark", "unmark", "compare", "lineage", "rows", "split")  # what is done to their rows
 
@@ -74,10 +75,11 @@ class AppScreen(Screen[None]):
     async def fill(self) -> None:
         """Read what is shown. Runs in a worker: at first, after a change of the registry, and on `r`."""
 
-    def load(self) -> None:
-        """Begin to fill; what an earlier begin was still waiting for is not waited for any more."""
+    def load(self, name: str = "") -> None:
+        """Begin to fill; what an earlier begin was still waiting for is not waited for any more. `name`: AGAIN where
+        what is shown is only read again."""
         self.stale = False
-        self.filling = self.run_worker(self.fill_if_shown, group="load", exclusive=True)
+        self.filling = self.run_worker(self.fill_if_shown, name=name, group="load", exclusive=True)
 
     async def fill_if_shown(self) -> None:
         """Fill, unless the screen was left before its worker began: its parts go before its workers do."""
@@ -90,7 +92,7 @@ class AppScreen(Screen[None]):
         self.stale = self.stale or self.follows
         busy = self.filling is not None and not self.filling.is_finished
         if self.stale and self.is_current and not busy:
-            self.load()
+            self.load(AGAIN)
 
     @property
     def app(self) -> ChessregApp:  # type: ignore[override]
@@ -182,7 +184,8 @@ class AppScreen(Screen[None]):
         """Whether an action makes sense now. Going back does not, in the first screen of a mode."""
         if action.place == TABLE and action.method in ("find", "sort"):
             return self.finds if action.method == "find" else self.sorts
-        return action.method != "back" or len(self.app.screen_stack) > 1 or self.filtering is not None
+        below = [screen for screen in self.app.screen_stack if isinstance(screen, AppScreen)]  # not a palette over it
+        return action.method != "back" or len(below) > 1 or self.filtering is not None
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """What writes does nothing with --read-only. A key that is a letter or a sign is text while one types."""
@@ -333,7 +336,8 @@ class AppScreen(Screen[None]):
 
     def on_page_table_narrow(self, event: PageTable.Narrow) -> None:
         event.stop()
-        self.run_worker(self.narrow(event), group=f"narrow {event.table.id}", exclusive=True)
+        name = AGAIN if event.keep else ""
+        self.run_worker(self.narrow(event), name=name, group=f"narrow {event.table.id}", exclusive=True)
 
     def narrowed(self, whole: Pages, view: View) -> Pages:
         """The rows that fit, of a table of this screen."""

@@ -1,0 +1,126 @@
+"""Keys that come all at once, of a macro or over a slow line, do what they do one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from textual.events import Key, Paste
+from textual.widgets import Input
+
+from tui.screens.dialogs import Prompt
+from tui.screens.launch import FormScreen
+from tui.screens.run import RunScreen
+
+from .conftest import PATIENCE
+
+SEQUENCES = {
+    "a tag": [*"4t", *"quick", "enter", "G", "t", *"slow", "enter"],
+    "a filter and what it finds": ["4", "slash", *"plain", "enter", "enter"],
+    "rooms and lists": [*"245", "enter", "tab", "escape", "4", "j", "j", "enter", "tab", "tab"],
+    "notes given up": [*"4n", *"never", "escape", "n", *"kept", "enter", "k", "asterisk"],
+    "a form": ["3", "slash", *"probe", "enter", "enter", "e", "ctrl+u", *"89", "enter"],
+    "help and back": ["4", "question_mark", "escape", "enter", "question_mark", "escape", "tab"],
+    "the palette": ["ctrl+p", "escape", "5", "ctrl+p", "escape", "2"],
+    "board by board": ["5", "enter", "l", "l", "l", "h", "right", "escape", "tab", "enter", "l"],
+    "a question": ["7", "slash", *"board", "enter", "enter", "tab", "slash", *"layer:0", "enter"],
+    "data": ["8", "enter", "escape", "tab", "tab", "enter", "t", *"good", "enter"],
+    "the lab": ["6", "slash", "ctrl+u", *"e4", "enter", "right", "right", "left"],
+}
+
+
+ANY = [*"12345678jkGg/ae ?ivnt>x", "enter", "escape", "tab", "shift+tab", "left", "right", "down", "up", "ctrl+u"]
+
+
+LONG = {"board by board", "the lab"}  # a model is loaded
+
+
+@pytest.mark.parametrize(
+    "keys", [pytest.param(keys, id=n, marks=[pytest.mark.slow] if n in LONG else []) for n, keys in SEQUENCES.items()]
+)
+async def test_keys_in_a_burst_do_what_they_do_one_by_one(
+    drive, world: Path, tmp_path: Path, keys: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await compare(drive, world, tmp_path, keys, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(30))
+async def test_so_do_any_keys(drive, world: Path, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    await compare(drive, world, tmp_path, random.Random(seed).choices(ANY, k=14), monkeypatch)
+
+
+async def compare(drive, world: Path, tmp_path: Path, keys: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tui.typed.PATIENCE", PATIENCE)
+    pictures = []
+    for way in ("burst", "press"):
+        own = shutil.copytree(world, tmp_path / way / "own")
+        async with drive(own, size=(120, 36)) as driver:
+            await getattr(driver, way)(*keys)
+            pictures.append(driver.text.replace(way, ""))
+    assert pictures[0] == pictures[1]
+
+
+async def test_a_burst_writes_a_tag_and_fills_a_field(
+    drive, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tui.typed.PATIENCE", PATIENCE)
+    async with drive(shutil.copytree(world, tmp_path / "own"), size=(160, 40)) as driver:
+        await driver.stand_on("plain")
+        await driver.burst("t", *"quick", "enter", "slash", *"tag:quick", "enter", "enter")
+        assert isinstance(driver.screen, RunScreen)
+        assert "quick" in driver.text
+        await driver.burst("3", "slash", *"probe", "enter", "enter", "e", "ctrl+u", *"89", "enter")
+        assert isinstance(driver.screen, FormScreen)
+        assert driver.screen.form.text("cache") == "89"
+
+
+async def test_what_is_pasted_stands_between_the_keys_before_and_after_it(drive) -> None:
+    async with drive(size=(100, 30)) as driver:
+        for event in (Key("t", "t"), Key("a", "a"), Paste("bc"), Key("d", "d")):
+            driver.app.post_message(event)
+        await driver.settle()
+        assert isinstance(driver.app.screen, Prompt)
+        assert driver.app.screen.query_one(Input).value == "abcd"
+
+
+async def test_a_key_waits_a_second_at_most_for_what_is_being_read(drive, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A screen that is never filled keeps no key; those that work everywhere do not wait at all."""
+    from tui.screens.runs import RunsScreen
+
+    never = asyncio.Event()
+
+    async def fill(self: RunsScreen) -> None:
+        await never.wait()
+
+    async with drive(start="home") as driver:
+        monkeypatch.setattr(RunsScreen, "fill", fill)
+        async with asyncio.timeout(PATIENCE):
+            for keys, room in ("4jkjkjkjkjkjkjkjkn", "runs"), ("51", "home"):
+                for key in keys:
+                    driver.app.post_message(Key(key, key))
+                while driver.app.current_mode != room or driver.app.typed.waiting:
+                    await asyncio.sleep(0.01)
+        never.set()
+
+
+async def test_a_key_that_is_held_down_waits_for_nothing_that_is_read(drive, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tui.screens.runs import RunsScreen
+
+    monkeypatch.setattr("tui.typed.PATIENCE", PATIENCE)
+    never = asyncio.Event()
+
+    async def fill(self: RunsScreen) -> None:
+        await never.wait()
+
+    async with drive(start="home") as driver:
+        monkeypatch.setattr(RunsScreen, "fill", fill)
+        for key in "4" + 20 * "j":
+            driver.app.post_message(Key(key, key))
+        async with asyncio.timeout(PATIENCE / 2):
+            while len(driver.app.typed.waiting) != 8:
+                await asyncio.sleep(0.01)
+        never.set()
