@@ -18,7 +18,6 @@ GOING = {"title": "what", "name": "name", "status": "state", "done": "done", "un
          "executor": "on", "host": "host", "why": ""}  # fmt: skip
 ENDED = {"ended_at": "ended", "title": "what", "name": "name", "cause": "how", "answer": "result", "done": "done",
          "units": "units", "took": "took", "host": "host", "message": ""}  # fmt: skip
-ANSWERED = 50  # of what has ended, the newest: their results are read
 
 
 @click.command()
@@ -39,7 +38,7 @@ def status(home: Home, since: str) -> None:
     with fresh(home).read() as session:
         going, ended = job_status.going(session), job_status.ended(session, after)
         machines = read.machines(session)
-        answers = measures.answers(session, [row["run_id"] for row in ended[:ANSWERED]])
+        answers = measures.answers(session, [row["run_id"] for row in ended[: measures.ANSWERED]])
     ended = [{**row, "answer": answers.get(row["run_id"])} for row in ended]
     if home.json:
         emit(home, {"going": going, "machines": machines, "since": after, "ended": ended})

@@ -173,7 +173,7 @@ def compare(database: Database, references: list[str]) -> Comparison:
 
 def subjects_of(session: Session, references: list[str]) -> list[Subject]:
     ids = list(dict.fromkeys(names.resolve(session, "run", reference) for reference in references))
-    called = names.names(session, "run")
+    called = names.names_of(session, "run", ids)
     if len(ids) > 1:
         now = names.NOW.c
         pinned = set(session.scalars(select(now.target).where(now.noun == "run", now.word == "pin")))

@@ -267,7 +267,8 @@ def describe(session: Session, which: Iterable[Node]) -> dict[Node, dict[str, An
     now = names.NOW.c
     wrong = set(session.execute(select(now.noun, now.target).where(now.word == tables.Word.INVALID.value)).tuples())
     runs = runs_of(session, [UUID(hex=node.id) for node in wanted if node.noun == "run"])
-    called = {noun: names.names(session, noun) for noun in ("run", *things())}
+    nouns = ("run", *things())
+    called = {noun: names.names_of(session, noun, of(wanted, noun)) for noun in nouns}
     facts = {}
     for node in wanted:
         kind, state = runs.get(node.id, (node.noun, "missing" if node.noun == "run" else "complete"))
@@ -293,7 +294,7 @@ def runs_of(session: Session, ids: Sequence[UUID]) -> dict[str, tuple[str, str]]
 # -- small ------------------------------------------------------------------------------------------------------------
 
 
-def of(edges: Edges, noun: str) -> list[UUID]:
+def of(edges: Iterable[Node], noun: str) -> list[UUID]:
     return [UUID(hex=node.id) for node in edges if node.noun == noun]
 
 

@@ -115,13 +115,22 @@ def read_off(session: Session, run_id: UUID) -> list[Measure]:
     return found
 
 
-LOOKED_BACK = 20  # complete runs of a kind, of which one is compared with
+ANSWERED = 50  # of the runs that have ended, the newest: both front ends read their results
+LOOKED_BACK = 100  # complete runs of a kind, of which one is compared with
+# Settings that do not change what is asked: how often, by which numbers drawn, how a thing is fitted, what is done to
+# the model. Runs of which any other setting differs (checkpoint, opponent, label, games read) are not compared.
+VARIED = {
+    *("seed", "replicate", "games", "intervention", "layers", "scale", "scales", "scale_rule", "precision", "stop"),
+    *("against", "epochs", "steps", "rows", "batch_positions", "batch_games", "batch_tokens", "batch_moves"),
+    *("optimizer", "learning_rate", "muon_learning_rate", "schedule", "warmup_steps", "decay_steps", "final_fraction"),
+    *("weight_decay", "beta1", "beta2", "grad_clip", "dropout", "init", "normalise"),
+}
 
 
 def answers(session: Session, run_ids: Sequence[UUID]) -> dict[UUID, Row]:
     """Run → `measure`, `value`, `change` and `than`: its first measure, and by how much it differs from what `than`
-    names (None: there is nothing): `clean`, or the earlier run. This is, of the last complete runs of its kind before
-    it that have the same measure, the one with the fewest other settings. Runs without a measure are left out."""
+    names (None: there is nothing): `clean`, or the earlier run. This is the first of `comparable` that has the same
+    measure. Runs without a measure are left out."""
     rows = dict[UUID, Row]()
     for run_id in run_ids:
         if not (own := measures(session, run_id)):
@@ -130,7 +139,7 @@ def answers(session: Session, run_ids: Sequence[UUID]) -> dict[UUID, Row]:
         row: Row = {"measure": name, "value": value, "change": None, "than": None}
         if clean is not None:
             row |= {"change": value - clean, "than": "clean"}
-        for before in most_alike(session, run_id) if clean is None else ():
+        for before in comparable(session, run_id) if clean is None else ():
             earlier = next((other for other in measures(session, before) if other.name == name), None)
             if earlier is not None:
                 called = names.names_of(session, "run", [before]).get(before) or identity.short(before.hex)
@@ -140,25 +149,27 @@ def answers(session: Session, run_ids: Sequence[UUID]) -> dict[UUID, Row]:
     return rows
 
 
-def most_alike(session: Session, run_id: UUID) -> list[UUID]:
-    """The last complete runs of a run's kind that were made before it, by how many of their settings are other than its
-    own; of equally many those first that read more of what it read, then the newest."""
+def comparable(session: Session, run_id: UUID) -> list[UUID]:
+    """The complete runs made before a run that asked the same of the same model: of its kind and version, with other
+    settings of VARIED at most. Those with the fewest other settings come first; of equally many those that read nothing
+    that it did not read (games without the edit, before games with another), then those that read more of what it read,
+    then the newest."""
     run, read = tables.Run, tables.RunInput
     record = session.get_one(run, run_id)
     earlier = session.execute(
         select(run.id, run.spec)
-        .where(run.kind == record.kind, run.completed_at.is_not(None), run.id != run_id)
+        .where(run.kind == record.kind, run.version == record.version, run.completed_at.is_not(None), run.id != run_id)
         .where(run.created_at < record.created_at)
         .order_by(run.created_at.desc(), run.id)
         .limit(LOOKED_BACK)
-    ).all()
+    )
+    others = dict[UUID, int]()
+    for id, spec in earlier:
+        different = {name for name in spec.keys() | record.spec.keys() if spec.get(name) != record.spec.get(name)}
+        if different <= VARIED:
+            others[id] = len(different)
     inputs = defaultdict[UUID, set[str]](set)
-    of_these = read.run_id.in_([run_id, *(id for id, _ in earlier)])
-    for id, reference in session.execute(select(read.run_id, read.reference).where(of_these)):
+    for id, reference in session.execute(select(read.run_id, read.reference).where(read.run_id.in_([run_id, *others]))):
         inputs[id].add(reference)
-
-    def apart(id: UUID, spec: dict[str, Any]) -> tuple[int, int]:
-        others = sum(spec.get(name) != record.spec.get(name) for name in spec.keys() | record.spec.keys())
-        return others, -len(inputs[id] & inputs[run_id])
-
-    return [id for id, spec in sorted(earlier, key=lambda pair: apart(*pair))]
+    own = inputs[run_id]
+    return sorted(others, key=lambda id: (others[id], not inputs[id] <= own, -len(inputs[id] & own)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from chessreg.errors import NotFoundError
 from chessreg.registry import lineage, names, tables
+from chessreg.registry.database import rows_among
 from chessreg.registry.run_state import DONE, STATE
 
 Row = dict[str, Any]
@@ -27,13 +28,15 @@ def annotations_by_id(session: Session, noun: str, ids: Sequence[UUID] | None = 
     if it is. A name that several things have is written name@host."""
     if ids is None:
         now: Any = names.NOW.c
-        query = select(now.target, now.word, now.value).where(now.noun == noun)
+        rows: Iterable[Any] = session.execute(
+            select(now.target, now.word, now.value).where(now.noun == noun).order_by(now.at, now.value)
+        )
     else:  # the view numbers every annotation of the noun before it takes some
         now = tables.Annotation
-        of_these = now.noun == noun, now.target.in_([id.hex for id in ids])
-        query = select(now.target, now.word, now.value).where(*of_these, *names.holds())
+        query = select(now.target, now.word, now.value).where(now.noun == noun, *names.holds())
+        rows = rows_among(session, query.order_by(now.at, now.value), now.target, [id.hex for id in ids])
     annotations: dict[UUID, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for target, word, value in session.execute(query.order_by(now.at, now.value)):
+    for target, word, value in rows:
         annotations[UUID(hex=target)][word].append(value)
     called = names.names(session, noun) if ids is None else names.names_of(session, noun, ids)
     return {
@@ -148,10 +151,11 @@ def conflicts(session: Session, reference: str | None = None) -> list[Row]:
     query = select(table, tables.Run.kind).join(tables.Run, tables.Run.id == table.run_id, isouter=True)
     if reference is not None:
         query = query.where(table.run_id == names.resolve(session, "run", reference))
-    called, hosts = names.names(session, "run"), hosts_of_attempts(session)
+    records = session.execute(query.order_by(table.found_at, table.id)).tuples().all()
+    called, hosts = names.names_of(session, "run", {record.run_id for record, _ in records}), hosts_of_attempts(session)
     return [
         {"run": called.get(record.run_id), "kind": kind, "host": hosts.get(record.attempt_id), **columns(record)}
-        for record, kind in session.execute(query.order_by(table.found_at, table.id))
+        for record, kind in records
     ]
 
 
@@ -162,28 +166,33 @@ def hosts_of_attempts(session: Session) -> dict[UUID, str]:
     return dict(session.execute(pairs).tuples().all())
 
 
+# Machines that one scan of the attempts counts. To group them SQLite would sort all attempts in memory.
+SCANNED = 500
+
+
 def machines(session: Session) -> list[Row]:
     """Machines that ran something, the one seen last first, with the runs that they had a part in. `last_seen` is when
     one of its attempts checked in last."""
     attempt, running = tables.Attempt, tables.AttemptState.RUNNING
-    counts = {
-        machine: (runs, now, seen)
-        for machine, runs, now, seen in session.execute(
+    several = select(attempt.run_id).group_by(attempt.run_id).having(func.count() > 1)  # of most runs there is one
+    again = select(attempt.machine_id, func.count() - func.count(attempt.run_id.distinct()))
+    again = again.where(attempt.run_id.in_(several)).group_by(attempt.machine_id)
+    now = select(attempt.machine_id, func.count()).where(attempt.state == running).group_by(attempt.machine_id)
+    repeated, running_on = (dict(session.execute(query).tuples().all()) for query in (again, now))
+    load_of, rows = loads(session), list[Row]()
+    records = session.scalars(select(tables.Machine).order_by(tables.Machine.host, tables.Machine.id)).all()
+    for some in (records[place : place + SCANNED] for place in range(0, len(records), SCANNED)):
+        found = session.execute(
             select(
-                attempt.machine_id,
-                func.count(attempt.run_id.distinct()),
-                func.count().filter(attempt.state == running),
-                func.max(attempt.checked_in_at),
-            ).group_by(attempt.machine_id)
-        )
-    }
-    load_of = loads(session)
-    rows = []
-    for record in session.scalars(select(tables.Machine).order_by(tables.Machine.host, tables.Machine.id)):
-        runs, now, seen = counts.get(record.id, (0, 0, None))
-        last_seen = max(filter(None, [record.last_seen, seen]))
-        load = load_of.get(record.id, {"load": None, "load_at": None})
-        rows.append({**columns(record), "last_seen": last_seen, "runs": runs, "running": now, **load})
+                *(func.count().filter(attempt.machine_id == record.id) for record in some),
+                *(func.max(attempt.checked_in_at).filter(attempt.machine_id == record.id) for record in some),
+            )
+        ).one()
+        for record, attempts, seen in zip(some, found[: len(some)], found[len(some) :], strict=True):
+            its = {"runs": attempts - repeated.get(record.id, 0), "running": running_on.get(record.id, 0)}
+            last_seen = max(filter(None, [record.last_seen, seen]))
+            load = load_of.get(record.id, {"load": None, "load_at": None})
+            rows.append({**columns(record), "last_seen": last_seen, **its, **load})
     return sorted(rows, key=lambda row: row["last_seen"], reverse=True)
 
 

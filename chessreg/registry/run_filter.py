@@ -142,10 +142,10 @@ def kinds(session: Session) -> list[str]:
 
 
 def like(session: Session, column: Any, pattern: str) -> ColumnElement[bool]:
-    """Whether a text fits a pattern, without regard to case. SQLite's LIKE knows no case already: lower() of both sides
-    would take twice as long."""
+    """Whether a text fits a pattern, without regard to the case of ASCII letters. SQLite's LIKE knows no case already:
+    lower() of both sides would take twice as long; so would ILIKE of PostgreSQL by the rules of a language."""
     sqlite = session.get_bind().dialect.name == "sqlite"
-    fits: ColumnElement[bool] = (column.like if sqlite else column.ilike)(pattern, escape="\\")
+    fits: ColumnElement[bool] = (column.like if sqlite else column.collate("C").ilike)(pattern, escape="\\")
     return fits
 
 
@@ -211,15 +211,18 @@ def setting(session: Session, name: str, *, text: bool = False) -> Any:
 # -- order ------------------------------------------------------------------------------------------------------------
 
 
-def order(session: Session, sort: str) -> list[Any]:
-    """What to order by: the value, then the newest first, so that the order is always the same."""
+def order(session: Session, sort: str, from_end: bool = False) -> list[Any]:
+    """What to order by: the value, then the newest first, so that the order is always the same; or the same from its
+    end."""
     run = tables.Run
-    key = sort.removeprefix("-")
+    key, falls = sort.removeprefix("-"), sort.startswith("-")
     value = sort_value(session, key)
-    turned = value.desc() if sort.startswith("-") else value.asc()
-    if key == "created":
-        return [turned, run.id.desc() if sort.startswith("-") else run.id.asc()]
-    return [value.is_(None), turned, run.created_at.desc(), run.id.desc()]
+    ties = [(run.id, falls)] if key == "created" else [(run.created_at, True), (run.id, True)]
+    by = [(value, falls), *ties]
+    first, *others = (column.desc() if down is not from_end else column.asc() for column, down in by)
+    if key != "created":  # what has no NULL is found by its index, which the order of NULLs would keep PostgreSQL from
+        first = first.nulls_first() if from_end else first.nulls_last()
+    return [first, *others]
 
 
 def sort_value(session: Session, key: str) -> ColumnElement[Any]:

@@ -12,14 +12,14 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Select, String, and_, case, cast, exists, func, select
 from sqlalchemy.orm import Session
 
-from chessreg.registry.tables import Attempt, AttemptState, Cause, Job, Run, UnitRange
+from chessreg.registry.tables import Attempt, AttemptState, Cause, Job, JobState, Run, UnitRange
 
-# complete: every unit is there. running: an attempt says that it runs. partial: some units are there. With no unit
-# there the end of the last attempt is the state; planned: there was none. cancelled: a person ended its job;
-# interrupted: the foreground run; killed: something else did.
+# complete: every unit is there. running: an attempt says that it runs. queued: a job will try it, again after what
+# ended. partial: some units are there. With no unit there the end of the last attempt is the state; planned: there was
+# none. cancelled: a person ended its job; interrupted: the foreground run; killed: something else did.
 STATES = (
-    *("complete", "running", "partial", "failed", "diverged", "cancelled", "interrupted", "killed", "preempted"),
-    *("walltime", "lost", "planned"),
+    *("complete", "running", "queued", "partial", "failed", "diverged", "cancelled", "interrupted", "killed"),
+    *("preempted", "walltime", "lost", "planned"),
 )
 
 
@@ -63,11 +63,14 @@ def _end_of_last_attempt() -> Any:
 
 COMPLETE = Run.completed_at.is_not(None)
 RUNNING = exists().where(Attempt.run_id == Run.id, Attempt.state == AttemptState.RUNNING).correlate(Run)
+# Not the job of what is left when all others have finished: beside one that failed it waits for ever.
+QUEUED = exists().where(Job.run_id == Run.id, Job.state == JobState.QUEUED, Job.shard < Job.shards).correlate(Run)
 BEGUN = exists().where(UnitRange.run_id == Run.id).correlate(Run)
 DONE = case((COMPLETE, Run.units), else_=done())
 STATE = case(
     (COMPLETE, "complete"),
     (RUNNING, "running"),
+    (QUEUED, "queued"),
     (BEGUN, "partial"),
     else_=func.coalesce(_end_of_last_attempt(), "planned"),
 )

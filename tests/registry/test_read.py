@@ -6,7 +6,7 @@ import json
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -15,15 +15,17 @@ from uuid import UUID
 
 import chess
 import pytest
-from sqlalchemy import insert, literal, select
+from sqlalchemy import delete, insert, literal, select, update
 
 from chessreg.cli.root import run_command_line
 from chessreg.errors import BadInputError
 from chessreg.games.adjudication import score
 from chessreg.registry import measures, names, read, run_filter, tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import digest_of, uuid_of
+from chessreg.registry.identity import digest_of, new_id, uuid_of
 from chessreg.registry.tables.types import utc_now
+from chessreg.runs.kind import kind, kinds
+from chessreg.runs.spec import stored_name
 from store import Store
 
 from ..conftest import shared
@@ -181,18 +183,6 @@ def test_twelve_thousand_names_of_metrics_slow_no_list(session: Any, run_toy: An
             assert time.process_time() - began < 0.5
 
 
-def test_a_result_is_compared_with_the_earlier_run_that_is_most_alike(registry: Any) -> None:
-    database, ids, _ = registry
-    with database.read() as session:
-        assert measures.most_alike(session, ids[4]) == [ids[0], ids[2]]  # other epochs and bins; and quick too
-        assert measures.most_alike(session, ids[2]) == [ids[0]]
-        told = measures.answers(session, ids)
-    assert told == {
-        ids[1]: {"measure": "loss", "value": 0.25, "change": None, "than": None},
-        ids[3]: {"measure": "loss", "value": 0.75, "change": 0.5, "than": "run-a"},
-    }
-
-
 @pytest.fixture
 def five_runs(registry: Any, tmp_path: Path) -> Iterator[tuple[Database, list[UUID]]]:
     """A copy of the five runs that rows may be added to."""
@@ -202,6 +192,86 @@ def five_runs(registry: Any, tmp_path: Path) -> Iterator[tuple[Database, list[UU
         here.backup(there)
     with Database.open(copy) as database:
         yield database, ids
+
+
+@pytest.mark.parametrize("scanned", [1, 500])
+def test_machines_tell_the_runs_that_they_had_a_part_in(
+    five_runs: Any, monkeypatch: pytest.MonkeyPatch, scanned: int
+) -> None:
+    """Attempts of one run on two machines, several on one, and a machine without any."""
+    database, ids = five_runs
+    monkeypatch.setattr(read, "SCANNED", scanned)
+    now, hosts = utc_now(), {host: uuid_of(digest_of(host)) for host in ("one", "two", "idle")}
+    tried = [("one", ids[0], 3), ("one", ids[0], 1), ("two", ids[0], 2), ("one", ids[1], 4)]
+    with database.write() as sql:
+        sql.execute(insert(tables.Machine), [
+            {"id": id, "host": host, "platform": "linux", "cpu": "x", "cores": 2, "memory_bytes": 1, "gpus": [],
+             "python": "3.11", "last_seen": now} for host, id in hosts.items()
+        ])  # fmt: skip
+        sql.execute(insert(tables.Attempt), [
+            {"id": new_id(), "run_id": run_id, "machine_id": hosts[host], "executor": "local", "execution_options": {},
+             "argv": [], "pid": 1, "pid_started": 0.5, "boot_id": "b", "started_at": now, "next_check_in_seconds": 60.0,
+             "checked_in_at": now + timedelta(hours=hours), "state": "running" if hours == 4 else "finished",
+             "chessreg_version": "0", "code": {}, "environment": {}} for host, run_id, hours in tried
+        ])  # fmt: skip
+    with database.read() as sql:
+        told = [(row["host"], row["runs"], row["running"], row["last_seen"]) for row in read.machines(sql)]
+    assert told == [
+        ("one", 2, 1, now + timedelta(hours=4)), ("two", 1, 0, now + timedelta(hours=2)), ("idle", 0, 0, now),
+    ]  # fmt: skip
+
+
+def test_what_may_differ_between_compared_runs_are_settings_that_kinds_have() -> None:
+    settings = {
+        stored_name(name, field) for each in map(kind, kinds()) for name, field in each.spec.model_fields.items()
+    }
+    assert settings >= measures.VARIED
+
+
+def ask_the_same(sql: Any, ids: Sequence[UUID]) -> None:
+    """Give these runs settings that differ by nothing but their seed."""
+    for seed, run_id in enumerate(ids):
+        sql.execute(update(tables.Run).where(tables.Run.id == run_id).values(spec={"label": "piece", "seed": seed}))
+
+
+PLAIN = {"checkpoint": "sha256:one", "opponent": "stockfish:0", "games": 10, "intervention": {"vector": None}}
+EDITED = {"intervention": {"vector": "run:v", "scale": 2}}
+
+
+@pytest.mark.parametrize(
+    ("own", "earlier", "than"),
+    [
+        ({}, ({"checkpoint": "sha256:two"},), None),  # another model
+        ({}, ({"opponent": "stockfish:1"},), None),  # another question
+        ({}, ({"claim_draws": True},), None),  # a setting that only one of them has
+        ({}, ({"seed": 1, "games": 20},), 0),
+        ({}, ({"seed": 1}, {"seed": 1, "games": 20}), 0),  # fewest other settings, then the newest
+        ({}, ({"seed": 1}, {"seed": 2}), 1),
+        (EDITED, ({"opponent": "random"}, {}, {"checkpoint": "sha256:two"}), 1),
+        (EDITED, ({}, {"intervention": {"vector": "run:w"}}), 0),  # beside none, not beside another edit
+        (EDITED, ({}, {"intervention": {"vector": "run:v", "scale": 1}}), 1),  # the same edit at another scale
+    ],
+)
+def test_a_result_is_compared_only_with_an_earlier_run_of_the_same_model_and_question(
+    five_runs: Any, own: Any, earlier: Any, than: int | None
+) -> None:
+    database, ids = five_runs
+    with database.write() as sql:
+        for n, (run_id, changes) in enumerate(zip(ids, (*earlier, own), strict=False)):
+            spec = PLAIN | changes
+            sql.execute(update(tables.Run).where(tables.Run.id == run_id).values(kind="play", spec=spec))
+            sql.execute(delete(tables.MetricPoint).where(tables.MetricPoint.run_id == run_id))
+            sql.execute(insert(tables.MetricPoint), [{"run_id": run_id, "unit": 0, "name": "loss", "step": 0,
+                                                      "attempt_id": run_id, "value": n / 4}])  # fmt: skip
+            read = {"checkpoint": spec["checkpoint"], "vector": spec["intervention"]["vector"]}
+            sql.execute(insert(tables.RunInput), [{"run_id": run_id, "name": name, "reference": reference,
+                                                   "digest": "d" * 64}
+                                                  for name, reference in read.items() if reference])  # fmt: skip
+    last = len(earlier)
+    with database.read() as sql:
+        told = measures.answers(sql, [ids[last]])[ids[last]]
+    found = (None, None) if than is None else ((last - than) / 4, f"run-{'dacbe'[than]}")
+    assert (told["change"], told["than"]) == found
 
 
 def test_a_game_stopped_at_the_move_limit_counts_by_its_evaluation_as_in_the_tables(five_runs: Any) -> None:
@@ -232,6 +302,7 @@ def test_a_probe_is_told_by_its_best_layer_on_validation_and_compared_on_the_sam
         ids[0]: {"validation": (5, 7), "test": (9, 6)}, ids[2]: {"validation": (8, 4)},
     }  # fmt: skip
     with database.write() as sql:
+        ask_the_same(sql, list(right))
         for run_id, splits in right.items():
             rows = [{"run_id": run_id, "unit": layer, "split": split, "item": 3, "attempt_id": run_id, "layer": layer,
                      "n": 10, "correct": correct}
@@ -249,6 +320,7 @@ def test_an_edit_is_told_by_the_legal_texts_on_its_board_beside_those_without_it
     database, ids = five_runs
     legal = {"clean": (True, False, False, False), "edit": (True, True, True, False), "random-0": (True,) * 4}
     with database.write() as sql:
+        ask_the_same(sql, [ids[1], ids[3]])
         rows = [{"run_id": ids[1], "unit": 0, "condition": condition, "sample": sample, "attempt_id": ids[1], "item": 0,
                  "ply": 1, "text": "e4", "legal_modified": each, "mass_modified": 0.5 if sample < 0 else None}
                 for condition, texts in legal.items() for sample, each in enumerate((False, *texts), -1)]  # fmt: skip

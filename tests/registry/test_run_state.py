@@ -18,14 +18,15 @@ from chessreg.registry.database import Database
 from chessreg.registry.identity import digest_of, new_id, uuid_of
 from chessreg.scheduling import status
 from chessreg.session import Session, open_session
+from tui.data.run_rows import SortedIds
 from tui.data.run_rows import runs as runs_of_the_tui
 
 from ..postgres import postgres as postgres
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 UNITS = 10
-# name → (attempts, oldest first: state, cause, of a job or a cancelled job), ranges done, what everything must say:
-# state, units done
+# name → (attempts, oldest first: state, cause, of a job, a cancelled job, a job that is queued again or one that the
+# job of what is left waits for), ranges done, what everything must say: state, units done
 CASES: dict[str, tuple[list[tuple[str | None, ...]], list[tuple[int, int]], str, int]] = {
     "planned": ([], [], "planned", 0),
     "running": ([("running", None)], [], "running", 0),
@@ -34,6 +35,9 @@ CASES: dict[str, tuple[list[tuple[str | None, ...]], list[tuple[int, int]], str,
     "out-of-memory": ([("failed", "oom")], [], "failed", 0),
     "cancelled": ([("lost", "lost"), ("killed", "killed", "cancelled")], [], "cancelled", 0),
     "killed-by-the-system": ([("killed", "killed", "job")], [], "killed", 0),
+    "tried-again": ([("killed", "killed", "queued")], [], "queued", 0),
+    "again-after-some": ([("killed", "preempted", "queued")], [(0, 3)], "queued", 3),
+    "waits-in-vain": ([("failed", "failed", "last")], [], "failed", 0),
     "gone": ([("lost", "killed")], [], "killed", 0),
     "interrupted": ([("lost", "lost"), ("killed", "killed")], [], "interrupted", 0),
     "preempted": ([("killed", "preempted")], [], "preempted", 0),
@@ -77,12 +81,15 @@ def fill(database: Database) -> None:
             sql.flush()
             for number, (how, cause, *job) in enumerate(attempts):
                 job_id = new_id() if job else None
-                if job_id:
+                for shard in range(1 + (job == ["last"])) if job else ():
+                    queued = job == ["queued"] or shard == 1
                     sql.add(
                         tables.Job(
-                            id=job_id, group_id=job_id, run_id=run.id, kind="toy", spec_hash=digest, executor="local",
-                            host="box", shard=0, shards=1, state="ended", cause=cause, cancel=job == ["cancelled"],
-                            detail={}, created_at=START, ended_at=START,
+                            id=new_id() if shard else job_id, group_id=job_id, run_id=run.id, kind="toy",
+                            spec_hash=digest, executor="local", host="box", shard=shard, shards=1,
+                            state="queued" if queued else "ended", cause=None if queued else cause,
+                            cancel=job == ["cancelled"], detail={}, created_at=START,
+                            ended_at=None if queued else START,
                         )
                     )  # fmt: skip
                     sql.flush()
@@ -138,6 +145,20 @@ def test_the_filter_and_the_order(registry: tuple[Session, str, Path], state: st
     assert in_order == sorted(in_order)
 
 
+@pytest.mark.parametrize("sort", [*run_filter.SORTS, "metric.loss", "spec.nothing"])
+@pytest.mark.parametrize("turned", ["", "-"])
+def test_an_order_is_the_same_read_in_chunks_from_either_end(
+    registry: tuple[Session, str, Path], monkeypatch: pytest.MonkeyPatch, sort: str, turned: str
+) -> None:
+    monkeypatch.setattr(SortedIds, "CHUNK", 3)
+    with registry[0].database.read() as sql:
+        expected = run_filter.find(sql, "!planned", turned + sort)
+    pages = runs_of_the_tui(registry[0], "!planned", turned + sort)
+    ids = SortedIds(registry[0], [], turned + sort)
+    assert [row["id"] for row in pages.page(0)] == expected
+    assert (ids[len(ids) - 1], ids[0]) == (ids[:][-1], ids[:1][0])
+
+
 @pytest.mark.parametrize("few", [run_filter.FEW, 1])
 @pytest.mark.parametrize(
     ("words", "fits"),
@@ -184,10 +205,18 @@ def test_status_of_what_runs(registry: tuple[Session, str, Path]) -> None:
         news = status.ended(sql, START - timedelta(days=1))
     ended = {row["name"]: row["done"] for row in news}
     assert rows == {name: said for name, said in SAID.items() if said[0] == "running"}
-    assert ended == {n: done for n, (state, done) in SAID.items() if state not in ("running", "planned")}
+    assert ended == {n: done for n, (state, done) in SAID.items() if state not in ("running", "planned", "queued")}
     causes = {row["name"]: row["cause"] for row in reversed(news)}  # of the newest
     words = ("cancelled", "killed-by-the-system", "gone", "interrupted", "preempted", "lost")
     assert {name: causes[name] for name in words} == {name: SAID[name][0] for name in words}, "the same word"
+
+
+def test_a_machine_counts_each_run_once(registry: tuple[Session, str, Path]) -> None:
+    with registry[0].database.read() as sql:
+        (machine,) = read.machines(sql)
+    assert machine["runs"] == sum(bool(attempts) for attempts, *_ in CASES.values())
+    assert machine["running"] == sum(state == "running" for _, _, state, _ in CASES.values())
+    assert machine["last_seen"] == START
 
 
 def test_a_part_of_the_units(registry: tuple[Session, str, Path]) -> None:

@@ -319,7 +319,7 @@ class Curve(NamedTuple):
     points: list[tuple[int, float]]
 
 
-CURVES, ANSWERED = 6, 24  # that are read
+CURVES = 6  # that are read
 
 
 def answers(session: Session, run_ids: Sequence[UUID]) -> dict[UUID, Row | None]:
@@ -329,10 +329,13 @@ def answers(session: Session, run_ids: Sequence[UUID]) -> dict[UUID, Row | None]
     return {run_id: found.get(run_id) for run_id in run_ids}
 
 
-def loads(session: Session) -> Sequence[Row]:
-    """The machines on which something runs, with the load that they reported last."""
+def loads(session: Session) -> list[Row]:
+    """The hosts on which something runs, with the load that they reported last."""
+    machine = tables.Machine
     with session.database.read() as sql:
-        return [row for row in read.machines(sql) if row["load"] is not None]
+        load_of = read.loads(sql)
+        hosts = sql.execute(select(machine.id, machine.host).where(machine.id.in_(load_of))).tuples().all()
+    return [{"host": host, **load_of[id]} for id, host in hosts]
 
 
 def at_home(session: Session, since: datetime) -> AtHome:

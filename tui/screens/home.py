@@ -143,7 +143,8 @@ class HomeScreen(JobActionsScreen):
 
     async def show_answers(self, state: AtHome) -> None:
         """Add the results of what has ended: games and scores are counted for them, which may take a while."""
-        from tui.data.job_rows import ANSWERED, answers
+        from chessreg.registry.measures import ANSWERED
+        from tui.data.job_rows import answers
 
         wanted = {(row["run_id"], row["ended_at"]) for row in state.ended[:ANSWERED]}
         unknown = list({run_id for run_id, at in wanted if (run_id, at) not in self.answers})
