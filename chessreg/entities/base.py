@@ -133,7 +133,7 @@ def entity_rows(sql: SqlSession, noun: str, table: Any) -> list[Row]:
 def entity_row(sql: SqlSession, noun: str, table: Any, reference: str) -> Row:
     """One of them, by name or id."""
     record = sql.get_one(table, names.resolve(sql, noun, reference))
-    return {**annotations_by_id(sql, noun).get(record.id, NO_ANNOTATIONS), **columns(record)}
+    return {**annotations_by_id(sql, noun, [record.id]).get(record.id, NO_ANNOTATIONS), **columns(record)}
 
 
 def made(sql: SqlSession, noun: str, table: Any, reference: str | None = None) -> list[Row]:
@@ -141,14 +141,16 @@ def made(sql: SqlSession, noun: str, table: Any, reference: str | None = None) -
     query = select(table).join(tables.Run, tables.Run.id == table.run_id)
     if reference is not None:
         query = query.where(table.run_id == names.resolve(sql, noun, reference))
-    runs, checkpoints, own = (names.names(sql, called) for called in ("run", "checkpoint", noun))
+    records = sql.scalars(query.order_by(tables.Run.created_at, *table.__table__.primary_key)).all()
+    of_runs = {record.run_id for record in records}
+    runs, own, checkpoints = *(names.names_of(sql, n, of_runs) for n in ("run", noun)), names.names(sql, "checkpoint")
     return [
         {
             "name": own.get(record.run_id) or runs.get(record.run_id),
             "checkpoint": checkpoints.get(row["checkpoint_id"]) if row.get("checkpoint_id") else None,
             **row,
         }
-        for record in sql.scalars(query.order_by(tables.Run.created_at, *table.__table__.primary_key))
+        for record in records
         for row in [columns(record)]
     ]
 
@@ -162,13 +164,13 @@ def by_run(rows: list[Row]) -> dict[UUID, list[Row]]:
 
 def with_annotations(sql: SqlSession, rows: list[Row]) -> list[Row]:
     """Rows of what runs made with the annotations of these runs."""
-    annotations = annotations_by_id(sql, "run")
+    annotations = annotations_by_id(sql, "run", [row["run_id"] for row in rows])
     return [{**NO_ANNOTATIONS, **annotations.get(row["run_id"], {}), **row} for row in rows]
 
 
 def annotations_of_run(sql: SqlSession, run_id: UUID) -> str:
     """The annotations of a run in one line."""
-    return annotations_of(annotations_by_id(sql, "run").get(run_id, NO_ANNOTATIONS))
+    return annotations_of(annotations_by_id(sql, "run", [run_id]).get(run_id, NO_ANNOTATIONS))
 
 
 def with_model(rows: list[Row]) -> list[Row]:

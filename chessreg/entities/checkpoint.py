@@ -65,7 +65,7 @@ class Checkpoints(Entity):
     def overview(self, sql: SqlSession) -> list[Row]:
         rows = entity_rows(sql, self.noun, self.table)
         called = {row["id"]: row["name"] or row["id"].hex[-6:] for row in rows}
-        runs = names.names(sql, "run")
+        runs = names.names_of(sql, "run", filter(None, (row["run_id"] for row in rows)))
         return [{**row, "made_by": runs.get(row["run_id"]), "twin_of": twin_of(row, called)} for row in rows]
 
     def printed(self, row: Row, lines: Any = (), remarks: Any = ()) -> Printed:

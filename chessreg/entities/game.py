@@ -209,7 +209,6 @@ def game_list(session: Session, run_id: UUID | None = None, limit: int | None = 
     """Games with their match's columns, the newest runs last; the packed columns left out. `limit` keeps the last."""
     game, match, run = tables.Game, tables.Match, tables.Run
     runs = [run_id] if run_id else session.scalars(select(run.id).order_by(run.created_at.desc(), run.id.desc()))
-    called = names.names(session, "run")
     rows: list[dict[str, Any]] = []
     for one in runs:  # run by run: sorting all games of a large registry takes seconds
         if limit is not None and len(rows) >= limit:
@@ -218,6 +217,7 @@ def game_list(session: Session, run_id: UUID | None = None, limit: int | None = 
         matches = {m.number: m for m in session.scalars(select(match).where(match.run_id == one))}
         if not matches:
             continue
+        called = names.names_of(session, "run", [one])
         for unmatched in session.scalars(played.limit(None if limit is None else limit - len(rows))):
             of = _columns(matches[unmatched.match], {"run_id", "number"})
             rows.append({"name": called.get(one), **_columns(unmatched, PACKED | {"detail"}), **of})
@@ -319,10 +319,11 @@ def partners(session: Session, run_id: UUID, unit: int) -> list[Partner]:
         )
         .order_by(run.created_at.desc(), game.run_id, game.unit)
     )
-    called = names.names(session, "run")
+    found = session.execute(alike).tuples().all()
+    called = names.names_of(session, "run", {other.run_id for other, _ in found})
     opening, moves = mine.opening_plies, unpack(mine.moves)
     pairs = []
-    for other, its in session.execute(alike):
+    for other, its in found:
         theirs = unpack(other.moves)
         if theirs[:opening] != moves[:opening]:  # numbered alike, but of another book
             continue

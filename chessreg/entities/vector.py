@@ -40,10 +40,11 @@ def cosines(inputs: Inputs, reference: str, layer: int) -> list[dict[str, Any]]:
         vector = read_vector(inputs, reference, mine).vector
     except (NotFoundError, NotInStoreError):
         return []
+    compared = list(others(inputs, mine))
     with inputs.database.read() as session:
-        called = names.names(session, "run")
+        called = names.names_of(session, "run", {row.run_id for row, _ in compared})
     cosine_rows = []
-    for row, other in others(inputs, mine):
+    for row, other in compared:
         centre = row.detail.get("residual") != mine.detail.get("residual")
         cosine_rows.append({
             "run_id": row.run_id, "name": called.get(row.run_id), "source": row.source, "seed": row.detail.get("seed"),

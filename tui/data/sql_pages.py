@@ -159,10 +159,9 @@ class SortedPages:
         turned = after < before
         value = self._value
         falls = self._view.descending is not turned
-        last = value.is_(None)
+        by = value.desc() if falls else value.asc()
         order = [
-            last.desc() if turned else last.asc(),
-            value.desc() if falls else value.asc(),
+            by.nulls_first() if turned else by.nulls_last(),
             *(column.desc() if turned else column.asc() for column in self._ties),
         ]
         query = select(self._table).where(*self._where).order_by(*order).limit(wanted).offset(min(before, after))
