@@ -365,6 +365,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("field", "undo", "escape,ctrl+c", "Leave it as it was", "leave"),
     Action("files", "up", "minus", "The folder above", "above"),
     Action("files", "take", "space", "Take this file or folder", "take"),
+    Action("files", "type", "e", "Type a path", "path", verb="edit"),
     Action("picker", "filter", "slash", "Search", "search", first=True),
     Action("picker", "mark", "space", "Mark it: several may be taken", "mark"),
     Action("confirm", "answer", "y,enter", "Yes", parameter="yes"),

@@ -459,7 +459,7 @@ def _build(
     ):
         rejects.write("row\tsource\tline\tply\treason\n")
         for source in sources:
-            before, example = tally.plies, ""
+            legal, before, example = tally.plies, {**tally.rejected, **tally.skipped}, ""
             try:
                 for lines, columns in source.batches():
                     kept, bad = _read(columns, len(lines), row, chosen, tally, unread)
@@ -481,12 +481,8 @@ def _build(
                     hint = "get the file again, or keep the rows before the break with --salvage"
                     raise BadInputError(f"{source.path} cannot be read to its end: {error}", hint) from error
                 broken = f"{source.path.name}: {error}"
-            if tally.plies == before:
-                left_out = {**tally.rejected, **tally.skipped}
-                why = ", ".join(f"{count} {reason}" for reason, count in left_out.items()) or "it has no rows"
-                hint = "--min-plies, --exclude, --within choose" if tally.skipped else ""
-                hint = "is its column fen one of FENs?" if left_out.keys() == {"no FEN"} else hint
-                raise BadInputError(f"{source.path} holds no legal position ({why}){example}", hint)
+            if tally.plies == legal:
+                raise _no_position(source, tally, before, example)
     copies = earlier(hashes["position_hash"], tally.plies)
     distinct = tally.plies - int(earlier(hashes["game_hash"], tally.plies).sum())
     for path in hashes.values():
@@ -521,6 +517,15 @@ def _build(
     )
     result.save(aside)
     return result
+
+
+def _no_position(source: PositionSource, tally: Tally, before: dict[str, int], example: str) -> BadInputError:
+    left_out = {**tally.rejected, **tally.skipped}
+    left_out = {reason: more for reason, count in left_out.items() if (more := count - before.get(reason, 0))}
+    why = ", ".join(f"{count} {reason}" for reason, count in left_out.items()) or "it has no rows"
+    hint = "--min-plies, --exclude, --within choose" if left_out.keys() & tally.skipped.keys() else ""
+    hint = "is its column fen one of FENs?" if left_out.keys() == {"no FEN"} else hint
+    return BadInputError(f"{source.path} holds no legal position ({why}){example}", hint)
 
 
 class _BadRowError(Exception):

@@ -116,6 +116,7 @@ def test_refusals_leave_nothing_behind(here: Any, tmp_path: Path, world: Path) -
     for words, status, message in (
         (("probe", bomb), 4, "would execute code"),
         (("probe", tmp_path / "no.pth"), 3, "no file"),
+        (("probe", tmp_path), 3, "is a folder, not a file"),
         (("probe", first, second), 4, f"{first} and {second} are both of layer 0"),
         (("probe", first, deep, "--layers", "0,4"), 4, f"{deep} says that it is of layer 5, not 4"),
         (("probe", probe_file(tmp_path, 0), probe_file(tmp_path, 1, model_name="x")), 4, "different models"),

@@ -239,6 +239,15 @@ def test_files_of_nothing_are_refused_in_one_line(tmp_path: Path, text: str, rea
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
+def test_a_file_of_nothing_is_told_without_what_was_wrong_with_another(tmp_path: Path) -> None:
+    some = tmp_path / "some.csv"
+    some.write_text(f"fen,best\nhello,\n{chess.STARTING_FEN},e2e4\n")
+    none = tmp_path / "none.csv"
+    none.write_text(f"fen,best\n{chess.STARTING_FEN},e2e5\n")
+    with pytest.raises(BadInputError, match=r"none.csv holds no legal position \(1 illegal best move\); row 2"):
+        build([some, none], tmp_path / "made")
+
+
 def test_damaged_and_foreign_parquets_are_refused_in_one_line(tmp_path: Path) -> None:
     whole = table(tmp_path, fen=[f"{AFTER_E4[:-1]}{number}" for number in range(5000)])
     data = whole.read_bytes()

@@ -7,17 +7,25 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+
 from chessreg.cli.root import run_command_line
 from chessreg.entities import entity
 from chessreg.experiments.sae import SaeSpec
+from chessreg.lab.question import choices
+from chessreg.registry import lineage
 from chessreg.session import open_session
 from tui import show
+from tui.data import entity_rows
 from tui.data.launch_form import candidates
+from tui.data.query_answers import offered
 from tui.model_process import ModelProcess
 from tui.screens.boards import BoardScreen
 from tui.screens.lineage import LineageScreen
 from tui.screens.things import DataScreen, ThingScreen
 from tui.widgets.chart import ChartView
+from tui.widgets.table import PageTable
 
 
 async def test_every_noun_has_its_list(drive, studied: Path, command: Any) -> None:
@@ -170,6 +178,32 @@ async def test_an_empty_registry_says_what_makes_each(drive, tmp_path: Path) -> 
             await driver.press("tab")
 
 
+def test_a_list_reads_the_words_about_what_it_lists_and_not_those_about_every_run(studied: Path) -> None:
+    """Of a million runs with names all were read, several times for each noun."""
+    every: list[str] = []
+
+    def note(_: Any, __: Any, statement: str, parameters: Any, *___: Any) -> None:
+        words = parameters.values() if isinstance(parameters, dict) else parameters
+        if "annotation_now" in statement and "run" in map(str, words):
+            every.append(statement)
+
+    with open_session(str(studied / "registry.db"), studied / "store") as session:
+        event.listen(Engine, "before_cursor_execute", note)
+        try:
+            rows = entity_rows.listed(session)
+            things = [entity_rows.thing(session, noun, one["thing"]) for noun, of in rows.items() for one in of[:1]]
+            with session.database.read() as sql:
+                choices(sql)
+                lineage.describe(sql, [lineage.Node("run", row["thing"].hex) for row in rows["probe"]])
+            candidates(session, "checkpoint")
+            words = offered(session)
+        finally:
+            event.remove(Engine, "before_cursor_execute", note)
+    assert len(things) > 4
+    assert any(word.startswith("run:") for word in words)
+    assert not every
+
+
 async def test_games_are_added_from_a_file_and_split(drive, world: Path, tmp_path: Path, monkeypatch: Any) -> None:
     folder = tmp_path / "files"
     (folder / "below").mkdir(parents=True)
@@ -183,13 +217,61 @@ async def test_games_are_added_from_a_file_and_split(drive, world: Path, tmp_pat
         await driver.press("enter", "slash")
         await driver.type("new")
         await driver.press("enter", "enter")
-        assert "What to call new games.pgn" in driver.text
+        assert "chessreg dataset add new games.pgn" in driver.text
         await driver.press("enter")
     assert ran == [["dataset", "add", str(folder / "below" / "new games.pgn"), "--name", "new-games"]]
     async with drive(world, start="data", size=(120, 30)) as driver:
         monkeypatch.setattr(driver.app, "run_command", lambda words, *rest, **named: ran.append(list(words)))
         await driver.press("S", "enter")
     assert ran[1] == ["dataset", "split", "games", "--parts", "fit=0.8,test=0.2"]
+
+
+async def test_a_file_is_picked_by_its_path_and_what_was_typed_about_it_is_offered_again(
+    drive, tmp_path: Path, monkeypatch: Any
+) -> None:
+    folder = tmp_path / "a-folder-with-a-name-that-is-longer-than-a-line-of-eighty-columns" / "below"
+    folder.mkdir(parents=True)
+    for name in ("one.pth", "two.pth"):
+        (folder / name).write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
+    ran: list[list[str]] = []
+    async with drive(tmp_path, start="data", size=(80, 24)) as driver:
+        monkeypatch.setattr(driver.app, "run_command", lambda words, *rest, **named: ran.append(list(words)))
+        await driver.press("tab", "tab", "tab", "A", "e")
+        await driver.type(f"{folder.parent.name}/none")
+        await driver.press("enter")
+        assert f"there is no {folder.parent}/none" in driver.notices
+        assert str(folder.parent) in "".join(line.strip() for line in driver.lines[1:5])
+        assert driver.screen.folder == folder.parent  # as far as it was right
+        for wrong in "~nobody-is-called-so/one.pth", "a" * 300:  # no home, and longer than a name may be
+            await driver.press("e", "ctrl+u")
+            await driver.type(wrong)
+            await driver.press("enter")
+            assert f"there is no {folder.parent}/{wrong}" in driver.notices
+            assert driver.screen.folder == folder.parent
+        await driver.press("enter", "minus")
+        assert driver.screen.query_one(PageTable).current["path"] == folder
+        await driver.press("e")
+        await driver.type("below/two.pth")
+        await driver.press("enter")
+        assert "chessreg import probe two.pth" in driver.text
+        assert "--checkpoint" in driver.text
+        await driver.type(" --checkpoint 'my model'")
+        await driver.press("enter")
+        await driver.press("A")
+        assert driver.screen.query_one(PageTable).current["path"] == folder / "two.pth"
+        await driver.press("enter")
+        assert "--name two --checkpoint 'my model'" in driver.text
+        await driver.press("ctrl+u")
+        await driver.type("plain")
+        await driver.press("enter", "A", "k", "enter", "ctrl+u")
+        await driver.type("it's")
+        await driver.press("enter")
+        assert "No closing quotation" in driver.notices
+    assert ran == [
+        ["import", "probe", str(folder / "two.pth"), "--name", "two", "--checkpoint", "my model"],
+        ["import", "probe", str(folder / "two.pth"), "--name", "plain"],
+    ]
 
 
 async def test_a_command_tells_that_it_is_at_work_what_it_said_last_and_what_went_wrong(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +21,7 @@ from tui.data.pages import PAGE, Listed, Row
 from tui.screens.base import AppScreen
 from tui.widgets.table import PageTable
 
-FOLDER = "files.folder"  # under which it is remembered where one was last
+LAST = "files.last"  # under which the path that was taken last is remembered, and what was typed about it
 COLUMNS = (
     Column("name", "name", widest=60, least=20),
     Column("bytes", "size", right=True, text=lambda row: "" if row["folder"] else show.size(row["bytes"])),
@@ -44,26 +46,29 @@ def listed(folder: Path) -> list[Row]:
 
 
 class FilesScreen(AppScreen):
-    """Enter opens a folder or takes a file, Space takes a folder too, - goes up; / narrows as everywhere."""
+    """Enter opens a folder or takes a file, Space takes a folder too, - goes up, e types a path; / narrows as
+    everywhere."""
 
     place = "files"
     crumb = "files"
     follows = False
     BINDINGS = bindings("files")
+    DEFAULT_CSS = "FilesScreen > #overview { height: auto; }"
 
     def __init__(self, command: Sequence[str], wanted: str, chosen: Callable[[Path], None]) -> None:
         super().__init__()
         self.words, self.wanted, self.chosen = command, wanted, chosen
         self.folder = Path.cwd()
+        self.at: Path | None = None  # on which the cursor comes to stand
 
     def body(self) -> ComposeResult:
         yield Static("", id="overview", markup=False)
         yield PageTable(COLUMNS, id="files", empty="nothing here; - goes to the folder above")
 
     def on_mount(self) -> None:
-        kept = Path(self.app.remembered.get(FOLDER, ""))
-        if kept.is_absolute() and kept.is_dir():
-            self.folder = kept
+        last = Path(self.app.remembered.get(LAST, [""])[0])
+        if last.is_absolute() and last.parent.is_dir():
+            self.folder, self.at = last.parent, last
 
     async def fill(self) -> None:
         folder = self.folder
@@ -71,25 +76,48 @@ class FilesScreen(AppScreen):
             rows = await asyncio.to_thread(listed, folder)
         except OSError as error:
             self.notify(f"{folder}: {error.strerror or error}", severity="error")
-            if folder != folder.parent:
-                self.go(folder.parent)
+            self.action_up()
             return
         self.require_shown()
-        self.query_one("#overview", Static).update(f"{self.wanted} · {show.place(str(folder))}")
-        self.query_one(PageTable).show(Listed(rows), rows[:PAGE], columns=COLUMNS)
+        self.query_one("#overview", Static).update(f"{self.wanted}\n{show.value(str(folder))}")
+        table = self.query_one(PageTable)
+        table.show(Listed(rows), rows[:PAGE], columns=COLUMNS)
+        if self.at is not None:
+            table.move(next((n for n, row in enumerate(rows) if row["path"] == self.at), 0))
+            self.at = None
 
     def command(self) -> str:
         return f"chessreg {' '.join(self.words)} FILE --name NAME"
 
-    def go(self, folder: Path) -> None:
-        self.folder = folder
+    def go(self, folder: Path, at: Path | None = None) -> None:
+        self.folder, self.at = folder, at
         table = self.query_one(PageTable)
         table.view = type(table.view)()
         table.post_message(PageTable.Act(table, "reset"))
         self.load()
 
     def action_up(self) -> None:
-        self.go(self.folder.parent)
+        if self.folder != self.folder.parent:
+            self.go(self.folder.parent, self.folder)
+
+    def action_type(self) -> None:
+        from tui.screens.dialogs import Prompt
+
+        def typed(text: str | None) -> None:
+            if text is None:
+                return
+            path = self.folder / os.path.expanduser(text)  # as it is, where nobody is called so
+            if os.path.isfile(path):
+                self.folder = path.parent
+                self.take(path)
+                return
+            if not os.path.isdir(path):
+                self.notify(f"there is no {path}", severity="error")
+                path = next(above for above in path.parents if os.path.isdir(above))
+            self.go(path)
+
+        here = os.path.join(self.folder, "")  # with a slash at its end
+        self.app.push_screen(Prompt("Path of a file to take, or of a folder to go to:", here), typed)
 
     def action_take(self) -> None:
         if (row := self.query_one(PageTable).current) is not None:
@@ -104,23 +132,37 @@ class FilesScreen(AppScreen):
     def take(self, path: Path) -> None:
         """Not awaited: a screen that waits in a handler of its own for its own end waits for ever. The next dialog
         is the app's: the answer to a screen that is gone would reach nobody."""
-        self.app.remembered.set(FOLDER, str(self.folder))
         self.app.pop_screen()
         self.app.call_later(self.chosen, path)
 
 
-def bring_in(screen: AppScreen, command: Sequence[str], wanted: str) -> None:
-    """Pick a file, ask what to call it, and run the command that brings it in."""
+def bring_in(screen: AppScreen, command: Sequence[str], wanted: str, options: str) -> None:
+    """Pick a file, ask for a name and other options, and run the command that brings it in. `options`: those that it
+    may want."""
     from tui.screens.dialogs import Prompt
 
     app: Any = screen.app
 
     def picked(path: Path) -> None:
-        def named(name: str | None) -> None:
-            if name:
-                app.run_command([*command, str(path), "--name", name], doing="bringing it in", done="brought in")
+        def typed(text: str | None) -> None:
+            if text is None:
+                return
+            app.remembered.set(LAST, [str(path), text])  # offered again: it may be refused
+            try:
+                words = shlex.split(text)
+            except ValueError as error:
+                app.notify(f"{text}: {error}", severity="error")
+                return
+            if not words[0].startswith("-"):
+                words.insert(0, "--name")
+            told = f"{path.name}: {shlex.join(words)}"
+            app.run_command([*command, str(path), *words], doing="bringing it in", done="brought in", told=told)
 
-        stem = re.sub(r"[^A-Za-z0-9._+-]+", "-", path.name.partition(".")[0]).strip("-")
-        app.push_screen(Prompt(f"What to call {path.name}:", stem), named)
+        last, text = app.remembered.get(LAST, ("", ""))
+        if last != str(path):
+            stem = re.sub(r"[^A-Za-z0-9._+-]+", "-", path.name.partition(".")[0]).strip("-")
+            text = f"--name {stem}" if stem else "--name "
+        hint = f"{options}\nEnter does it, Esc leaves it; chessreg {' '.join(command)} --help tells all options"
+        app.push_screen(Prompt(f"chessreg {' '.join(command)} {show.value(path.name)}", text, hint), typed)
 
     app.push_screen(FilesScreen(command, wanted, picked))

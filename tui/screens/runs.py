@@ -188,7 +188,8 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
 
     def action_add(self) -> None:
         if not self.app.read_only:
-            bring_in(self, ("import", "results"), "published results: CSV, PGN, a training log")
+            options = "--checkpoint NAME: the model, if it is here; --player NAME --limit time=0.1 --opening standard"
+            bring_in(self, ("import", "results"), "published results: CSV, PGN, a training log", options)
 
     def action_unmark(self) -> None:
         self.marked.clear()

@@ -32,12 +32,24 @@ if TYPE_CHECKING:
     from chessreg.entities.base import Entity
 
 
-BROUGHT_IN = {  # noun → the command that brings it in, and what it wants
-    "dataset": (("dataset", "add"), "games or positions: PGN (also .zst, .bz2, .gz), CSV, .bag, UCI"),
-    "checkpoint": (("import", "checkpoint"), "a checkpoint: .pt, .pth, or a folder of Hugging Face"),
-    "probe": (("import", "probe"), "a saved probe: .pth or .safetensors"),
-    "vector": (("import", "vector"), "a saved activation vector: .pt"),
-}
+BROUGHT_IN = {  # noun → the command that brings it in, what it wants, and options beside the name
+    "dataset": (
+        ("dataset", "add"), "games or positions: PGN, CSV, Parquet, .bag; also as .zst, .gz, .bz2, .zip",
+        "--exclude DATASET --within DATASET --min-plies N --licence TEXT",
+    ),
+    "checkpoint": (
+        ("import", "checkpoint"), "a checkpoint: .pt, .pth, or a folder of Hugging Face (Space)",
+        "--encoding NAME --trained-on DATASET",
+    ),
+    "probe": (
+        ("import", "probe"), "a saved probe: .pth or .safetensors",
+        "--checkpoint NAME: the model that it reads, else unknown; --layers N --label TEXT",
+    ),
+    "vector": (
+        ("import", "vector"), "a saved activation vector: .pt",
+        "--checkpoint NAME: the model that it is of, else unknown; --layers N --label TEXT",
+    ),
+}  # fmt: skip
 NOUN = "data.noun"  # under which it is remembered what was looked at
 
 
@@ -148,7 +160,8 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
         def answered(parts: str | None) -> None:
             if parts:
                 words = ["dataset", "split", called, "--parts", parts]
-                self.app.run_command(words, ["dataset", "split", id.hex, "--parts", parts], "splitting", "split")
+                exact = ["dataset", "split", id.hex, "--parts", parts]
+                self.app.run_command(words, exact, "splitting", "split", f"{called}: {parts}")
 
         hint = "A seeded hash of the moves decides; shares of 1 in all. Enter does it, Esc leaves it."
         self.app.push_screen(Prompt(f"Split {called} into parts:", "fit=0.8,test=0.2", hint), answered)

@@ -261,7 +261,7 @@ def read_files(kind: type[ImportedProbe] | type[ImportedVector], paths: Sequence
     read: Callable[..., Any] = read_probe if kind is ImportedProbe else read_vector
     for path in paths:
         if not path.is_file():
-            raise NotFoundError(f"no file {path}")
+            raise NotFoundError(f"{path} is a folder, not a file" if path.is_dir() else f"no file {path}")
     named = [read(path) for path in paths]
     bare = [(path, read(path, "")) for path in paths]
     return named, [replace(file, origin=replace(file.origin, file=str(path))) for path, file in bare]
