@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, func, select
 
 from chessreg.entities import gc, groups
 from chessreg.entities.merge import merged_runs
@@ -50,19 +51,37 @@ class Problem:
 
 def problems(database: Database, store: Store, registry: str, *, digests: bool = False) -> Iterator[Problem]:
     """Everything that is wrong now; with `digests` every byte of every artefact and array is read again."""
-    yield from waiting(database, store)  # first what tells of attempts, then what became of these
-    yield from forgotten(database, store)
-    yield from orphans(database)
-    yield from promises(database, store)
-    yield from unattended(database, store, registry)
-    yield from leftovers(store)
-    yield from unfinished_artefacts(database, store)
-    yield from missing_files(database, store)
-    yield from torn_groups(database, store)
-    yield from damaged_groups(database, store, digests)
-    yield from beyond_units(database)
-    if digests:
-        yield from wrong_digests(database, store)
+    looks: tuple[Callable[[], Iterator[Problem]], ...] = (
+        partial(waiting, database, store),  # first what tells of attempts, then what became of these
+        partial(forgotten, database, store),
+        partial(orphans, database),
+        partial(promises, database, store),
+        partial(unattended, database, store, registry),
+        partial(leftovers, store),
+        partial(unfinished_artefacts, database, store),
+        partial(missing_files, database, store),
+        partial(torn_groups, database, store),
+        partial(damaged_groups, database, store, digests),
+        partial(beyond_units, database),
+        *([partial(wrong_digests, database, store)] if digests else []),
+    )
+    for look in looks:
+        try:
+            yield from look()
+        except (ChessregError, StoreError) as error:  # and the others look on
+            yield Problem("work", error.message, error.hint)
+
+
+def store_gone(database: Database, root: Path) -> Problem | None:
+    """What to say of a store that is not there, if anything was ever in it."""
+    location = tables.ArtefactLocation
+    with database.read() as session:
+        here = location.uri.startswith(f"{root}/", autoescape=True)
+        lost = session.scalar(select(func.count()).select_from(location).where(here)) or 0
+    if not lost:
+        return None
+    mend = "put it back, or say where it is: --store FOLDER; chessreg init makes an empty one"
+    return Problem("store", f"{root} is gone, and {lost} artefacts with it", mend)
 
 
 def orphans(database: Database) -> Iterator[Problem]:
@@ -122,6 +141,10 @@ def unattended(database: Database, store: Store, registry: str) -> Iterator[Prob
 
 def waiting(database: Database, store: Store) -> Iterator[Problem]:
     """Results that are not in the registry."""
+    from store.fragments import foreign
+
+    for path in foreign(store):
+        yield Problem("fragments", f"{path} is no fragment: no run wrote it", "move it elsewhere, or remove it")
     rows = ingest.waiting(database, store)
     wait = [row for row in rows if row["state"] == "waiting"]
     aside = [row for row in rows if row["state"] == "set aside"]

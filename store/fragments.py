@@ -47,10 +47,9 @@ class Fragment:
     @classmethod
     def at(cls, path: Path) -> Fragment:
         """The fragment in this file. Raises StoreError for a name that no fragment has."""
-        parts = path.name.removesuffix(SUFFIX).split(".")
-        if not path.name.endswith(SUFFIX) or len(parts) != 2:
+        if not path.name.endswith(SUFFIX) or not _named(path):
             raise StoreError(f"{path.name} is not the name of a fragment")
-        return cls(path, path.name, parts[1])
+        return cls(path, path.name, path.name.removesuffix(SUFFIX).partition(".")[2])
 
     def read(self) -> Iterator[tuple[str, Rows]]:
         """(table, rows) in the order written, neighbours of one table together. Everything is checked first.
@@ -161,8 +160,10 @@ def encode_row(table: str, row: Mapping[str, Any]) -> bytes:
             raise ValueError(f"the key {_BYTES} is reserved")
     except (TypeError, ValueError, RecursionError) as error:
         field = _offender(row)
-        name = f"{table} row, field {field}" if field else f"{table} row"
-        raise StoreError(f"{name}: {error}", "rows hold finite numbers, text, bytes, lists and dicts") from None
+        unit = f" of unit {row['unit']}" if "unit" in row else ""
+        name = f"{table} row{unit}, field {field}" if field else f"{table} row{unit}"
+        why = "NaN or infinite" if str(error).startswith("Out of range float") else error
+        raise StoreError(f"{name}: {why}", "rows hold finite numbers, text, bytes, lists and dicts") from None
     return b'{"t":' + json.dumps(table).encode() + b',"row":' + text + b"}"
 
 
@@ -204,6 +205,7 @@ __all__ = [
     "Rows",
     "Together",
     "adopt",
+    "foreign",
     "ingested",
     "mark_ingested",
     "pending",
@@ -215,6 +217,11 @@ __all__ = [
 def pending(store: Store) -> list[Fragment]:
     """Fragments that wait to be ingested, ordered by creation."""
     return _fragments(store.incoming)
+
+
+def foreign(store: Store) -> list[Path]:
+    """Files among those that wait that no writer of fragments named so; they are passed over."""
+    return [path for path in sorted(store.incoming.glob(f"*{SUFFIX}")) if not _named(path)]
 
 
 def ingested(store: Store, run_id: str | None = None) -> list[Fragment]:
@@ -278,7 +285,11 @@ def adopt(store: Store, path: Path) -> Fragment | None:
 
 
 def _fragments(folder: Path) -> list[Fragment]:
-    return [Fragment.at(path) for path in sorted(folder.glob(f"*{SUFFIX}"))]
+    return [Fragment.at(path) for path in sorted(folder.glob(f"*{SUFFIX}")) if _named(path)]
+
+
+def _named(path: Path) -> bool:
+    return path.name.removesuffix(SUFFIX).count(".") == 1
 
 
 class Together:

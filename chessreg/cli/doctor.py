@@ -80,10 +80,12 @@ def work(home: Home, fix: bool, digests: bool) -> Iterator[Check]:
     from chessreg import doctor as health
     from store import Store
 
+    wrong, database = 0, home.database()
     if not home.store_path.exists():
+        if (gone := health.store_gone(database, home.store_path)) is not None:
+            yield Check(gone.check, "broken", gone.detail, gone.mend)
         return
-    wrong = 0
-    database, store = home.database(), Store.present(home.store_path)
+    store = Store.present(home.store_path)
     for problem in health.problems(database, store, home.registry_url, digests=digests):
         wrong += 1
         if not fix:

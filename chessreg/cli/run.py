@@ -201,7 +201,7 @@ def go_on(home: Home, reference: str) -> None:
 def recorded(home: Home, reference: str) -> tuple[Kind, Any, tuple[str, ...]]:
     """Kind, spec and given settings of a run, as they were recorded."""
     from chessreg.registry import tables
-    from chessreg.runs.kind import recorded as find
+    from chessreg.runs.kind import of_record
 
     session = home.session()
     run_id = session.id("run", reference)
@@ -209,9 +209,8 @@ def recorded(home: Home, reference: str) -> tuple[Kind, Any, tuple[str, ...]]:
         record = sql.get(tables.Run, run_id)
         if record is None:  # named when it was launched, and not begun yet
             raise NotFoundError(f"run {reference} has not begun", f"chessreg jobs {reference}")
-        source = sql.get_one(tables.KindRecord, (record.kind, record.version)).source
+        kind = of_record(sql.get_one(tables.KindRecord, (record.kind, record.version)))
         spec_values, explicit = record.spec, tuple(record.explicit)
-    kind = find(source)
     return kind, kind.spec(**spec_values), explicit
 
 

@@ -24,7 +24,7 @@ from chessreg.registry.database import Database
 from chessreg.registry.identity import uuid_of
 from chessreg.runs import attempt, transfer
 from chessreg.runs.ingest import TABLES
-from chessreg.runs.kind import RESULT_TABLES, Kind, recorded
+from chessreg.runs.kind import RESULT_TABLES, Kind, of_record
 from chessreg.runs.resolve import references
 from chessreg.runs.spec import ExecutionOptions, Spec, build
 from chessreg.terminal import visible
@@ -201,7 +201,7 @@ def replays(database: Database, run_id: UUID) -> bool:
     """Whether a run's spec gives the same rows again on this machine."""
     with database.read() as session:
         run = session.get_one(tables.Run, run_id)
-        kind = recorded(session.get_one(tables.KindRecord, (run.kind, run.version)).source)
+        kind = of_record(session.get_one(tables.KindRecord, (run.kind, run.version)))
         return kind.replays(kind.spec(**run.spec))
 
 
@@ -259,7 +259,7 @@ def apart(database: Database, store: Store, run_id: UUID, *, with_itself: bool =
         if run.completed_at is None:
             raise BadInputError(f"run {short} is not complete", f"chessreg run --resume {short}")
         kind, version, explicit, recorded_options = (
-            recorded(record.source),
+            of_record(record),
             run.version,
             tuple(run.explicit),
             options_of(session, run_id),

@@ -14,7 +14,7 @@ from chessreg.errors import NotFoundError
 from chessreg.registry import names, read, tables
 from chessreg.registry.identity import short
 from chessreg.runs.inputs import Inputs
-from chessreg.runs.kind import recorded
+from chessreg.runs.kind import of_record
 from chessreg.runs.spec import clipped
 from chessreg.terminal import visible
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
 
     from chessreg.games.boardframe import BoardFrame
+    from chessreg.runs.kind import Kind
     from chessreg.session import Session
 
 
@@ -150,13 +151,13 @@ def as_typed_dataset(sql: SqlSession, reference: str) -> str:
 
 
 def unit_row(
-    sql: SqlSession, record: tables.KindRecord, run_id: UUID, unit: int, item: int | None, condition: str | None = None
+    sql: SqlSession, kind: Kind, run_id: UUID, unit: int, item: int | None, condition: str | None = None
 ) -> dict[str, Any]:
     """The first row of a unit, with the kind's own columns beside the table's; a total stands behind its items.
 
     Raises NotFoundError when the unit has no row, or none of this item or condition.
     """
-    for name in record.result_tables:
+    for name in kind.tables:
         table = tables.Base.metadata.tables[name]
         query = select(table).where(table.c.run_id == run_id, table.c.unit == unit)
         if "item" in table.c:
@@ -186,9 +187,9 @@ def board_views(
     with inputs.database.read() as session:
         run = session.get_one(tables.Run, run_id)
         record = session.get_one(tables.KindRecord, (run.kind, run.version))
-        row = unit_row(session, record, run_id, unit, item, condition)
-        source = record.source
-    views = recorded(source, inputs.store.read_only).board_views(row, inputs)
+        kind = of_record(record, inputs.store.read_only)
+        row = unit_row(session, kind, run_id, unit, item, condition)
+    views = kind.board_views(row, inputs)
     if not views:
         raise NotFoundError(f"runs of kind {run.kind} draw no boards")
     return views

@@ -77,6 +77,7 @@ class Attempt:
             flush_seconds=math.inf,
         )
         self.outage: str | None = None
+        self.refused: list[str] = []  # why rows of this run were not taken in
         last = resolved.units - 1
         self.reduces = resolved.kind.reduce is not None and last in missing
         units = [unit for unit in missing if not (resolved.kind.reduce is not None and unit == last)]
@@ -98,12 +99,15 @@ class Attempt:
                 heartbeat.start()
                 if self.task.units:
                     self.resolved.kind.run(self.task)
+                self.task.flush()
+                self.require_taken()
                 if self.reduces:
-                    self.task.flush()
                     self.require_units()
                     assert self.resolved.kind.reduce
                     self.resolved.kind.reduce(self.task)
                     self.task.done(self.resolved.units - 1)
+                    self.task.flush()
+                    self.require_taken()
                 if self.task.units_done < len(self.missing):
                     undone = f"{len(self.missing) - self.task.units_done} of {len(self.missing)} units"
                     raise ChessregError(f"kind {self.resolved.kind.name} left {undone} undone, and did not say why")
@@ -119,6 +123,13 @@ class Attempt:
             self.state, self.cause, self.message, self.code = state, cause, message, code
             self.end(state, cause, message, code)
         return False
+
+    def require_taken(self) -> None:
+        """Raise ChessregError for rows of this run that the registry refused: their units count as not done."""
+        if self.refused:
+            raise ChessregError(
+                f"rows of kind {self.resolved.kind.name} were set aside: {self.refused[0]}", "chessreg recover --list"
+            )
 
     def require_units(self) -> None:
         """Raise ChessregError unless the registry has the rows of all other units, which `reduce` reads."""
@@ -240,7 +251,7 @@ class Attempt:
         if not self.where.ingests:
             return
         try:
-            ingest(self.inputs.database, self.inputs.store)
+            self.refused += ingest(self.inputs.database, self.inputs.store).of_run(self.resolved.run_id)
             self.outage = None
         except (DBAPIError, ChessregError) as error:
             self.outage = str(error).split("\n", 1)[0]

@@ -1,15 +1,14 @@
-"""What is fitted for one layer, a probe or a direction: published by the run that fits it, read back by others.
+"""What was fitted for one layer, a probe or a direction, read back: `Task.publish_layer` publishes it.
 
 The artefact of a layer holds its tensors (safetensors) and meta.json; its row is in the table of its noun.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from sqlalchemy import func, select
@@ -20,9 +19,6 @@ from chessreg.noise import generator
 from chessreg.registry import tables
 from chessreg.runs.activations import cached_layers
 from chessreg.runs.inputs import Inputs
-
-if TYPE_CHECKING:
-    from chessreg.runs.task import Task
 
 
 def read_layer(path: Path, **dimensions: int) -> dict[str, np.ndarray]:
@@ -41,30 +37,6 @@ def read_layer(path: Path, **dimensions: int) -> dict[str, np.ndarray]:
         if name not in arrays or arrays[name].ndim != count or arrays[name].dtype.kind not in "fiu":
             raise BadInputError(f"{path} holds no {name} of {count} dimensions", "it was not written by chessreg")
     return arrays
-
-
-def publish_layer(
-    task: Task[Any, Any], table: str, unit: int, tensors: Mapping[str, np.ndarray], meta: dict[str, Any], **columns: Any
-) -> None:
-    """What was fitted for one layer, a probe or a vector: an artefact (safetensors and meta.json), and its row.
-
-    meta names `layer` and `hook_point`; it is the row's `detail`. columns are the others of the table.
-    """
-    from safetensors.numpy import save_file
-
-    with task.output(f"layer-{meta['layer']}", unit, table) as folder:
-        save_file(dict(tensors), folder / f"{table}.safetensors")
-        (folder / "meta.json").write_text(json.dumps(meta, sort_keys=True))
-    task.record(
-        table,
-        run_id=task.run_id,
-        unit=unit,
-        artefact=task.last_output.digest,
-        hook_point=meta["hook_point"],
-        layer=meta["layer"],
-        detail=meta,
-        **columns,
-    )
 
 
 # -- probes ------------------------------------------------------------------------------------------------------------

@@ -61,8 +61,12 @@ class IngestReport:
     rows: int = 0
     repeated: int = 0
     conflicts: int = 0
-    set_aside: int = 0
+    set_aside: dict[str, str] = field(default_factory=dict)  # fragment → why it is not taken in
     waiting: dict[str, str] = field(default_factory=dict)  # fragment → why it could not be taken in yet
+
+    def of_run(self, run_id: UUID) -> list[str]:
+        """Why fragments of a run were set aside."""
+        return [why for name, why in self.set_aside.items() if name.endswith(f".{run_id.hex}{SUFFIX}")]
 
 
 def ingest(database: Database, store: Store) -> IngestReport:
@@ -89,9 +93,14 @@ def one(database: Database, store: Store, fragment: Fragment, report: IngestRepo
     """Take in one fragment, set it aside, or note why it waits."""
     from store.fragments import mark_ingested, quarantine, read_or_quarantine
 
+    def set_aside(why: str) -> None:  # trying again cannot help, and the other fragments must not wait for it
+        quarantine(store, fragment, why)
+        report.set_aside[fragment.name] = why
+
     chunks = read_or_quarantine(store, fragment)
-    if chunks is None:  # damaged, or another process has just taken it in
-        report.set_aside += 1
+    if chunks is None:
+        if (store.quarantine / fragment.name).exists():  # else another process has just taken it in
+            report.set_aside[fragment.name] = "it is damaged"
         return
     rows = [(table, row) for table, chunk in chunks for row in chunk]
     taken = IngestReport()
@@ -108,12 +117,15 @@ def one(database: Database, store: Store, fragment: Fragment, report: IngestRepo
     except (RegistryError, SchemaError):
         raise
     except IntegrityError as error:
-        report.waiting[fragment.name] = str(error.orig).split("\n", 1)[0]
+        why = str(error.orig).split("\n", 1)[0]
+        if "foreign key" in why.lower():  # it refers to a row that has not arrived
+            report.waiting[fragment.name] = why
+        else:
+            set_aside(f"its rows do not fit: {why}")
     except NotYetError as error:
         report.waiting[fragment.name] = error.message
-    except ChessregError as error:  # trying again cannot help, and the other fragments must not wait for it
-        quarantine(store, fragment, str(error))
-        report.set_aside += 1
+    except ChessregError as error:
+        set_aside(str(error))
     else:
         for name in ("fragments", "rows", "repeated", "conflicts"):
             setattr(report, name, getattr(report, name) + getattr(taken, name))
@@ -337,7 +349,7 @@ def take_in_waiting(database: Database, store: Store) -> dict[str, Any]:
         "rows": report.rows,
         "repeated": report.repeated,
         "conflicts": report.conflicts,
-        "set_aside": report.set_aside,
+        "set_aside": len(report.set_aside),
     }
 
 

@@ -26,6 +26,7 @@ from chessreg.runs.spec import ExecutionOptions, Spec
 
 if TYPE_CHECKING:
     from chessreg.games.boardframe import BoardFrame
+    from chessreg.registry.tables import KindRecord
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
 
@@ -176,7 +177,12 @@ def in_module(module: Any) -> list[type[Kind]]:
 def checked(cls: type[Kind]) -> Kind:
     """An instance, after the checks that save a user's kind from failing late."""
     checked_name("a kind", cls.name)
+    for method, takes in (("units", "spec, inputs"), ("run", "task")):
+        if getattr(cls, method) is getattr(Kind, method):
+            raise BadInputError(f"kind {cls.name} has no method {method}(self, {takes})")
     tables = getattr(cls, "tables", ())
+    if isinstance(tables, str):
+        raise BadInputError(f"kind {cls.name}: `tables` is a text, not several", f'tables = ("{tables}",)')
     unknown = set(tables) - set(RESULT_TABLES)
     if unknown or not tables:
         raise BadInputError(
@@ -230,7 +236,10 @@ def in_file(path: Path, content: bytes, name: str) -> Kind:
         raise NotFoundError(f"{path} defines no kind {name}", f"it defines {', '.join(kinds) or 'none'}")
     if not name and len(kinds) != 1:
         raise BadInputError(f"{path} defines {len(kinds)} kinds", f"say which: {path}:CLASS")
-    return checked(kinds[name] if name else next(iter(kinds.values())))
+    found = checked(kinds[name] if name else next(iter(kinds.values())))
+    if own(found.name) is not None:
+        raise BadInputError(f"{path}: chessreg has a kind {found.name} already", "give yours another name")
+    return found
 
 
 def module_of(path: Path, content: bytes) -> ModuleType:
@@ -251,6 +260,8 @@ def module_of(path: Path, content: bytes) -> ModuleType:
         del sys.modules[name]
         if isinstance(error, (ChessregError, KeyboardInterrupt)):
             raise
+        if isinstance(error, SyntaxError) and error.filename == str(path):
+            raise BadInputError(f"{path}, line {error.lineno}: {error.msg}") from error
         raise BadInputError(f"{path} fails to import: {error!r}") from error
     return module
 
@@ -288,12 +299,23 @@ def kind(reference: str) -> Kind:
         if not (inspect.isclass(named) and issubclass(named, Kind)):
             raise NotFoundError(f"{reference} is no kind of experiment")
         return checked(named)
-    parts = reference.replace("-", "_").partition("_")
+    return own(reference) or kinds()[reference]
+
+
+def own(name: str) -> Kind | None:
+    """Our own kind of this name, no other imported: its module is called as it is, or as its first word."""
+    parts = name.replace("-", "_").partition("_")
     for module in dict.fromkeys(("".join(parts), parts[0])):
         for cls in own_kinds(module):
-            if cls.name == reference:
+            if cls.name == name:
                 return checked(cls)
-    return kinds()[reference]
+    return None
+
+
+def of_record(record: KindRecord, read_only: bool = False) -> Kind:
+    """The kind of a row of the table `kind`: ours of its name, whatever source the row holds, else what `recorded`
+    gives or raises."""
+    return own(record.name) or recorded(record.source, read_only)
 
 
 def recorded(source: str, read_only: bool = False) -> Kind:

@@ -85,6 +85,8 @@ def resolve(kind: Kind, spec: Spec, inputs: Inputs) -> ResolvedSpec:
 def counted(kind: Kind, spec: Spec, spec_hash: str, inputs: Inputs) -> ResolvedSpec:
     """A resolved spec with the number of its units. Raises BadInputError for none, and for too many in one run."""
     units = kind.units(spec, inputs)
+    if units is None:
+        raise BadInputError(f"`units` of kind {kind.name} returned nothing", "it returns how many units a spec has")
     if units < 1:
         raise BadInputError(f"this {kind.name} has nothing to do", "its inputs yield no units")
     if units > MOST_UNITS:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
+from difflib import get_close_matches
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
@@ -16,13 +20,16 @@ from pydantic import BaseModel
 from chessreg.errors import ChessregError
 from chessreg.named import checked_name
 from chessreg.registry.machine import this_machine
-from chessreg.registry.tables.types import utc_now
+from chessreg.registry.tables import Base
+from chessreg.registry.tables.types import admit, utc_now
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.resolve import ResolvedSpec
 from chessreg.runs.spec import ExecutionOptions, Spec
 from chessreg.runs.unfinished import alone
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from chessreg.models.language_model import LanguageModel
     from store import Store
     from store.artefacts import Artefact
@@ -31,6 +38,7 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=Spec)
 Options = TypeVar("Options", bound=ExecutionOptions)
 
+TABLE_OF = itemgetter(0)
 FLUSH_SECONDS = 2.0
 FLUSH_ROWS = 5000
 
@@ -66,6 +74,7 @@ class Task(Generic[S, Options]):
         self.fraction, self.doing = 0.0, ""  # progress, written by the next check-in
         self._writer, self._after_flush, self._on_progress = writer, after_flush, on_progress
         self._held: dict[int, list[tuple[str, dict[str, Any]]]] = defaultdict(list)
+        self._fitting: set[tuple[str, ...]] = set()  # a result table and the columns of a row, looked at already
         self._complete: set[int] = set()
         self._rows = 0
         self._flushed = time.monotonic()
@@ -104,7 +113,8 @@ class Task(Generic[S, Options]):
     def emit(self, table: str, unit: int, extra: BaseModel | None = None, **columns: Any) -> None:
         """One result row of `unit`. `extra` holds the kind's extra columns (earlier name: `detail`).
 
-        Raises ChessregError for another kind's result table, and for a unit that is done: such a row would be lost.
+        Raises ChessregError for another kind's result table, for columns that it has not or that its key lacks, and for
+        a unit that is done: such a row would be lost.
         """
         if table not in self.kind.tables:
             raise ChessregError(f"kind {self.kind.name} emits a {table} row, which is not among its result tables")
@@ -115,7 +125,21 @@ class Task(Generic[S, Options]):
             extra = columns["detail"]
         if extra is not None:
             row["detail"] = extra.model_dump(mode="json")
+        if (table, *row) not in self._fitting:
+            self._require_columns(table, row)
+            self._fitting.add((table, *row))
         self._held[unit].append((table, row))
+
+    def _require_columns(self, table: str, row: dict[str, Any]) -> None:
+        has = Base.metadata.tables[table].c
+        for name in row.keys() - set(has.keys()):
+            near = get_close_matches(name, has.keys(), 1)
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(has.keys())}"
+            raise ChessregError(f"kind {self.kind.name} emits a {table} row with {name!r}, which is no column", hint)
+        for column in has:
+            if row.get(column.name) is None and not (column.nullable or column.default or column.server_default):
+                key = ", part of its key" if column.primary_key else ""
+                raise ChessregError(f"kind {self.kind.name} emits a {table} row without {column.name}{key}")
 
     def record(self, table: str, *, of_unit: int | None = None, **columns: Any) -> None:
         """Write an entity row (probe, vector, match, intervention, engine, …), which results refer to.
@@ -134,10 +158,12 @@ class Task(Generic[S, Options]):
         """These units are complete: their rows count from now on, all of them together or, after a crash, none.
 
         Pass units that share an artefact (a group of a cache) in one call. Raises ChessregError for a unit that is done
-        already, StoreError for a row that cannot be written; then none of these units counts.
+        already, for a key that two rows have and for values that a table cannot hold, StoreError for a row that cannot
+        be written; then none of these units counts.
         """
         if again := self._complete.intersection(units):
             raise ChessregError(f"kind {self.kind.name} says twice that unit {min(again)} is done")
+        self._require_rows(units)
         with self._writer.together() as rows:
             for unit in units:
                 for table, row in self._held.get(unit, ()):
@@ -151,6 +177,20 @@ class Task(Generic[S, Options]):
         self._complete.update(units)
         self.units_done += len(units)
         self.progress(max(self.fraction, self.units_done / max(len(self.units), 1)), "")
+
+    def _require_rows(self, units: Iterable[int]) -> None:
+        for unit in units:
+            results = sorted((pair for pair in self._held.get(unit, ()) if pair[0] in self.kind.tables), key=TABLE_OF)
+            for name, pairs in groupby(results, TABLE_OF):
+                table, rows = Base.metadata.tables[name], [row for _, row in pairs]
+                key = [column.name for column in table.primary_key]
+                seen = set[tuple[Any, ...]]()
+                for row in rows:
+                    if (place := tuple(row.get(column) for column in key)) in seen:
+                        told = ", ".join(f"{column} {row.get(column)}" for column in key if column != "run_id")
+                        raise ChessregError(f"kind {self.kind.name} emits two {name} rows of {told}")
+                    seen.add(place)
+                admit(table, rows)
 
     def progress(self, fraction: float, text: str) -> None:
         """Report the progress of this attempt (0 to 1) and what it does. Raises Stop after a signal to end."""
@@ -180,6 +220,29 @@ class Task(Generic[S, Options]):
         self.record_artefact(artefact, kind, of_unit=unit)
         self.record("output", run_id=self.run_id, name=name, unit=unit, digest=artefact.digest)
         self.last_output = artefact
+
+    def publish_layer(
+        self, table: str, unit: int, tensors: Mapping[str, np.ndarray], meta: dict[str, Any], **columns: Any
+    ) -> None:
+        """What was fitted for one layer, a probe or a vector: an artefact (safetensors and meta.json), and its row.
+
+        meta names `layer` and `hook_point`; it is the row's `detail`. columns are the others of the table.
+        """
+        from safetensors.numpy import save_file
+
+        with self.output(f"layer-{meta['layer']}", unit, table) as folder:
+            save_file(dict(tensors), folder / f"{table}.safetensors")
+            (folder / "meta.json").write_text(json.dumps(meta, sort_keys=True))
+        self.record(
+            table,
+            run_id=self.run_id,
+            unit=unit,
+            artefact=self.last_output.digest,
+            hook_point=meta["hook_point"],
+            layer=meta["layer"],
+            detail=meta,
+            **columns,
+        )
 
     def record_artefact(self, artefact: Artefact, kind: str, *, of_unit: int | None = None) -> None:
         """Write the rows of an artefact in the store: the artefact, and its location on this machine."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
 import tempfile
 from contextlib import closing
@@ -41,6 +42,41 @@ def test_a_registry_that_is_well_is_said_to_be(doctor: Any, capsys: pytest.Captu
     capsys.readouterr()
     _, checks = doctor()
     assert {checks[name]["state"] for name in ("registry", "schema", "store")} == {"ok"}
+
+
+def test_a_store_that_is_gone_is_told_where_something_was_in_it(
+    doctor: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_command_line(["init"])
+    shutil.rmtree(tmp_path / ".chessreg" / "store")
+    capsys.readouterr()
+    assert doctor()[1]["store"]["state"] == "ok"
+    run_command_line(["import", "checkpoint", "--reference=fen"])
+    shutil.rmtree(tmp_path / ".chessreg" / "store")
+    capsys.readouterr()
+    status, checks = doctor()
+    assert status == 1
+    assert "is gone, and 1 artefacts with it" in checks["store"]["detail"]
+
+
+def test_a_file_of_others_among_fragments_is_told_and_stops_nothing(
+    doctor: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_command_line(["init"])
+    run_command_line(["import", "checkpoint", "--reference=fen", "--name", "fen"])
+    store = tmp_path / ".chessreg" / "store"
+    for name in ("zz.jsonl.zst", "zz (1).1.2.jsonl.zst"):
+        (store / "fragments" / "incoming" / name).write_text("junk")
+    (weights,) = store.rglob("model.safetensors")
+    weights.chmod(0o600)
+    weights.write_bytes(b"x" + weights.read_bytes()[1:])
+    assert run_command_line(["checkpoint", "list"]) == 0
+    assert run_command_line(["recover", "--list"]) == 0
+    capsys.readouterr()
+    run_command_line(["doctor", "--digests", "--json"])
+    details = [check["detail"] for check in json.loads(capsys.readouterr().out)]
+    assert sum("is no fragment: no run wrote it" in detail for detail in details) == 2
+    assert any("model.safetensors" in detail for detail in details)
 
 
 @pytest.mark.parametrize(("level", "state"), [("FULL", "ok"), ("NORMAL", "optional")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +14,12 @@ import pytest
 import sqlalchemy
 from pydantic import Field, model_validator
 
-from chessreg.errors import BadInputError, NotFoundError, described
+from chessreg.errors import BadInputError, ChessregError, NotFoundError, described
 from chessreg.registry import tables
-from chessreg.runs.kind import kind, kinds
+from chessreg.runs.ingest import ingest
+from chessreg.runs.kind import kind, kinds, of_record, own
 from chessreg.runs.spec import Spec, build
+from store import StoreError
 
 TOY = Path(__file__).parent.parent / "kinds" / "toy_kind.py"
 
@@ -41,6 +44,25 @@ def test_a_kind_in_a_file_needs_no_class_name_when_there_is_one():
     assert kind(str(TOY)).name == kind(f"{TOY}:Toy").name == "toy"
 
 
+def kind_of(tables: str, run: str = "pass", name: str = "odd") -> str:
+    """The text of a file with a kind of two units, of which `run` does one."""
+    return f"""
+from chessreg.kinds import Kind
+
+class Odd(Kind):
+    name = "{name}"
+    {tables}
+
+    def units(self, spec, inputs):
+        return 2
+
+    def run(self, task):
+        for unit in task.units:
+            {run}
+            task.done(unit)
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "error", "says"),
     [
@@ -49,8 +71,12 @@ def test_a_kind_in_a_file_needs_no_class_name_when_there_is_one():
         (
             "from chessreg.runs.kind import Kind\nclass A(Kind):\n    name = 'a'\n    tables = ('nonsense',)",
             BadInputError,
-            "result tables",
+            r"no method units\(self, spec, inputs\)",
         ),
+        ("x = (1\n", BadInputError, r"odd_kind.py, line 1: '\(' was never closed"),
+        (kind_of("tables = ('nonsense',)"), BadInputError, "result tables"),
+        (kind_of("tables = 'score'"), BadInputError, r"is a text, not several \(tables = \(\"score\",\)\)"),
+        (kind_of("tables = ('score',)", name="legality"), BadInputError, "chessreg has a kind legality already"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_told_in_one_line(tmp_path, text, error, says):
@@ -58,6 +84,44 @@ def test_a_file_that_cannot_be_used_is_told_in_one_line(tmp_path, text, error, s
     path.write_text(text)
     with pytest.raises(error, match=says):
         kind(str(path))
+
+
+POINT = "task.emit('metric_point', unit, name='loss', step=0, value={})"
+ROW = "task.emit('score', unit, split='x', item=1, n=1, correct=1)"
+
+
+@pytest.mark.parametrize(
+    ("run", "says"),
+    [
+        (ROW.replace("split", "splitt"), "with 'splitt', which is no column (did you mean split?)"),
+        (ROW.replace("split='x', ", ""), "without split, part of its key"),
+        (ROW.replace("n=1", "n=None"), "without n"),
+        (ROW.replace("n=1", "n='many'"), "its n cannot be 'many'"),
+        (f"{ROW}; {ROW}", "emits two score rows of unit 0, split x, item 1"),
+        (f"{ROW}; task.record('dream', unit=unit)", "unknown table 'dream'"),
+        (POINT.format("float('nan')"), "metric_point row of unit 0, field value: NaN or infinite"),
+        (POINT.format("'low'"), "were set aside: its rows cannot be read"),
+    ],
+)
+def test_a_row_that_its_table_cannot_take_is_told_and_keeps_nobody_back(session, tmp_path, run, says, run_toy):
+    path = tmp_path / "wrong_kind.py"
+    path.write_text(kind_of("tables = ('score', 'metric_point')", run))
+    found = kind(str(path))
+    with pytest.raises((ChessregError, StoreError), match=re.escape(says)):
+        session.run(found.spec(), kind=str(path))
+    with session.database.read() as sql:
+        assert sql.scalars(sqlalchemy.select(tables.Attempt.state)).one() is tables.AttemptState.FAILED
+        assert not sql.scalars(sqlalchemy.select(tables.Score.n)).all()
+    assert not ingest(session.database, session.store).waiting
+    assert run_toy().state == "complete"
+
+
+def test_our_kinds_are_ours_whatever_source_a_registry_has_for_them(session, tmp_path):
+    path = tmp_path / "evil_kind.py"
+    path.write_text("raise SystemExit")
+    record = tables.KindRecord(name="legality", version=1, source=f"{path}:Evil", result_tables=["rating"])
+    assert of_record(record) is not None
+    assert all(own(name).source == found.source for name, found in kinds().items())
 
 
 def test_an_unknown_kind_names_those_there_are():

@@ -75,7 +75,7 @@ def test_what_needs_all_units_waits_until_the_registry_has_them(session, monkeyp
     def full(database, store):
         if began:  # the run is there; then the disk of the registry is full
             raise RegistryError("the registry cannot grow: the disk is full")
-        taken(database, store)
+        return taken(database, store)
 
     monkeypatch.setattr(attempt, "ingest", full)
     monkeypatch.setattr(attempt.Attempt, "begin", lambda self, begin=attempt.Attempt.begin: began.append(begin(self)))

@@ -517,7 +517,7 @@ def places() -> tuple[str, ...]:
 def kinds(session: Session) -> list[Row]:
     """Every kind of experiment: ours, and those of files that runs of this registry were made with. One whose file is
     not trusted here says so in place of what it does; a file that is gone is left out."""
-    from chessreg.runs.kind import kinds, recorded
+    from chessreg.runs.kind import kinds, of_record
     from chessreg.runs.trust import NotTrustedError
 
     known = {name: row_of(one, name) for name, one in kinds().items()}
@@ -526,7 +526,7 @@ def kinds(session: Session) -> list[Row]:
     for record in records:
         if record.name not in known and ".py:" in record.source:
             try:
-                known[record.name] = row_of(recorded(record.source, session.store.read_only), record.source)
+                known[record.name] = row_of(of_record(record, session.store.read_only), record.source)
             except NotTrustedError as error:
                 known[record.name] = refused(record, error)
             except ChessregError:

@@ -29,7 +29,7 @@ from chessreg.experiments.imported.saved import (
     vectors_fit,
 )
 from chessreg.models.hook_points import PATTERNS, RESID_POST
-from chessreg.runs.fitted import Direction, cosine, publish_layer
+from chessreg.runs.fitted import Direction, cosine
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import Added, ExecutionOptions, Ref, Spec
@@ -125,8 +125,7 @@ class ImportedProbe(_ImportedDirections):
             meta = {**extra, "label": label, "file": spec.files[unit], **tokens_of(spec, file.origin)}
             record_file(task, spec.files[unit], "probe-file")
             games, each = file.train_games, file.origin.positions_per_game
-            publish_layer(
-                task,
+            task.publish_layer(
                 "probe",
                 unit,
                 {"weight": np.ascontiguousarray(file.weight)},
@@ -185,8 +184,7 @@ class ImportedVector(_ImportedDirections):
                 **direction.norms(),
             }
             record_file(task, spec.files[unit], "vector-file")
-            publish_layer(
-                task,
+            task.publish_layer(
                 "vector",
                 unit,
                 direction.tensors(),

@@ -22,7 +22,6 @@ from chessreg.games.labels import SHUFFLED
 from chessreg.games.moves import HashSet
 from chessreg.models.devices import denormals_flushed, prepare
 from chessreg.runs.activations import CachedActivations
-from chessreg.runs.fitted import publish_layer
 
 if TYPE_CHECKING:
     from chessreg.experiments.probe.spec import ProbeHow, ProbeSpec
@@ -426,8 +425,7 @@ def publish(
         "centred": cache.centred,
         **row["detail"],
     }
-    publish_layer(
-        task,
+    task.publish_layer(
         "probe",
         unit,
         {name: np.ascontiguousarray(value) for name, value in tensors.items()},

@@ -10,7 +10,7 @@ from chessreg.experiments.vector.contrast import gather
 from chessreg.experiments.vector.makers import MAKERS, Origin, check_probe, labelled
 from chessreg.experiments.vector.spec import AUTHORS, CONTRASTS, VectorHow, VectorSpec, checkpoint_of, layers_of
 from chessreg.models.hook_points import hook_point
-from chessreg.runs.fitted import Direction, load_direction, load_vector, publish_layer, vector_rows
+from chessreg.runs.fitted import Direction, load_direction, load_vector, vector_rows
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 
@@ -111,8 +111,7 @@ def publish(
         assert origin.games is not None
         with task.output(f"sums-{layer}", unit, "sums") as folder:
             save_file({"sums": direction.sums, "places": origin.games.places}, folder / "sums.safetensors")
-    publish_layer(
-        task,
+    task.publish_layer(
         "vector",
         unit,
         direction.tensors(),
