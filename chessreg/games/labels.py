@@ -270,3 +270,12 @@ def board_changes(text: str) -> list[tuple[int, str]]:
             raise BadInputError(f"--board names {match[1]} twice")
         changes[square] = match[2]
     return sorted(changes.items())
+
+
+def in_one_order(text: str) -> str:
+    """The same changes as every writer would write them.
+
+    >>> in_one_order("d7=p, d5=.")
+    'd5=. d7=p'
+    """
+    return " ".join(f"{chess.square_name(square)}={piece}" for square, piece in board_changes(text))

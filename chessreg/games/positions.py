@@ -704,7 +704,7 @@ def _legal(board: chess.Board, word: str, what: str, play: bool = False) -> str:
 
 @functools.lru_cache(1 << 12)
 def code_of(uci: str) -> int:
-    """A move in UCI, packed as in `moves.py`; 0 for what is none."""
+    """A move in UCI, packed as in `moves.py`; 0 for a text that is no move."""
     try:
         move = chess.Move.from_uci(uci)
     except ValueError:

@@ -14,7 +14,7 @@ from sqlalchemy import select
 from chessreg import encodings
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.experiments.edit.spec import NEXT_TOKEN, EditSpec, settings_of
-from chessreg.games.labels import board_changes
+from chessreg.games.labels import in_one_order
 from chessreg.games.moves import sans as all_sans
 from chessreg.games.typed import INITIAL, moves_after, typed_moves
 from chessreg.registry import names, tables
@@ -90,7 +90,7 @@ class Position(Settings):
     @field_validator("board")
     @classmethod
     def _one_order(cls, board: str) -> str:
-        return " ".join(f"{chess.square_name(square)}={piece}" for square, piece in board_changes(board))
+        return in_one_order(board)
 
     @model_validator(mode="before")
     @classmethod

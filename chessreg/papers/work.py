@@ -466,7 +466,7 @@ def make_games(session: Session, settings: Values) -> str:
 
 
 def file_of_games(settings: Values) -> str:
-    """What the dataset's source is called: of the same run it is the same."""
+    """The file name of a run's games, by which its dataset is found again."""
     return f"{settings['name']} {settings['play'].removeprefix('run:')[:12]}.pgn"
 
 

@@ -59,7 +59,7 @@ class Presence:
         return True
 
     def release(self) -> None:
-        """Be it no longer."""
+        """Let another process be the supervisor."""
         if self._handle >= 0:
             os.ftruncate(self._handle, 0)
             os.close(self._handle)

@@ -157,11 +157,7 @@ def test_saes_made_otherwise_elsewhere_are_conflicts_and_archived_ones_can_go(tm
             assert {row.table_name for row in sql.query(tables.Conflict)} == {"output", "sae"}
         assert gc.find(here.database, here.store, now=later) == []
         with here.database.write() as sql:
-            target = (
-                names.resolve(sql, "sae", digest_of({"seed": 0})[:32][-6:])
-                if False
-                else names.resolve(sql, "sae", uuid_of(digest_of({"seed": 0})).hex)
-            )
+            target = names.resolve(sql, "sae", uuid_of(digest_of({"seed": 0})).hex)
             names.annotate(sql, "sae", target, "archive")
             assert lineage.find(sql, target.hex).noun == "run"
         assert [item.what.split()[0] for item in gc.find(here.database, here.store, now=later)] == ["artefact"] * 2

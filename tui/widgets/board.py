@@ -395,7 +395,7 @@ class Squares(Widget):
         return self._styles[look]
 
     def ground(self, look: Look) -> Color:
-        """What a cell of a square stands on."""
+        """The background colour of a square's cell."""
 
         def of(name: str) -> Color:
             return self.get_component_styles(f"squares--{name}").background

@@ -115,7 +115,7 @@ def alone(text: str, at: int, key: str, count: int | None, register: str) -> Cha
 
 
 def change(text: str, at: int, keys: str, register: str = "") -> Change | None:
-    """What keys of the normal mode do at a place; None for those that do nothing.
+    """The change that keys of the normal mode make at a place; None where they make none.
 
     >>> change("SELECT a FROM b", 7, "dw")
     Change(start=7, end=9, text='', at=7, insert=False, taken='a ')

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-import chess
 from pydantic import BaseModel, Field, field_validator, model_serializer, model_validator
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.games import GameSelection
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
-from chessreg.games.labels import board_changes
+from chessreg.games.labels import in_one_order
 from chessreg.games.typed import INITIAL, moves_after, typed_moves
 from chessreg.registry import tables
 from chessreg.runs.fitted import best_layer
@@ -214,7 +213,7 @@ class EditSpec(GameSelection):
     @field_validator("board")
     @classmethod
     def _one_order(cls, board: str) -> str:
-        return " ".join(f"{chess.square_name(square)}={piece}" for square, piece in board_changes(board))
+        return in_one_order(board)
 
     @field_validator("token_mask", mode="before")
     @classmethod

@@ -79,8 +79,9 @@ class Decisions:
         ]
 
     def histories(self, encoding: Encoding) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Of the distinct games, by row: their ids, offsets int64 [games + 1]; and of each decision how many tokens of
-        its game it sees, and which of these games it is in, int64 [n]. BadInputError where games are not known."""
+        """The distinct games' ids, and where each game begins in them, int64 [games + 1]; for each decision how many
+        tokens of its game it sees, and which of these games it is in, int64 [n]. BadInputError where games are not
+        known."""
         rows, item = np.unique(self._game, return_inverse=True)
         assert self.games is not None
         assert self.ply is not None

@@ -87,7 +87,7 @@ def called(inputs: Inputs, dataset: str) -> str:
 
 
 def selection_of(settings: Mapping[str, Any]) -> GameSelection:
-    """Of a spec's settings those that name games."""
+    """The settings of a spec that say which games it reads."""
     return GameSelection(**{name: value for name, value in settings.items() if name in GameSelection.model_fields})
 
 

@@ -150,10 +150,12 @@ def refuse_games(trained: Trained, hashes: np.ndarray, allow: bool, what: str) -
         seen[hits(mine, games.hashes[places])] = True
     shared = int(np.isin(hashes, mine.sorted[seen]).sum())
     if shared:
+        alike = (
+            "" if shared == len(hashes) else "games of a few plies are often alike: --min-plies 20 leaves them out; "
+        )
         raise BadInputError(
             f"{shared:,} of the {len(hashes):,} games to evaluate are among those that {what} was made from",
-            "games of a few plies are often alike: --min-plies 20 leaves them out; chessreg dataset split makes parts "
-            "that share none; --allow-overlap goes on all the same",
+            f"{alike}chessreg dataset split makes parts that share none; --allow-overlap goes on all the same",
         )
 
 

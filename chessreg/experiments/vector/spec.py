@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-import chess
 from pydantic import Field, field_validator, model_validator
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.experiments.settings.skill import SkillSettings
 from chessreg.experiments.vector.contrast import AUTHORS_POSITIONS, scale_of
-from chessreg.games.labels import board_changes
+from chessreg.games.labels import in_one_order
 from chessreg.models.hook_points import PATTERNS, RESID_POST, check_editable
 from chessreg.runs.activations import cached_layers
 from chessreg.runs.fitted import probe_rows, vector_rows
@@ -79,7 +78,7 @@ class VectorSpec(Spec):
     @field_validator("board")
     @classmethod
     def _one_order(cls, board: str) -> str:
-        return " ".join(f"{chess.square_name(square)}={piece}" for square, piece in board_changes(board))
+        return in_one_order(board)
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:

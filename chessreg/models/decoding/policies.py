@@ -303,7 +303,7 @@ class Constrained:
         object.__setattr__(self, "move_tokens", 0)  # a legal move is as long as it is
 
     def advance(self, session: DecodingSession, encoding: Encoding, drafts: Sequence[Draft]) -> list[Choice | None]:
-        """One token of every text, and all behind it that is the only one left."""
+        """Write one token of every text, and those after it of which only one is legal."""
         from chessreg.models.decoding.legal import Trie
 
         session.refresh()

@@ -49,8 +49,8 @@ def matches(request: Request, size: Size) -> Iterator[Step]:
 
 
 def length(made: Made) -> float:
-    """Mean length of what the chosen edits of type Probe add at one position, to three digits; where to change nothing
-    was best, that of the code's α. BadInputError where the sweep has no such edit."""
+    """Mean length of what the chosen edits of type Probe add at one position, to three digits. Where no edit was
+    better than any, that of the α in the author's code. BadInputError where the sweep has no such edit."""
     best = chosen(made)
     [layer], scale = best["layers"], best["scale"] or CODE_SCALE
     mean = made.value(

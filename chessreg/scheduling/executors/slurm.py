@@ -22,6 +22,7 @@ from chessreg.registry.identity import new_id
 from chessreg.registry.tables import Cause
 from chessreg.scheduling.executors import Seen, Work
 from chessreg.scheduling.executors.slurm_script import Profile, profile, script
+from chessreg.scheduling.worker import write
 
 NOTE = "slurm.json"
 INSIST_SECONDS = 90.0  # Slurm kills a job that does not end; this long after, it is cancelled again
@@ -263,12 +264,6 @@ def handle_of(work: Work, job: str, script: str, before: int) -> Handle:
 def note(work: Work, handle: Handle) -> str:
     write(work.folder / NOTE, {"handle": handle._asdict()})
     return str(handle)
-
-
-def write(path: Path, content: dict[str, Any]) -> None:
-    aside = path.with_name(f"{path.name}.{os.getpid()}")
-    aside.write_text(json.dumps(content))
-    aside.replace(path)
 
 
 PATIENCE_SECONDS = 60.0  # of one command; slurmctld is given ten seconds by its own tools
