@@ -21,81 +21,80 @@ DONE = {"star": ("starred", "no longer starred"), "pin": ("pinned", "no longer p
         "archive": ("archived", "back from the archive")}  # fmt: skip
 
 
+Chosen = tuple[str, dict[UUID, str]]  # the noun, and what each of the chosen things is called
+
+
 class AnnotatingScreen(AppScreen):
     """A screen whose things can be annotated: the marked ones, else the one under the cursor."""
 
     also = ("annotate",)
     BINDINGS = bindings("annotate")
 
-    def chosen(self) -> tuple[str, dict[UUID, str]]:
-        """The noun, and what each of the chosen things is called."""
+    def chosen(self) -> Chosen:
         raise NotImplementedError
 
     def action_toggle_mark(self, word: str) -> None:
         def done(now: bool) -> str:
             return DONE[word][not now]
 
-        self._do(word, done, partial(toggle, word=word))
+        chosen = self.chosen()
+        if chosen[1] and self.writable():
+            self._write(chosen, word, done, partial(toggle, word=word))
 
     def action_tag(self) -> None:
-        self._ask("Tag{}: (-TAG takes one back)", self._tag)
+        self._ask("Tag{}: (-TAG takes one back)", self.chosen(), self._tag)
 
-    def _tag(self, text: str) -> None:
+    def _tag(self, chosen: Chosen, text: str) -> None:
         tag = text.removeprefix("-")
         if text.startswith("-"):
             told, do = f"no longer tagged {tag}", partial(untag, tag=tag)
         else:
             told, do = f"tagged {tag}", partial(annotate, word="tag", text=tag)
-        self._do(f"tag {text}", lambda _: told, do)
+        self._write(chosen, f"tag {text}", lambda _: told, do)
 
     def action_note(self) -> None:
-        self._ask("Note about{}:", partial(self._say, "note", "noted"))
+        self._ask("Note about{}:", self.chosen(), partial(self._say, "note", "noted"))
 
     def action_name(self) -> None:
         noun, chosen = self.chosen()
         if len(chosen) > 1:
             self.notify(f"a name is one {noun}'s alone: mark no more than one", severity="warning")
         else:
-            self._ask("Name{}:", partial(self._say, "name", "named"))
+            self._ask("Name{}:", (noun, chosen), partial(self._say, "name", "named"))
 
     def action_invalidate(self) -> None:
-        self._ask("What is wrong with{}? (- : nothing, after all)", self._invalidate)
+        self._ask("What is wrong with{}? (- : nothing, after all)", self.chosen(), self._invalidate)
 
-    def _invalidate(self, why: str) -> None:
+    def _invalidate(self, chosen: Chosen, why: str) -> None:
         if why == "-":
-            self._do("valid again", lambda _: "valid again", validate)
+            self._write(chosen, "valid again", lambda _: "valid again", validate)
         else:
-            self._say("invalid", "invalid", why)
+            self._say("invalid", "invalid", chosen, why)
 
-    def _say(self, word: str, done: str, text: str) -> None:
-        self._do(
-            f"{word} {text}", lambda _: f"{done}: {text}", lambda sql, noun, ids: annotate(sql, noun, ids, word, text)
-        )
+    def _say(self, word: str, done: str, chosen: Chosen, text: str) -> None:
+        do = partial(annotate, word=word, text=text)
+        self._write(chosen, f"{word} {text}", lambda _: f"{done}: {text}", do)
 
-    def _ask(self, question: str, then: Callable[[str], None]) -> None:
-        if not self.writable():
-            return
-        _, chosen = self.chosen()
-        if not chosen:
+    def _ask(self, question: str, chosen: Chosen, then: Callable[[Chosen, str], None]) -> None:
+        """Ask for a line about these things. It is about them whatever the list shows when it is answered."""
+        if not chosen[1] or not self.writable():
             return
 
         def answered(text: str | None) -> None:
             if text:
-                then(text)
+                then(chosen, text)
 
-        self.app.push_screen(Prompt(question.format(f" {called(chosen)}")), answered)
+        self.app.push_screen(Prompt(question.format(f" {called(chosen[1])}")), answered)
 
     def writable(self) -> bool:
         if self.app.read_only:
             self.notify("nothing is changed with --read-only", severity="warning")
         return not self.app.read_only
 
-    def _do(self, change: str, notice: Callable[[Any], str],
-            do: Callable[[SqlSession, str, list[UUID]], Any]) -> None:  # fmt: skip
-        noun, chosen = self.chosen()
-        if chosen and self.writable():
-            ids = list(chosen)
-            self.app.write(called(chosen), change, lambda sql: do(sql, noun, ids), notice)
+    def _write(self, chosen: Chosen, change: str, notice: Callable[[Any], str],
+               do: Callable[[SqlSession, str, list[UUID]], Any]) -> None:  # fmt: skip
+        noun, things = chosen
+        self.app.write(called(things), change, lambda sql: do(sql, noun, list(things)), notice)
 
 
 def called(chosen: dict[UUID, str]) -> str:

@@ -116,6 +116,7 @@ class PageTable(ScrollView, can_focus=True):
         self._source: Pages | None = None
         self._pages: OrderedDict[int, Sequence[Mapping[str, Any]]] = OrderedDict()
         self._asked: set[int] = set()
+        self._held: Any = None  # the id of the row that the cursor stays on, until it is found among those read again
         self._widths: list[int] = [len(column.heading) for column in self.columns]
         self._longest: dict[str, Mapping[str, Any]] = {}  # rows with the longest number of a field, of later pages
         self.is_marked: Callable[[Mapping[str, Any]], bool] = lambda row: False  # marked in the gutter
@@ -139,8 +140,8 @@ class PageTable(ScrollView, can_focus=True):
         keep: bool = False,
         number: int = 0,
     ) -> None:
-        """Show these rows from the top, or (`keep`) from where the cursor is. `first` is page `number`, if it is here
-        already: then nothing blinks."""
+        """Show these rows from the top, or (`keep`) with the cursor on the row that it is on. `first` is page `number`,
+        if it is here already: then nothing blinks."""
         if columns is not None:
             if [column.field for column in columns] != [column.field for column in self.columns]:
                 if self.view.active:
@@ -176,6 +177,8 @@ class PageTable(ScrollView, can_focus=True):
         number: int,
         fit: bool,
     ) -> None:
+        held = self._id_at(self.cursor) if self._held is None else self._held
+        self._held = held if keep else None
         self._source, self.loaded = source, True
         self._pages.clear()
         self._longest.clear()
@@ -189,8 +192,33 @@ class PageTable(ScrollView, can_focus=True):
         if not keep:
             self.scroll_to(0, 0, animate=False)
         self.refresh()
+        self._stay()
         self.post_message(self.Moved(self, self.cursor))
         self._count_on(source)
+
+    def _id_at(self, place: int) -> Any:
+        """What tells a row from all others after the rows are read again; None where nothing does, or it is not here."""
+        number, line = divmod(place, PAGE)
+        rows = self._pages.get(number, ())
+        return (rows[line].get("id") or rows[line].get("thing")) if line < len(rows) else None
+
+    def _stay(self) -> None:
+        """Put the cursor on the row that it was on before the rows were read again, if that is on this page or on one
+        beside it. Where these are not here there is no current row until they are."""
+        if self._held is None or self._id_at(self.cursor) == self._held:
+            self._held = None
+            return
+        here = self.cursor // PAGE
+        near = [number for number in (here, here - 1, here + 1) if 0 <= number * PAGE < self.count]
+        places = (number * PAGE + line for number in near for line in range(len(self._pages.get(number, ()))))
+        place = next((place for place in places if self._id_at(place) == self._held), None)
+        if place is not None:
+            self.cursor = place  # which ends the search
+        elif all(number in self._pages for number in near):
+            self._held = None
+        else:
+            for number in near:
+                self.row(number * PAGE)
 
     def grow(self, source: Pages, more: bool) -> None:
         """There are more rows of it now, after those that were counted, and there may be `more`."""
@@ -218,6 +246,7 @@ class PageTable(ScrollView, can_focus=True):
         self._pages.move_to_end(number)
         while len(self._pages) > KEPT:
             self._pages.popitem(last=False)
+        self._stay()
         if len(self._pages) == 1 or self._widened(rows):
             self._fit()
         self.refresh()
@@ -226,6 +255,7 @@ class PageTable(ScrollView, can_focus=True):
         """A page that was wanted could not be read; it is requested again when it is drawn again."""
         if source is self._source:
             self._asked.discard(number)
+            self._held = None
 
     def row(self, place: int) -> Mapping[str, Any] | None:
         """A row, if it is here; else its page is requested."""
@@ -243,7 +273,7 @@ class PageTable(ScrollView, can_focus=True):
 
     @property
     def current(self) -> Mapping[str, Any] | None:
-        return self.row(self.cursor)
+        return self.row(self.cursor) if self._held is None else None
 
     # -- drawing --------------------------------------------------------------------------------------------------
 
@@ -348,6 +378,7 @@ class PageTable(ScrollView, can_focus=True):
         self.cursor = min(max(0, place), max(0, self.count - 1))
 
     def watch_cursor(self, before: int, after: int) -> None:
+        self._held = None
         for place in (before, after):  # two lines, not the whole table
             self.refresh(Region(0, place + 1 - self.scroll_offset.y, self.size.width, 1))
         self.scroll_to_cursor()

@@ -1,0 +1,116 @@
+"""Keys are about the row or the runs that one sees, whatever another process writes and whatever a filter hides."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import insert
+
+from chessreg.registry import names, read, tables
+from chessreg.registry.identity import digest_of, uuid_of
+from chessreg.registry.tables.types import utc_now
+from chessreg.session import open_session
+from tui.data.pages import PAGE
+from tui.screens.dialogs import Prompt
+from tui.widgets.table import PageTable
+
+
+@pytest.fixture
+def own(world: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(world, tmp_path / "own")
+
+
+def run_of(folder: Path, name: str) -> dict[str, Any]:
+    with open_session(str(folder / "registry.db"), folder / "store") as session, session.database.read() as sql:
+        return read.run(sql, name)
+
+
+def newcomers(folder: Path, number: int = 1) -> None:
+    """Runs that another process has just finished."""
+    now, rows = utc_now() + timedelta(hours=1), []
+    with open_session(str(folder / "registry.db"), folder / "store") as session, session.database.write() as sql:
+        for n in range(number):
+            spec_hash = digest_of({"newcomer": n})
+            rows.append(
+                {
+                    "id": uuid_of(spec_hash), "kind": "play", "version": 1, "spec": {"n": n}, "spec_hash": spec_hash,
+                    "explicit": [], "units": 4, "created_at": now + timedelta(seconds=n), "completed_at": now,
+                }
+            )  # fmt: skip
+        sql.execute(insert(tables.Run), rows)
+        for n, row in enumerate(rows):
+            names.annotate(sql, "run", row["id"], "name", f"newcomer{n}")
+
+
+async def follow(driver: Any) -> None:
+    driver.app.look()
+    await driver.settle()
+
+
+def current(driver: Any) -> str:
+    return driver.screen.query_one(PageTable).current["name"]
+
+
+@pytest.mark.parametrize(
+    ("key", "field", "text", "value"),
+    [("t", "tags", "WRONG", ["WRONG"]), ("n", "notes", "odd", ["odd"]), ("I", "invalid", "leak", "leak"),
+     ("N", "name", "second", "second")],
+)  # fmt: skip
+async def test_a_line_is_written_of_the_run_that_its_dialog_names(
+    drive: Any, own: Path, key: str, field: str, text: str, value: Any
+) -> None:
+    async with drive(own, size=(120, 40)) as driver:
+        await driver.press("g")
+        named = current(driver)
+        before = run_of(own, named)
+        await driver.press(key)
+        assert isinstance(driver.app.screen, Prompt)
+        assert named in driver.app.screen.question
+        newcomers(own)
+        await follow(driver)
+        await driver.type(text)
+        await driver.press("enter")
+        assert run_of(own, before["id"].hex)[field] == value
+        assert run_of(own, "newcomer0")[field] in ([], None, "newcomer0")
+
+
+async def test_the_cursor_stays_on_its_run_while_others_are_added(drive: Any, own: Path) -> None:
+    async with drive(own, size=(120, 40)) as driver:
+        await driver.stand_on("sure")
+        newcomers(own)
+        await follow(driver)
+        assert "newcomer0" in driver.text
+        assert current(driver) == "sure"
+        await driver.press("asterisk")
+        assert current(driver) == "sure"
+        assert run_of(own, "sure")["starred"]
+        await driver.press("z")  # what goes out of sight leaves the cursor at its place
+        assert run_of(own, "sure")["archived"]
+        assert current(driver) not in ("sure", "newcomer0")
+
+
+async def test_the_cursor_stays_on_its_run_over_the_end_of_a_page(drive: Any, own: Path) -> None:
+    with open_session(str(own / "registry.db"), own / "store") as session, session.database.read() as sql:
+        there = len(read.run_rows(sql))
+    newcomers(own, 2 * PAGE - there)
+    async with drive(own, size=(120, 40)) as driver:
+        table = driver.screen.query_one(PageTable)
+        table.move(PAGE - 1)
+        await driver.settle()
+        name = current(driver)
+        with open_session(str(own / "registry.db"), own / "store") as session, session.database.write() as sql:
+            spec_hash = digest_of({"last": 1})
+            sql.execute(
+                insert(tables.Run),
+                {
+                    "id": uuid_of(spec_hash), "kind": "play", "version": 1, "spec": {}, "spec_hash": spec_hash,
+                    "explicit": [], "units": 4, "created_at": utc_now() + timedelta(days=1), "completed_at": None,
+                },
+            )  # fmt: skip
+        await follow(driver)
+        assert (table.cursor, current(driver)) == (PAGE, name)
+        assert table.scroll_offset.y <= PAGE <= table.scroll_offset.y + table.visible_rows
