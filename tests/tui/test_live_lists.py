@@ -114,3 +114,62 @@ async def test_the_cursor_stays_on_its_run_over_the_end_of_a_page(drive: Any, ow
         await follow(driver)
         assert (table.cursor, current(driver)) == (PAGE, name)
         assert table.scroll_offset.y <= PAGE <= table.scroll_offset.y + table.visible_rows
+
+
+# -- marked runs that a filter hides ----------------------------------------------------------------------------------
+
+
+async def filter_for(driver: Any, words: str) -> None:
+    await driver.press("slash")
+    await driver.type(words)
+    await driver.press("enter")
+
+
+async def test_marked_runs_that_the_filter_hides_are_changed_after_a_yes_only(drive: Any, own: Path) -> None:
+    async with drive(own, size=(120, 40)) as driver:
+        await driver.stand_on("toy", "sure", mark=True)
+        await filter_for(driver, "plain")
+        assert "(2 not in this list)" in driver.lines[1]
+        await driver.press("z")
+        assert "Archive toy and sure" in driver.text
+        assert "Not in this list: 2 of 2 marked runs" in driver.text
+        await driver.press("n")
+        assert not run_of(own, "toy")["archived"]
+        await driver.press("z", "y")
+        assert [run_of(own, name)["archived"] for name in ("toy", "sure", "plain")] == [True, True, False]
+        await driver.press("t")
+        assert "Not in this list: 2 of 2 marked runs" in driver.text
+
+
+async def test_no_question_is_asked_of_marked_runs_that_are_shown(drive: Any, own: Path) -> None:
+    async with drive(own, size=(120, 40)) as driver:
+        await driver.stand_on("toy", "sure", mark=True)
+        await filter_for(driver, "!plain")
+        assert "not in this list" not in driver.text
+        await driver.press("z")
+        assert all(run_of(own, name)["archived"] for name in ("toy", "sure"))
+        assert "(2 not in this list)" in driver.lines[1]  # the archive is out of sight
+
+
+async def test_a_name_is_that_of_the_run_under_the_cursor_whatever_is_marked(drive: Any, own: Path) -> None:
+    async with drive(own, size=(120, 40)) as driver:
+        await driver.stand_on("toy", "sure", mark=True)
+        await driver.stand_on("plain")
+        await driver.press("N")
+        assert "Name plain:" in driver.text
+        await driver.type("quick")
+        await driver.press("enter")
+        assert current(driver) == "quick"
+
+
+async def test_a_narrow_screen_tells_how_many_runs_are_marked(drive: Any, own: Path) -> None:
+    async with drive(own, size=(80, 24)) as driver:
+        await driver.stand_on("plain", mark=True)
+        assert "marked: plain" in driver.lines[1]
+        await driver.stand_on("cache-fit", "cache-test", "board", mark=True)
+        assert "4 marked" in driver.lines[1]
+        await filter_for(driver, "plain")
+        assert "4 marked (3 not in this list)" in driver.lines[1]
+        await driver.pilot.resize_terminal(160, 24)
+        await driver.settle()
+        assert "marked: plain (baseline) against cache-fit" in driver.lines[1]

@@ -44,6 +44,15 @@ def runs(session: Session, text: str = "", sort: str = run_filter.NEWEST_FIRST, 
     return JoinedPages(parts, by_words_above)
 
 
+def fitting(session: Session, text: str, ids: Collection[UUID]) -> set[UUID]:
+    """Those of these runs that fit the words."""
+    if not ids:
+        return set()
+    with session.database.read() as sql:
+        fits = run_filter.conditions(sql, text)
+        return set(sql.scalars(select(tables.Run.id).where(tables.Run.id.in_(ids), *fits)))
+
+
 class SortedIds(Sequence[str]):
     """The ids of the runs that fit, in an order, as 32 hex digits: read CHUNK by CHUNK, each from the nearer end, of
     which SQL keeps only as many rows as it skips. May be asked by several threads."""

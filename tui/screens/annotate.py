@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -11,7 +11,7 @@ from tui import show
 from tui.actions import bindings
 from tui.data.annotations import annotate, toggle, untag, validate
 from tui.screens.base import AppScreen
-from tui.screens.dialogs import Prompt
+from tui.screens.dialogs import Confirm, Prompt
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
@@ -33,13 +33,27 @@ class AnnotatingScreen(AppScreen):
     def chosen(self) -> Chosen:
         raise NotImplementedError
 
+    def under_cursor(self) -> Chosen:
+        """The one that a name is given to: a name is of one thing alone."""
+        return self.chosen()
+
+    def hidden_of(self, things: Collection[UUID]) -> str:
+        """How many of these the list does not show, in words; empty for none."""
+        return ""
+
     def action_toggle_mark(self, word: str) -> None:
         def done(now: bool) -> str:
             return DONE[word][not now]
 
         chosen = self.chosen()
-        if chosen[1] and self.writable():
-            self._write(chosen, word, done, partial(toggle, word=word))
+        if not chosen[1] or not self.writable():
+            return
+        write = partial(self._write, chosen, word, done, partial(toggle, word=word))
+        if hidden := self.hidden_of(chosen[1]):
+            question = f"{word.capitalize()} {called(chosen[1])}, or take it back?\n{hidden}; u unmarks all."
+            self.app.push_screen(Confirm(question), lambda yes: write() if yes else None)
+        else:
+            write()
 
     def action_tag(self) -> None:
         self._ask("Tag{}: (-TAG takes one back)", self.chosen(), self._tag)
@@ -56,11 +70,7 @@ class AnnotatingScreen(AppScreen):
         self._ask("Note about{}:", self.chosen(), partial(self._say, "note", "noted"))
 
     def action_name(self) -> None:
-        noun, chosen = self.chosen()
-        if len(chosen) > 1:
-            self.notify(f"a name is one {noun}'s alone: mark no more than one", severity="warning")
-        else:
-            self._ask("Name{}:", (noun, chosen), partial(self._say, "name", "named"))
+        self._ask("Name{}:", self.under_cursor(), partial(self._say, "name", "named"))
 
     def action_invalidate(self) -> None:
         self._ask("What is wrong with{}? (- : nothing, after all)", self.chosen(), self._invalidate)
@@ -84,7 +94,9 @@ class AnnotatingScreen(AppScreen):
             if text:
                 then(chosen, text)
 
-        self.app.push_screen(Prompt(question.format(f" {called(chosen[1])}")), answered)
+        hidden = self.hidden_of(chosen[1])
+        asked = question.format(f" {called(chosen[1])}") + (f"\n{hidden}; u unmarks all." if hidden else "")
+        self.app.push_screen(Prompt(asked), answered)
 
     def writable(self) -> bool:
         if self.app.read_only:

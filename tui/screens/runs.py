@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
+from rich.cells import cell_len
 from rich.console import Group
 from rich.text import Text
 from textual.app import ComposeResult
@@ -19,8 +20,8 @@ from tui.actions import bindings
 from tui.columns import Column
 from tui.data import run_rows
 from tui.data.pages import PAGE, Listed, Pages, Row, counted, reach
-from tui.data.run_rows import metric_names, next_steps, overview, runs, units
-from tui.screens.annotate import AnnotatingScreen
+from tui.data.run_rows import fitting, metric_names, next_steps, overview, runs, units
+from tui.screens.annotate import AnnotatingScreen, Chosen
 from tui.screens.base import AppScreen
 from tui.screens.files import bring_in
 from tui.screens.preview import PreviewingScreen, Shown, fields
@@ -38,6 +39,7 @@ class RunPage(NamedTuple):
     pages: Pages
     number: int
     rows: Sequence[Row]
+    hidden: set[UUID]  # those of the marked runs that do not fit
 
 
 class RunsScreen(AnnotatingScreen, PreviewingScreen):
@@ -56,6 +58,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         self.sort = NEWEST_FIRST
         self.columns = list(run_rows.SHOWN)
         self.marked: dict[UUID, str] = {}
+        self.hidden: set[UUID] = set()  # of these the list does not show
         self._read: tuple[str, str] | None = None  # words and order of the rows that are shown
 
     def body(self) -> ComposeResult:
@@ -76,10 +79,11 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         metrics = [key.removeprefix(run_rows.METRIC) for key in self.columns if key.startswith(run_rows.METRIC)]
         keep = table.loaded and wanted == self._read
         number = table.cursor // PAGE if keep else 0
-        page = await self.ask("reading the runs", lambda session: read(session, *wanted, metrics, number))
+        marked = list(self.marked)
+        page = await self.ask("reading the runs", lambda session: read(session, *wanted, metrics, number, marked))
         if page is None:
             return
-        self._read = wanted
+        self._read, self.hidden = wanted, page.hidden & self.marked.keys()
         kept = {"words": self.filter_text, "sort": self.sort, "columns": self.columns}
         self.app.remembered.set(LIST, kept)
         if page.pages.count:  # rows first: what there is in all takes longer to count
@@ -179,6 +183,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         table = self.query_one(PageTable)
         if (row := table.current) is None:
             return
+        self.hidden.discard(row["id"])
         if row["id"] in self.marked:
             del self.marked[row["id"]]
         else:
@@ -193,6 +198,10 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
 
     def action_unmark(self) -> None:
         self.marked.clear()
+        self.hidden.clear()
+        self.tell_marks()
+
+    def on_resize(self) -> None:
         self.tell_marks()
 
     def count_rows(self, pages: Pages) -> None:
@@ -200,16 +209,30 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         self.tell_marks()
 
     def tell_marks(self) -> None:
+        """Overview and marked runs: by their names where these fit, else by their number."""
         labels = list(self.marked.values())
         names = show.listed(labels[1:]) if len(labels) <= 4 else f"{len(labels) - 1:,} runs"
-        baseline = f" · marked: {labels[0]}" + (f" (baseline) against {names}" if names else "") if labels else ""
-        self.query_one("#overview", Static).update(self.overview + baseline)
+        told = [self.overview]
+        if labels:
+            hidden = f" ({len(self.hidden):,} not in this list)" if self.hidden else ""
+            against = f" (baseline) against {names}" if names else ""
+            number = f"{len(labels):,} marked{hidden}"
+            told = [f"{self.overview} · marked: {labels[0]}{against}{hidden}", f"{self.overview} · {number}",
+                    f"{number} · {self.overview}"]  # fmt: skip
+        wide = self.size.width - 2
+        self.query_one("#overview", Static).update(next((t for t in told if cell_len(t) <= wide), told[-1]))
         self.query_one(PageTable).refresh()
 
-    def chosen(self) -> tuple[str, dict[UUID, str]]:
+    def under_cursor(self) -> Chosen:
         row = self.query_one(PageTable).current
-        here = {} if row is None else {row["id"]: label(row)}
-        return "run", dict(self.marked) or here
+        return "run", {} if row is None else {row["id"]: label(row)}
+
+    def chosen(self) -> Chosen:
+        return ("run", dict(self.marked)) if self.marked else self.under_cursor()
+
+    def hidden_of(self, things: Collection[UUID]) -> str:
+        number = len(self.hidden.intersection(things))
+        return f"Not in this list: {number:,} of {show.counted(len(things), 'marked run')}" if number else ""
 
     def action_compare(self) -> None:
         from tui.screens.compare import CompareScreen
@@ -242,10 +265,11 @@ def settings(spec: Mapping[str, Any], under: str = "") -> list[str]:
     return names
 
 
-def read(session: Session, filter_text: str, sort: str, metrics: Sequence[str], number: int) -> RunPage:
+def read(session: Session, filter_text: str, sort: str, metrics: Sequence[str], number: int,
+         marked: Collection[UUID]) -> RunPage:  # fmt: skip
     pages = runs(session, filter_text, sort, metrics)
     reach(pages, number * PAGE)
-    return RunPage(pages, number, pages.page(number))
+    return RunPage(pages, number, pages.page(number), set(marked) - fitting(session, filter_text, marked))
 
 
 def overview_line(counts: Mapping[str, int], pages: Pages) -> str:
