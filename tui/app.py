@@ -221,6 +221,7 @@ class ChessregApp(App[Exception | None]):
             await super().on_event(event)
 
     async def hand_on(self, key: Key | Paste) -> None:
+        key = self.typed.first_of(key)
         await super().on_event(key)
         self.typed.follow(key)
 

@@ -62,6 +62,7 @@ def tui(
         raise BadInputError("chessreg tui needs a terminal", "chessreg runs list prints the runs")
     gc.disable()  # until the screens' code is there: see tui.entries
     from tui.app import ChessregApp
+    from tui.escape import read_pairs
     from tui.keys import own_keys
     from tui.themes import own_themes
     from tui.widgets.images import image_widget
@@ -78,6 +79,7 @@ def tui(
         plain=letters or plain,
         images=None if served or letters or plain else image_widget(),
     )  # fmt: skip
+    read_pairs()
     error = app.run()
     if error is not None:
         raise error

@@ -18,6 +18,7 @@ from textual.message import Message
 from textual.widgets import Input
 
 from tui.actions import EVERYWHERE, of
+from tui.escape import meant
 from tui.screens.base import AGAIN, AppScreen
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Echo(Message):
 
 def is_text(key: Key | Paste) -> bool:
     """Whether a key is a sign to be written."""
-    return isinstance(key, Key) and key.is_printable
+    return isinstance(key, Key) and key.is_printable and not key.key.startswith("alt+")
 
 
 class TypedKeys:
@@ -72,6 +73,14 @@ class TypedKeys:
     def _goes_on(self, key: Key | Paste) -> bool:
         """Whether a key is text behind text: one line takes them in their order."""
         return is_text(key) and self._text is not None and self.focus() is self._text
+
+    def first_of(self, key: Key | Paste) -> Key | Paste:
+        """The key that this one means where it is typed now; where it means two, the second waits."""
+        if isinstance(key, Key) and key.key.startswith("alt+") and self.app.screen_stack:
+            first, *more = meant(key, self.app.screen.active_bindings, bool(getattr(self.focus(), "vim", False)))
+            self.waiting.extendleft(more)
+            return first
+        return key
 
     def follow(self, key: Key | Paste) -> None:
         """A key has been handed on: wait for what it leads to."""

@@ -140,3 +140,20 @@ end()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, printed, "")
+
+
+def test_esc_and_a_key_at_once_are_both_done(terminal: Terminal) -> None:
+    terminal.start("--ascii", size=(120, 40))
+    terminal.until("8 runs in all")
+    terminal.keys("4")
+    terminal.until("8 runs (1 not complete)")
+    terminal.keys("/", "plain", "Enter")
+    terminal.until("1 of 8 runs", "Enter open")
+    terminal.keys("Escape", "8")
+    terminal.until("chessreg > data")
+    terminal.keys("4")
+    terminal.until("8 runs (1 not complete)")
+    terminal.keys("t")
+    terminal.until("Tag ")
+    terminal.keys("abc", "Escape", "q")
+    terminal.until("ended with 0")

@@ -6,13 +6,17 @@ import asyncio
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from textual.events import Key, Paste
 from textual.widgets import Input
 
+
+from tui.escape import Parser
 from tui.screens.dialogs import Prompt
 from tui.screens.launch import FormScreen
+from tui.screens.queries import SqlEditor
 from tui.screens.run import RunScreen
 
 from .conftest import PATIENCE
@@ -124,3 +128,50 @@ async def test_a_key_that_is_held_down_waits_for_nothing_that_is_read(drive, mon
             while len(driver.app.typed.waiting) != 8:
                 await asyncio.sleep(0.01)
         never.set()
+
+
+async def send(driver: Any, *read: str) -> None:
+    """What a terminal sends, in the pieces in which it is read."""
+    parser = Parser()
+    for message in [message for text in read for message in parser.feed(text)]:
+        driver.app.post_message(message)
+    await driver.settle()
+
+
+@pytest.mark.parametrize("sent", ["\x1b8", "\x1b[56;3u"], ids=["of any terminal", "of kitty"])
+async def test_esc_and_a_key_at_once_are_both_done(drive: Any, sent: str) -> None:
+    async with drive(size=(120, 36)) as driver:
+        await driver.burst("slash", *"plain", "enter")
+        assert "1 of 8 runs" in driver.text
+        await send(driver, sent)
+        assert driver.app.current_mode == "data"
+        await driver.press("4")
+        assert "8 runs" in driver.text
+        assert "1 of 8 runs" not in driver.text
+
+
+@pytest.mark.parametrize("behind", ["j", "G", "8", "/", "\x7f", "b"])
+async def test_esc_leaves_a_dialog_and_the_key_behind_it_is_no_text(drive: Any, behind: str) -> None:
+    async with drive(size=(120, 36)) as driver:
+        await send(driver, *"tabc", "\x1b", behind)
+        assert not isinstance(driver.app.screen, Prompt)
+        assert driver.app.current_mode == ("data" if behind == "8" else "runs")
+
+
+async def test_alt_and_a_key_that_is_bound_is_that(drive: Any) -> None:
+    async with drive(size=(120, 36), keys={"runs.compare": "alt+c"}) as driver:
+        await send(driver, *"tone two", "\x1bb", "X", "\x1b\x7f")  # a word back, and the word that is there away
+        assert driver.app.screen.query_one(Input).value == "one two"
+        await send(driver, "\x1bj")
+        assert not isinstance(driver.app.screen, Prompt)
+        await send(driver, "\x1bc")
+        assert driver.screen.place == "compare"
+
+
+async def test_esc_leads_vim_to_its_normal_mode_however_fast_a_command_follows(drive: Any) -> None:
+    async with drive(start="queries", size=(120, 36)) as driver:
+        await driver.press("e", "f8", "ctrl+a")
+        editor = driver.screen.query_one(SqlEditor)
+        editor.text = ""
+        await send(driver, *"abc def", "\x1bb", "x")
+        assert (editor.text, editor.normal) == ("abc ef", True)
