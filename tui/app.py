@@ -135,7 +135,8 @@ ASCII = Ascii()
 
 class ChessregApp(App[Exception | None]):
     """`opener` opens the registry, on a thread of the database worker. `start` is the first screen; without one it is
-    the screen that was open last. `themes` are the user's own, `keys` too: by the names of their actions.
+    the screen that was open last. `themes` are the user's own, `keys` too: by the names of their actions. `typed` is
+    what the terminal sent before.
 
     Ends with the error when the registry cannot be opened at all.
     """
@@ -162,6 +163,7 @@ class ChessregApp(App[Exception | None]):
         plain: bool = False,
         images: type[Any] | None = None,
         keys: Mapping[str, str] | None = None,
+        typed: str = "",
     ) -> None:
         self.remembered = Remembered(place, frozen=read_only)
         start = start or self.remembered.get("room", "")
@@ -180,7 +182,7 @@ class ChessregApp(App[Exception | None]):
         self.place_shown = " · ".join(filter(None, [show.place(place), "read only" if read_only else ""]))
         self.since, self.since_told = last_time(self.remembered)
         self.writes = Writes()
-        self.typed = TypedKeys(self)
+        self.typed = TypedKeys(self, typed)
         self.followed: set[UUID] = set()  # jobs whose end is announced
         self.notices: deque[Notice] = deque(maxlen=NOTICES)
         self.version: str | None = None
@@ -203,9 +205,11 @@ class ChessregApp(App[Exception | None]):
         chosen = self.remembered.get("theme", "")
         self.theme = chosen if chosen in known else self.themes[0].name
 
-    def on_ready(self) -> None:
+    async def on_ready(self) -> None:
         """The first picture is drawn: only now the registry's code is read, which would keep it waiting."""
         self.database.begin()
+        if self.typed.waiting:
+            await self.hand_on(self.typed.waiting.popleft())
 
     def on_mount(self) -> None:
         self.look()

@@ -58,14 +58,18 @@ def tui(
         serve(place.url, store_path, options, host, port)
         return
     served = bool(os.environ.get("TEXTUAL_DRIVER"))  # a browser is at the other end
-    if not served and not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise BadInputError("chessreg tui needs a terminal", "chessreg runs list prints the runs")
+    streams = {"stdin": sys.stdin, "stdout": sys.stdout, "stderr": sys.stderr}
+    if not served and (other := [name for name, stream in streams.items() if not stream.isatty()]):
+        raise BadInputError(
+            f"chessreg tui needs a terminal, and {' and '.join(other)} {'is' if len(other) == 1 else 'are'} none",
+            "chessreg runs list prints the runs",
+        )
     gc.disable()  # until the screens' code is there: see tui.entries
     from tui.app import ChessregApp
     from tui.escape import read_pairs
     from tui.keys import own_keys
     from tui.themes import own_themes
-    from tui.widgets.images import image_widget
+    from tui.widgets.images import Terminal, ask_terminal
 
     def opener() -> Session:
         from tui.registry import open_session
@@ -74,10 +78,11 @@ def tui(
 
     plain = not served and not speaks_unicode()
     glyphs: Glyphs | None = "letters" if letters or plain else None
+    terminal = Terminal() if served or letters or plain else ask_terminal()
     app = ChessregApp(
         opener, place.masked, read_only=read_only, glyphs=glyphs, themes=own_themes(), keys=own_keys(),
         plain=letters or plain,
-        images=None if served or letters or plain else image_widget(),
+        images=terminal.widget, typed=terminal.typed,
     )  # fmt: skip
     read_pairs()
     error = app.run()

@@ -18,7 +18,7 @@ from textual.message import Message
 from textual.widgets import Input
 
 from tui.actions import EVERYWHERE, of
-from tui.escape import meant
+from tui.escape import Parser, meant
 from tui.screens.base import AGAIN, AppScreen
 
 if TYPE_CHECKING:
@@ -51,10 +51,11 @@ def is_text(key: Key | Paste) -> bool:
 class TypedKeys:
     """Keys and pasted text that wait for the key before them."""
 
-    def __init__(self, app: ChessregApp) -> None:
+    def __init__(self, app: ChessregApp, text: str = "") -> None:
+        """`text`: what the terminal sent before the app began. It waits until that hands on the first key of it."""
         self.app = app
-        self.waiting: deque[Key | Paste] = deque()
-        self.under_way = False
+        self.waiting: deque[Key | Paste] = deque(key for key in Parser().feed(text) if isinstance(key, Key | Paste))
+        self.under_way = bool(self.waiting)
         self._number = self._rounds = 0
         self._until = 0.0
         self._focus: DOMNode = app

@@ -1,4 +1,5 @@
-"""What a terminal answers when it is asked whether it draws images, in time or late, is taken for no key."""
+"""What a terminal answers when it is asked whether it draws images, in time or late, is taken for no key; what is typed
+meanwhile is, and nothing of the questions is seen."""
 
 from __future__ import annotations
 
@@ -6,28 +7,36 @@ import fcntl
 import os
 import pty
 import re
+import shutil
 import struct
 import subprocess
 import sys
 import termios
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("textual_image")
 CODE = """
-import os, termios, tty
-from tui.widgets.images import image_widget
+import termios, time, tty
+from chessreg.terminal import visible_streams
+from tui.widgets import images
 
-widget = image_widget()
+with visible_streams():
+    began = time.monotonic()
+    widget, typed = images.ask_terminal()
+    waited = time.monotonic() - began > images.SLOW
+print(f"draws {widget and widget.__module__ + '.' + widget.__name__}, typed {typed!r}, waited {waited},", flush=True)
 tty.setcbreak(0, termios.TCSANOW)
-print(f"draws {widget and widget.__module__ + '.' + widget.__name__},", flush=True)
 keys = b""
 while not keys.endswith(b"#"):
-    keys += os.read(0, 100)
+    keys += images.os.read(0, 100)
 print(f"keys {keys.decode()!r}", flush=True)
 """
 ASKED = re.compile(
-    rb"(?P<attributes>\x1b\[c)|\x1b_G[^\x1b]*i=(?P<kitty>\d+)[^\x1b]*\x1b\\|(?P<status>\x1b\[5n)|(?P<end>draws)"
+    rb"(?P<attributes>\x1b\[c)|\x1b_G[^\x1b]*i=(?P<kitty>\d+)[^\x1b]*\x1b\\|(?P<size>\x1b\[16t)|(?P<status>\x1b\[5n)"
+    rb"|(?P<end>draws)"
 )
 
 
@@ -39,11 +48,12 @@ ASKED = re.compile(
         (b"62;22", True, 80, "widget.TGPImage"),
         (b"62;22", False, 80, "draws None"),
         (b"62;4;22", False, 0, "draws None"),
+        (None, False, 80, "draws None"),
     ],
-    ids=["sixel", "kitty", "text", "of no size"],
+    ids=["sixel", "kitty", "text", "of no size", "silent"],
 )
-def test_a_late_answer_of_the_terminal_is_no_key(
-    attributes: bytes, kitty: bool, columns: int, drawn: str, late: bool
+def test_an_answer_of_the_terminal_is_no_key_and_what_is_typed_meanwhile_is(
+    attributes: bytes | None, kitty: bool, columns: int, drawn: str, late: bool
 ) -> None:
     """Over a slow line nothing is answered before the last question: what a test can say without a clock."""
     terminal, side = pty.openpty()
@@ -55,12 +65,16 @@ def test_a_late_answer_of_the_terminal_is_no_key(
             said += os.read(terminal, 1000)
             questions = [*ASKED.finditer(said)]
             for question in questions[done:]:
-                if question["attributes"]:
-                    answers += b"\x1b[?" + attributes + b"c"
+                if question["end"]:
+                    answers += b"#"
+                elif question["attributes"]:
+                    answers += b"4\x1b" + (b"" if attributes is None else b"\x1b[?" + attributes + b"c") + b"\x1bOB"
+                elif attributes is None:
+                    pass
                 elif question["status"]:
                     answers += b"\x1b[0n"
-                elif question["end"]:
-                    answers += b"#"
+                elif question["size"]:
+                    answers += b"\x1b[6;20;10tj"
                 elif kitty:
                     answers += b"\x1b_Gi=" + question["kitty"] + b";OK\x1b\\"
                 if not late or question["status"] or question["end"]:
@@ -69,5 +83,21 @@ def test_a_late_answer_of_the_terminal_is_no_key(
             done = len(questions)
         process.wait(300)
     os.close(terminal)
-    assert f"{drawn}," in said.decode()
+    typed = "4\x1b\x1bOB" + ("" if attributes is None else "j")
+    assert f"{drawn}, typed {typed!r}, waited {attributes is None}," in said.decode()
     assert "keys '#'" in said.decode()
+    assert len([question for question in questions if question["status"]]) == 1  # once, as such
+
+
+@pytest.mark.parametrize("typed", ["4tquick\r", "4/plain\r\r"])
+async def test_what_was_typed_before_the_app_began_is_done_in_it(
+    drive: Any, tmp_path: Path, world: Path, typed: str
+) -> None:
+    texts = []
+    for way in ("before", "after"):
+        own = shutil.copytree(world, tmp_path / way / "own")
+        async with drive(own, size=(120, 36), start="home", **({"typed": typed} if way == "before" else {})) as driver:
+            if way == "after":
+                await driver.press(*("enter" if key == "\r" else "slash" if key == "/" else key for key in typed))
+            texts.append(driver.text.replace(way, ""))
+    assert texts[0] == texts[1]

@@ -127,6 +127,18 @@ def test_without_a_terminal_the_command_says_what_else_to_type(world: Path) -> N
     assert "chessreg runs list" in done.stderr
 
 
+def test_a_terminal_that_is_no_stderr_is_refused_in_one_line(terminal: Terminal, tmp_path: Path) -> None:
+    """Textual draws on stderr."""
+    place = [f"--registry={terminal.folder / 'registry.db'}", f"--store={terminal.folder / 'store'}"]
+    command = shlex.join([sys.executable, "-m", "chessreg.cli", "tui", *place])
+    log = tmp_path / "log"
+    terminal.tmux("-f", os.devnull, "new-session", "-d", f"{command} 2>{log}; echo ended with $?; exec cat")
+    terminal.until("ended with 4")
+    said = log.read_text()
+    assert said.startswith("error: chessreg tui needs a terminal, and stderr is none")
+    assert "Traceback" not in said
+
+
 @pytest.mark.parametrize(("name", "printed"), [("database-0", ""), ("other", "Python ended")])
 def test_a_thread_that_is_still_at_work_is_not_broken_off_at_the_end(name: str, printed: str) -> None:
     """Ctrl-C while DuckDB is asked: Python's own end would abort the process."""
@@ -157,3 +169,11 @@ def test_esc_and_a_key_at_once_are_both_done(terminal: Terminal) -> None:
     terminal.until("Tag ")
     terminal.keys("abc", "Escape", "q")
     terminal.until("ended with 0")
+
+
+def test_nothing_that_the_terminal_is_asked_is_left_on_it(terminal: Terminal) -> None:
+    terminal.start()
+    terminal.until("chessreg › home", "8 runs in all")
+    terminal.keys("q")
+    text = terminal.until("ended with 0")
+    assert text.strip() == "ended with 0"

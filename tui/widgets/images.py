@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import re
 import select
+import struct
 import sys
 import termios
 import time
@@ -13,12 +15,12 @@ import tty
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from textual.color import Color
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from matplotlib.figure import Figure
     from PIL.Image import Image
@@ -32,40 +34,73 @@ SLOW = 1.0  # seconds that a terminal has for its answers
 PLACEHOLDER = "\U0010eeee"  # what kitty draws parts of an image in place of
 
 
-def image_widget() -> type[Any] | None:
-    """The widget that draws images here; None where textual-image is not installed, or the terminal draws none. Asks
-    the terminal, so it must be called before an app runs."""
+GRAPHICS = "\x1b_Gi=31,s=1,v=1,a=q,t=d,f=24;AAAA\x1b\\"  # whether it has kitty's images
+QUESTIONS = f"\x1b[c{GRAPHICS}\x1b[16t\x1b[5n"  # attributes, images, size of a cell; its status, which all tell
+ANSWER = re.compile(
+    r"\x1b(?:\[\?(?P<attributes>[\d;]*)c|_G[^\x1b]*?(?P<kitty>;OK)?\x1b\\|\[6;(?P<high>\d+);(?P<wide>\d+)t|\[[\d;]*[nt])"
+)
+
+
+class Terminal(NamedTuple):
+    """What draws images here, if anything does, and what was typed while the terminal was asked."""
+
+    widget: type[Any] | None = None
+    typed: str = ""
+
+
+def ask_terminal() -> Terminal:
+    """Ask the terminal what it draws, before an app runs. Nothing is asked where textual-image is not installed."""
     if find_spec("textual_image") is None:
-        return None
+        return Terminal()
     keyboard = sys.stdin.fileno()
     before = termios.tcgetattr(keyboard)
     tty.setcbreak(keyboard, termios.TCSANOW)
     try:
-        from textual_image import renderable, widget  # asks, and waits 0.1 s for an answer
-    except Exception:  # it trips over a terminal of no size, and over letters that are typed meanwhile
-        return None
+        said = answers(keyboard)
     finally:
-        late = late_answers(keyboard)
         termios.tcsetattr(keyboard, termios.TCSANOW, before)
-    attributes = re.search(r"\?([\d;]+)c", late)
-    if renderable.Image is renderable.SixelImage or (attributes and "4" in attributes[1].split(";")):
-        return widget.SixelImage
-    if renderable.Image is renderable.TGPImage or re.search(r"Gi=\d+;OK", late):
-        return widget.TGPImage
-    return None
+    found = [*ANSWER.finditer(said)]
+    sixel = any("4" in (one["attributes"] or "").split(";") for one in found)
+    typed, size = ANSWER.sub("", said), os.get_terminal_size(keyboard)
+    if not size.columns or not (sixel or any(one["kitty"] for one in found)):
+        return Terminal(None, typed)
+    return Terminal(widget_of(sixel, cell_size(keyboard, found)), typed)
 
 
-def late_answers(keyboard: int) -> str:
-    """What the terminal still answers to what it was asked. Answers come in order: one more question is asked, which
-    every terminal answers, and all is read until then. Left there, an answer would be taken for keys: over a slow line
-    `?62;4c` opens the help, a room and so on."""
-    sys.stdout.write("\x1b[5n")  # its status
-    sys.stdout.flush()
-    answers, deadline = b"", time.monotonic() + SLOW
-    while not answers.endswith(b"\x1b[0n") and (left := deadline - time.monotonic()) > 0:
+def answers(keyboard: int) -> str:
+    """What the terminal answers to QUESTIONS, and what is typed meanwhile. Answers come in order, so all is read until
+    that to the last question. Left there, an answer would be taken for keys."""
+    assert sys.__stdout__ is not None
+    os.write(sys.__stdout__.fileno(), QUESTIONS.encode())
+    said, deadline = b"", time.monotonic() + SLOW
+    while not said.endswith(b"\x1b[0n") and (left := deadline - time.monotonic()) > 0:
         if select.select([keyboard], [], [], left)[0]:
-            answers += os.read(keyboard, 1)
-    return answers.decode(errors="replace")
+            said += os.read(keyboard, 1)
+    return said.decode(errors="replace")
+
+
+def cell_size(keyboard: int, found: Sequence[re.Match[str]]) -> tuple[int, int] | None:
+    """Width and height of a cell in pixels, as the system or the terminal tells."""
+    rows, columns, wide, high = struct.unpack("HHHH", fcntl.ioctl(keyboard, termios.TIOCGWINSZ, b"\0" * 8))
+    if wide and high:
+        return wide // columns, high // rows
+    return next(((int(one["wide"]), int(one["high"])) for one in found if one["wide"]), None)
+
+
+def widget_of(sixel: bool, cell: tuple[int, int] | None) -> type[Any]:
+    """textual-image's widget. On a terminal its import asks all over again, drops what is typed meanwhile and waits:
+    it is told that stdout is none, and the size of a cell as textual-serve tells it."""
+    told = {} if cell is None else {"TEXTUAL_CELL_WIDTH": str(cell[0]), "TEXTUAL_CELL_HEIGHT": str(cell[1])}
+    stdout, environment = sys.__stdout__, dict(os.environ)
+    vars(sys)["__stdout__"] = io.StringIO()
+    os.environ.update(told)
+    try:
+        from textual_image import widget
+    finally:
+        vars(sys)["__stdout__"] = stdout
+        for name in told.keys() - environment.keys():
+            del os.environ[name]
+    return widget.SixelImage if sixel else widget.TGPImage
 
 
 @cache
