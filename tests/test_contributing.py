@@ -7,7 +7,9 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -59,23 +61,52 @@ def test_the_query_shows_what_the_kind_made(session, centre):
     assert json.loads(asked.output)["rows"][0]["run"] == "thirty"
 
 
-def test_a_file_in_the_folder_is_all_that_an_encoding_and_an_adapter_need(tmp_path):
-    """In a copy of chessreg, of links, with the two files in their folders."""
-    copy, added = tmp_path / "chessreg", {"encodings": "encoding.py", "models/adapters": "adapter.py"}
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """Run Python in a checkout, of links, that has the two files in their folders; returns stdout."""
+    root, added = tmp_path_factory.mktemp("clone"), {"encodings": "encoding.py", "models/adapters": "adapter.py"}
+    for name in ("store", "tui", "alembic", "migrations"):
+        (root / name).symlink_to(ROOT / name)
     for folder in ("", "models", *added):
-        (copy / folder).mkdir(exist_ok=True)
+        (root / "chessreg" / folder).mkdir(exist_ok=True)
         for path in (ROOT / "chessreg" / folder).iterdir():
-            if not (copy / folder / path.name).exists() and str(Path(folder, path.name)) not in {"models", *added}:
-                (copy / folder / path.name).symlink_to(path)
+            if str(Path(folder, path.name)) not in {"models", *added}:
+                (root / "chessreg" / folder / path.name).symlink_to(path)
     for folder, name in added.items():
-        (copy / folder / "of_mine.py").write_text(EXAMPLES[name])
-    script = (
-        "from chessreg.encodings import encoding; from chessreg.models.adapters import adapter\n"
-        "print(encoding('uci-square-by-rank').size, adapter('linear').__name__)"
+        (root / "chessreg" / folder / "of_mine.py").write_text(EXAMPLES[name])
+
+    def python(*words: str) -> str:
+        environment = os.environ | {"PYTHONPATH": str(root)}
+        done = subprocess.run([sys.executable, *words], cwd=root, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return python
+
+
+def test_a_file_in_the_folder_is_all_that_an_encoding_needs(clone):
+    assert clone("-c", "from chessreg.encodings import encoding; print(encoding('uci-square-by-rank').size)") == "71\n"
+
+
+def test_a_file_in_the_folder_is_all_that_a_model_needs_to_be_imported_cached_and_asked(clone, world, tmp_path):
+    clone(
+        "-c",
+        "from pathlib import Path; from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint\n"
+        "from chessreg.models.adapters import adapter; model = adapter('linear')(32, 16, 256).untrained(3)\n"
+        f"save_checkpoint(model, Path({str(tmp_path / 'linear')!r}), CheckpointInfo.of(model, 'pgn-char-32'))",
     )
-    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.stdout.split() == ["71", "Linear"], done.stderr
+
+    def told(*words: str) -> dict[str, Any]:
+        where = ("--registry", str(world / "registry.db"), "--store", str(world / "store"), "--json")
+        return json.loads(clone("-m", "chessreg.cli", *words, *where))
+
+    told("import", "checkpoint", str(tmp_path / "linear"), "--name", "linear")
+    row = told("checkpoint", "show", "linear")
+    assert (row["architecture"], row["layers"], row["heads"], row["source_format"]) == ("linear", 1, None, "chessreg")
+    assert row["max_logit_difference"] < 1e-4
+    games = ("--checkpoint", "linear", "--dataset", "sample:test", "--games", "2")
+    assert told("run", "cache", *games, "--last", "4")["state"] == "complete"
+    assert told("run", "legality", *games, "--every", "8")["state"] == "complete"
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 1
 CONFIG, WEIGHTS, INFO = "config.json", "model.safetensors", "chessreg.json"
+REQUIRED = "family", "n_layer", "n_embd"  # of `Network.shape()`
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,17 @@ class CheckpointInfo:
         tokens_seen: int | None = None,
         source: Mapping[str, Any] | None = None,
     ) -> CheckpointInfo:
-        """The info of a model in memory; architecture and counts are read off it."""
+        """The info of a model in memory; architecture and counts are read off it.
+
+        Raises BadInputError for a `shape()` that lacks a required key.
+        """
         total, without = network.count_parameters()
+        shape = network.shape()
+        if missing := [name for name in REQUIRED if name not in shape]:
+            raise BadInputError(f"{type(network).__name__}.shape() has no {', '.join(missing)}")
         return cls(
             encoding=encoding,
-            architecture=network.shape(),
+            architecture=shape,
             parameters=total,
             parameters_without_embeddings=without,
             block_size=network.block_size,

@@ -353,3 +353,12 @@ def test_a_format_is_registered_once() -> None:
     with pytest.raises(ValueError, match="registered already"):
         register(FORMATS["nanogpt"])
     assert importing.FORMATS is FORMATS
+
+
+def test_a_shape_that_lacks_a_required_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+
+    model = random_gpt2(GPT2Config(n_layer=1, n_head=1, n_embd=8, block_size=8, vocab_size=32), seed=0)
+    monkeypatch.setattr(type(model), "shape", lambda self: {"family": "gpt2", "n_layer": 1})
+    with pytest.raises(BadInputError, match=r"GPT2.shape\(\) has no n_embd"):
+        CheckpointInfo.of(model, "pgn-char-32")

@@ -82,7 +82,8 @@ class Network(nn.Module, ABC):
 
     @abstractmethod
     def shape(self) -> dict[str, Any]:
-        """The architecture for records: family, n_layer, n_head, n_embd, d_mlp, block_size, vocab_size, …"""
+        """The architecture for records, of values that JSON has. Required are family (the name in ADAPTERS), n_layer
+        and n_embd; n_head is shown where it is given. `load` gets it all back."""
 
     @abstractmethod
     def count_parameters(self) -> tuple[int, int]:

@@ -1,8 +1,8 @@
 """A Hugging Face folder: config.json and model.safetensors (or a pytorch_model.bin of plain tensors).
 
-A GPT-2 is read here. Every other causal model (Llama, GPT-NeoX, …) is read by the library transformers, and keeps its
-files' layout. A Llama has an adapter of its own, others go through TransformerLens' bridge; the logits are compared
-with those of the library.
+A GPT-2 is read here. What chessreg saved of another architecture that has an adapter is read by that adapter. Every
+other causal model (Llama, GPT-NeoX, …) is read by the library transformers, and keeps its files' layout. A Llama has an
+adapter of its own, others go through TransformerLens' bridge; the logits are compared with those of the library.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chessreg.errors import BadInputError
-from chessreg.models.checkpoint import INFO, load_model, read_info
+from chessreg.models.checkpoint import INFO, CheckpointInfo, load_model, read_info
 from chessreg.models.importers.nanogpt import gpt2_logits
 from chessreg.models.importers.registry import Imported
 from chessreg.models.importers.source import Source, read_torch_file, refuse_code
@@ -47,7 +47,7 @@ class HuggingFaceFolder:
             raise BadInputError(f"{source.path.name} is no Hugging Face folder: it has no config.json")
         ours = read_info(source.path) if (source.path / INFO).is_file() else None  # one of our own comes home
         config = read_config(source.path)
-        read = {"gpt2": read_gpt2, "fen-encoder": read_fen_encoder}.get(config["model_type"], read_other)
+        read = READERS.get(config["model_type"]) or (read_own if has_adapter(ours) else read_other)
         model, reference = read(source.path, config)
         return Imported(
             model=model,
@@ -56,6 +56,13 @@ class HuggingFaceFolder:
             tokens_seen=ours.tokens_seen if ours else None,
             source={"original": ours.source} if ours else {},
         )
+
+
+def has_adapter(info: CheckpointInfo | None) -> bool:
+    """Whether a folder of chessreg's own is of an architecture that an adapter reads."""
+    from chessreg.models.adapters import ADAPTERS
+
+    return info is not None and info.architecture.get("family") in ADAPTERS
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -91,6 +98,13 @@ def read_fen_encoder(folder: Path, config: dict[str, Any]) -> tuple[FenEncoder, 
         return gpt2_logits(named, whole, model.config.n_head, causal=causal)[:, -1:]
 
     return model, reference
+
+
+def read_own(folder: Path, config: dict[str, Any]) -> tuple[Network, Callable[[Tensor], Tensor]]:
+    """The model as its adapter reads it, and as it reads it in float64: no other code knows this architecture."""
+    import torch
+
+    return load_model(folder), load_model(folder, torch.float64)
 
 
 def read_other(folder: Path, config: dict[str, Any]) -> tuple[Network, Callable[[Tensor], Tensor]]:
@@ -179,3 +193,8 @@ def read_weights(folder: Path, tied: bool = True) -> dict[str, Tensor]:
     if not tied and head is None:
         raise BadInputError(f"{folder.name} has no {HEAD}, and its config.json says that its head is not tied")
     return named if tied or head is None else {**named, HEAD: head}
+
+
+Reader = Callable[[Path, dict[str, Any]], tuple["Network", Callable[["Tensor"], "Tensor"]]]
+READERS: dict[str, Reader] = {"gpt2": read_gpt2, "fen-encoder": read_fen_encoder, "llama": read_other}
+"""Families whose logits are compared with those of code that shares nothing with their adapter."""
