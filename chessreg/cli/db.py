@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from chessreg.cli.base import FilePath, Home, emit, fresh, json_option, pass_home
+
+if TYPE_CHECKING:
+    from chessreg.registry.database import Database
 
 
 @click.group()
@@ -24,12 +27,14 @@ def db() -> None:
 def upgrade(home: Home, shared: bool) -> None:
     """Bring the registry to this chessreg's schema, making it if there is none.
 
+    It gets the tables of nouns that installed packages bring, too.
     A SQLite registry is copied first, to backups/ beside it; a PostgreSQL one is not: `chessreg db backup` does it.
     """
     from chessreg.registry import migrations
 
     before, _ = _status(home)
     after = migrations.upgrade(home.place, shared=shared)
+    make_brought(home.database())
     emit(home, {"registry": home.place.masked, "before": before, "schema": after.current})
 
 
@@ -90,8 +95,22 @@ def init(home: Home) -> None:
     """
     home.open(create=True)
     session = home.session()
+    make_brought(session.database)
     version = session.database.data_version()
     emit(home, {"registry": home.place.masked, "store": str(session.store.root), "data_version": version})
+
+
+def make_brought(database: Database) -> None:
+    """Make the tables of nouns that packages bring; note those that cannot be loaded."""
+    from chessreg.registry import brought
+
+    for message in brought.load():
+        click.echo(f"note: {message}", err=True)
+    with database.read() as sql:
+        missing = brought.missing(sql)
+    if missing:
+        with database.write() as sql:
+            brought.make(sql)
 
 
 DAYS = 7.0

@@ -11,16 +11,17 @@ import importlib
 import inspect
 import pkgutil
 import re
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from chessreg import plugins
 from chessreg.errors import ChessregError, NotFoundError
 
 if TYPE_CHECKING:
     from chessreg.entities.base import Entity
 
-GROUP = "chessreg.entities"
+GROUP = __name__  # of entry points
 DECLARES = re.compile(r'^class \w+\(Entity\):\n    """([^"\n]+)', re.MULTILINE)
 
 
@@ -39,13 +40,13 @@ def modules() -> dict[str, str]:
 
 def nouns() -> dict[str, str]:
     """Every noun with a line on it, without importing any: an entry point is called as its noun."""
-    brought = {point.name: f"From {point.dist.name if point.dist else '?'}." for point in entry_points(group=GROUP)}
+    brought = {point.name: f"From {point.dist.name if point.dist else '?'}." for point in plugins.points(GROUP)}
     return {**brought, **modules()}
 
 
 def entities() -> dict[str, Entity]:
     """Every noun that is declared, in the order in which a user meets them. Raises ChessregError when two share one."""
-    classes = [_declared_in(name) for name in modules()] + [_brought(point) for point in entry_points(group=GROUP)]
+    classes = [_declared_in(name) for name in modules()] + [_brought(point) for point in plugins.points(GROUP)]
     declared: dict[str, Entity] = {}
     for cls in classes:
         made: Entity = cls()
@@ -70,14 +71,9 @@ def _brought(point: EntryPoint) -> type[Entity]:
     """The subclass of Entity behind an entry point."""
     from chessreg.entities.base import Entity
 
-    package = point.dist.name if point.dist else point.value
-    try:
-        declared = point.load()
-    except Exception as error:  # a package of others may fail in any way
-        raise ChessregError(f"the noun {point.name} of {package} cannot be loaded: {error!r}",
-                            f"mend or remove {package}") from error  # fmt: skip
+    declared: type[Entity] = plugins.load(point, "noun")
     if not (inspect.isclass(declared) and issubclass(declared, Entity)):
-        raise ChessregError(f"{point.value} of {package} is no subclass of chessreg.entities.base.Entity")
+        raise ChessregError(f"{point.value} of {plugins.package(point)} is no subclass of {Entity.__module__}.Entity")
     return declared
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from chessreg.entities.display import Column, Option, Part, Printed, Thing, annotations_of, counted, facts
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.registry import names, tables
+from chessreg.registry import brought, names, tables
 from chessreg.registry.read import NO_ANNOTATIONS, annotations_by_id, columns
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ class Entity:
 
     def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:
         """All rows, oldest first, or those of one thing. Raises NotFoundError when there is no such thing."""
+        if reference is None and not brought.is_here(sql, self.table.__table__):
+            return []
         if self.of_run:
             return made(sql, self.noun, self.table, reference)
         if reference is not None:

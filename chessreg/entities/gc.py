@@ -80,7 +80,7 @@ def references(session: Session) -> tuple[set[str], dict[str, str]]:
         for noun, target in session.execute(select(now.noun, now.target).where(now.word == tables.Word.ARCHIVE.value))
     }
     nodes = [lineage.Node("run", id.hex) for id in session.scalars(select(tables.Run.id).order_by(tables.Run.id))]
-    for table in lineage.things().values():
+    for table in lineage.things(session).values():
         nodes += [node for node in map(lineage.node_of, session.scalars(select(table))) if node.noun != "run"]
     live = {node for node in nodes if node not in shelved}
     frontier = set(live)

@@ -44,7 +44,7 @@ def torn(database: Database) -> list[Torn]:
     """Every run whose complete units no chain of its groups holds."""
     torn_groups = []
     with database.read() as session:
-        for table in names.with_arrays():
+        for table in names.with_arrays(session):
             having = select(table.run_id).distinct()
             mine = or_(tables.Run.id.in_(having), tables.Run.kind == table.__noun__.name)
             for run in session.scalars(select(tables.Run).where(mine).order_by(tables.Run.id)).all():

@@ -18,7 +18,7 @@ from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 
 from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
-from chessreg.registry import lineage, migrations, names, tables
+from chessreg.registry import brought, lineage, migrations, names, tables
 from chessreg.registry.database import Database, rows_among
 from chessreg.registry.identity import new_id
 from chessreg.registry.place import place_of
@@ -162,6 +162,7 @@ def merge_registry(
         origin = uuid5(origin, url or there.url)
     ids = run_ids(there, runs)
     facts = []  # all of them, before any is here
+    brought.load()
     for table in tables.Base.metadata.sorted_tables:  # parents first
         if table.name not in STAYS | APART:
             with refused(table.name):
@@ -171,6 +172,8 @@ def merge_registry(
     require_own_units(there)
     with database.write() as session:
         one_at_a_time(session)
+        if any(parts and not brought.is_here(session, table) for table, parts in facts):
+            brought.make(session)
         for table, parts in facts:
             for rows in parts:
                 with refused(table.name):
@@ -255,6 +258,8 @@ def fact_rows(there: Database, table: Table, runs: list[UUID], everything: bool)
     """Rows of a table of facts, some hundred at a time; of a table about runs only those of these runs."""
     column = run_column(table)
     with there.read() as session:
+        if not brought.is_here(session, table):
+            return
         if everything or column is None:
             rows = [dict(row) for row in session.execute(select(table)).mappings()]
         else:

@@ -331,7 +331,7 @@ def compared(database: Database, there: Database, run_id: UUID, clocked: Collect
         with home.read() as session:
             outputs = select(tables.Output.name, tables.Output.digest).where(tables.Output.run_id == run_id)
             rows = [*session.execute(outputs).tuples()]
-            for table in names.with_arrays():
+            for table in names.with_arrays(session):
                 groups = select(table.path, table.digest).where(table.run_id == run_id)
                 rows += session.execute(groups).tuples()
             made.append(dict(rows))

@@ -53,11 +53,11 @@ class Branch:
         return own | ({"again": True} if self.again else {"branches": [b.as_dict() for b in self.branches]})
 
 
-def things() -> dict[str, Any]:
-    """The nouns of what has bytes and an id of its own, with their tables: datasets, checkpoints."""
+def things(session: Session) -> dict[str, Any]:
+    """The nouns of what has bytes and an id of its own, with their tables in this registry: datasets, checkpoints."""
     return {
         noun: table
-        for noun, table in names.nouns().items()
+        for noun, table in names.nouns(session).items()
         if not names.of_run(table) and "artefact" in table.__table__.columns
     }
 
@@ -77,13 +77,13 @@ def node_of_target(noun: str, target: str) -> Node:
 def find(session: Session, reference: str) -> Node:
     """The node that a name or id means, of whatever noun. Raises NotFoundError, or BadInputError when several fit."""
     nodes: dict[Node, str] = {}
-    own = {"run": tables.Run, **things()}
-    for noun, table in {**own, **{noun: t for noun, t in names.nouns().items() if names.of_run(t)}}.items():
+    own = {"run": tables.Run, **things(session)}
+    for noun, table in {**own, **{noun: t for noun, t in names.nouns(session).items() if names.of_run(t)}}.items():
         try:
             id = names.resolve(session, noun, reference)
         except NotFoundError:
             continue
-        node = node_of(session.get_one(table, id)) if noun in things() else Node("run", id.hex)
+        node = node_of(session.get_one(table, id)) if noun in things(session) else Node("run", id.hex)
         nodes.setdefault(node, noun)
     if not nodes:
         near = [n for noun in own for n in names.near_misses(session, noun, reference)]
@@ -152,7 +152,7 @@ def stale(session: Session) -> dict[UUID, list[Node]]:
             .group_by(now.noun, now.target)
             .order_by(func.min(now.at), now.target)
         )
-        if (node := node_of_target(noun, target)).noun == "run" or noun in things()
+        if (node := node_of_target(noun, target)).noun == "run" or noun in things(session)
     ]
     stale_inputs: dict[UUID, list[Node]] = defaultdict(list)
     for source in wrong:
@@ -180,7 +180,7 @@ def parents(session: Session, of_these: Iterable[Node]) -> Edges:
     for row in rows:
         made_by = Node("run", row.source_run_id.hex) if row.source_run_id else by_digest[row.digest]
         add(edges, Node("run", row.run_id.hex), Edge(row.name, made_by))
-    for noun, table in things().items():
+    for noun, table in things(session).items():
         for row in rows_with(session, table.id, of(edges, noun)):
             for edge in made_from(session, row):
                 add(edges, Node(noun, row.id.hex), edge)
@@ -190,7 +190,7 @@ def parents(session: Session, of_these: Iterable[Node]) -> Edges:
 def made_from(session: Session, row: Any) -> list[Edge]:
     """What a thing that no run made derives from: what its foreign keys name, and the datasets of a training."""
     edges = []
-    for field, source in sources(type(row)):
+    for field, source in sources(session, type(row)):
         if (id := getattr(row, f"{field}_id")) is not None:
             edges.append(Edge(field, node_of(session.get_one(source, id))))
     for reference in getattr(row, "training_datasets", None) or ():
@@ -200,9 +200,9 @@ def made_from(session: Session, row: Any) -> list[Edge]:
     return edges
 
 
-def sources(table: Any) -> list[tuple[str, Any]]:
+def sources(session: Session, table: Any) -> list[tuple[str, Any]]:
     """What rows of a table of things may be made from: (parent, the table) for a foreign key `parent_id`."""
-    named = {known.__table__: known for known in things().values()}
+    named = {known.__table__: known for known in things(session).values()}
     return [
         (column.name.removesuffix("_id"), named[key.column.table])
         for column in table.__table__.columns
@@ -219,7 +219,7 @@ def children(session: Session, of_these: Iterable[Node]) -> Edges:
     for (row,) in rows_among(session, reads, read.source_run_id, runs):
         add(edges, Node("run", row.source_run_id.hex), Edge(row.name, Node("run", row.run_id.hex)))
     digests = {node.id: node for node in edges if node.noun == "file"}
-    for noun, table in things().items():
+    for noun, table in things(session).items():
         rows = rows_with(session, table.id, of(edges, noun))
         if hasattr(table, "run_id"):
             rows += rows_with(session, table.run_id, runs)
@@ -236,8 +236,8 @@ def children(session: Session, of_these: Iterable[Node]) -> Edges:
 
 def made_of(session: Session, row: Any) -> Iterator[Edge]:
     """The things that name this one in a foreign key, or were trained on it and are known only by that."""
-    for table in things().values():
-        for field, source in sources(table):
+    for table in things(session).values():
+        for field, source in sources(session, table):
             if source is type(row):
                 key = getattr(table, f"{field}_id")
                 for child in session.scalars(select(table).where(key == row.id).order_by(*in_time(table))):
@@ -253,7 +253,7 @@ def made_of(session: Session, row: Any) -> Iterator[Edge]:
 def makers(session: Session, digests: set[str]) -> dict[str, Node]:
     """The node behind each artefact that no run made."""
     maker_of = {digest: Node("file", digest) for digest in digests}
-    for table in things().values():
+    for table in things(session).values():
         for row in rows_with(session, table.artefact, sorted(digests)):
             maker_of[row.artefact] = node_of(row)
     return maker_of
@@ -267,7 +267,7 @@ def describe(session: Session, which: Iterable[Node]) -> dict[Node, dict[str, An
     now = names.NOW.c
     wrong = set(session.execute(select(now.noun, now.target).where(now.word == tables.Word.INVALID.value)).tuples())
     runs = runs_of(session, [UUID(hex=node.id) for node in wanted if node.noun == "run"])
-    nouns = ("run", *things())
+    nouns = ("run", *things(session))
     called = {noun: names.names_of(session, noun, of(wanted, noun)) for noun in nouns}
     facts = {}
     for node in wanted:

@@ -32,16 +32,27 @@ NOW = view(
 )
 
 
-def nouns() -> dict[str, Any]:
-    """The tables whose rows a user calls by a noun, by that noun."""
+def declared() -> dict[str, Any]:
+    """The tables whose rows a user calls by a noun, by that noun, as far as this process has imported them."""
     classes = {mapper.class_.__noun__.name: mapper.class_ for mapper in tables.Base.registry.mappers
              if mapper.class_.__noun__ is not None}  # fmt: skip
     return dict(sorted(classes.items()))
 
 
+def nouns(session: Session | None = None) -> dict[str, Any]:
+    """The same with those of installed packages; with a session, those whose table is in this registry."""
+    from chessreg.registry import brought
+
+    brought.load()
+    return {noun: table for noun, table in declared().items()
+            if session is None or brought.is_here(session, table.__table__)}  # fmt: skip
+
+
 def table_of(noun: str) -> Any:
     """The table of a noun. Raises BadInputError for a noun that things are not called by."""
-    known = nouns()
+    known = declared()
+    if noun not in known:
+        known = nouns()
     if noun not in known:
         raise BadInputError(f"there are no things called {noun!r}", f"nouns are {', '.join(known)}")
     return known[noun]
@@ -57,9 +68,10 @@ def made_by_runs(table: Any) -> bool:
     return "run_id" in table.__table__.columns
 
 
-def with_arrays() -> list[Any]:
-    """Tables of what runs make that own groups of arrays: units, path below the store, digest, bytes."""
-    return [table for table in nouns().values() if of_run(table) and "path" in table.__table__.columns]
+def with_arrays(session: Session | None = None) -> list[Any]:
+    """Tables of what runs make that own groups of arrays: units, path below the store, digest, bytes. With a session,
+    those that are in this registry."""
+    return [table for table in nouns(session).values() if of_run(table) and "path" in table.__table__.columns]
 
 
 def id_of(table: Any) -> Any:
@@ -227,6 +239,8 @@ def resolve(session: Session, noun: str, reference: str) -> UUID:
     names that come near when none does.
     """
     table = table_of(noun)
+    if table.__table__.name not in tables.OWN and noun not in nouns(session):
+        raise NotFoundError(f"there is no {noun} {reference!r}: there are none yet", table.__noun__.command)
     reference = reference.strip()
     lookups: tuple[Callable[[], list[UUID]], ...] = (
         lambda: _by_name(session, noun, reference),

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from store import Store
     from store.fragments import Fragment
 
-TABLES: Mapping[str, Table] = tables.Base.metadata.tables  # also those that a package brings with a noun of its own
+TABLES: Mapping[str, Table] = tables.Base.metadata.tables  # and packages' own, once `registry.brought` loaded them
 UPDATES = ("check_in", "attempt_end")
 EARLIER: Mapping[str, Mapping[str, str]] = {  # table → the name of a column in fragments from before schema 0005 → now
     "kind": {"families": "result_tables", "detail_schema": "extra_columns"},
@@ -146,8 +146,8 @@ def take_in(session: Session, fragment: Fragment, rows: list[tuple[str, dict[str
         return
     by_table: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for table, row in rows:
-        if table not in UPDATES and table not in TABLES:
-            raise ChessregError(f"fragment {fragment.name} has rows of an unknown table {table!r}")
+        if table not in UPDATES and table not in tables.OWN:
+            bring(session, table, fragment)
         by_table[table].append(typed(TABLES["attempt" if table in UPDATES else table], row))
     take_rows(session, by_table, report)
     for row in by_table["check_in"]:
@@ -169,6 +169,18 @@ def take_in(session: Session, fragment: Fragment, rows: list[tuple[str, dict[str
     for run_id in {row["run_id"] for row in by_table["unit_range"]}:
         complete_run(session, run_id)
     report.fragments += 1
+
+
+def bring(session: Session, table: str, fragment: Fragment) -> None:
+    """Have the table of a noun that a package brings. Raises ChessregError when no package brings it."""
+    from chessreg.registry import brought
+
+    failed = brought.load()
+    if table not in TABLES:
+        why = "; ".join(failed) or "install the package that brings it"
+        raise ChessregError(f"fragment {fragment.name} has rows of an unknown table {table!r}", why)
+    if not brought.is_here(session, TABLES[table]):
+        brought.make(session)
 
 
 def check_in(session: Session, row: dict[str, Any]) -> None:

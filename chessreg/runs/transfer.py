@@ -82,14 +82,14 @@ def items_of(session: Session, node: lineage.Node) -> Iterator[Item]:
         made = select(tables.Output, artefact.bytes).join(artefact, artefact.digest == tables.Output.digest)
         for output, size in session.execute(made.where(tables.Output.run_id == run_id).order_by(tables.Output.name)):
             yield Item(output.digest, f"{output.name} of run {short}", size)
-        for table in names.with_arrays():
+        for table in names.with_arrays(session):
             of_this = select(table).where(table.run_id == run_id).order_by(*table.__table__.primary_key)
             for group in session.scalars(of_this):
                 what = f"activations [{group.start}, {group.stop}) of run {short}"
                 yield Item(group.digest, what, group.bytes, array=group.path.removeprefix("arrays/"))
         return
     digest: str | None = node.id
-    if (table := lineage.things().get(node.noun)) is not None:
+    if (table := lineage.things(session).get(node.noun)) is not None:
         digest = session.get_one(table, UUID(hex=node.id)).artefact
     row = session.get(artefact, digest) if digest else None
     if row is not None:
@@ -267,8 +267,8 @@ def nowhere(database: Database, item: Item) -> tuple[str, str]:
 def remade_by(database: Database, item: Item) -> str:
     """The command that makes these bytes again, where a run made them."""
     made = [select(tables.Output.run_id).where(tables.Output.digest == item.digest)]
-    made += [select(table.run_id).where(table.digest == item.digest) for table in names.with_arrays()]
     with database.read() as session:
+        made += [select(table.run_id).where(table.digest == item.digest) for table in names.with_arrays(session)]
         run_id = next((id for query in made if (id := session.scalar(query.limit(1))) is not None), None)
     return "run again what made it" if run_id is None else f"chessreg reproduce {run_id.hex[-6:]} --run"
 
@@ -279,7 +279,7 @@ def cache_hosts(session: Session, item: Item) -> set[str]:
     made = select(machine.host).join(attempt, attempt.machine_id == machine.id)
     return {
         host
-        for table in names.with_arrays()
+        for table in names.with_arrays(session)
         for host in session.scalars(made.join(table, table.run_id == attempt.run_id).where(table.digest == item.digest))
     }
 

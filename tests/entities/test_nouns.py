@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 
 import chessreg.entities
+from chessreg import plugins
 from chessreg.cli.root import COMMANDS, run_command_line
 from chessreg.entities import entities, entity, gc
 from chessreg.entities.merge import merge
@@ -41,19 +44,19 @@ def test_every_noun_says_what_a_list_and_the_data_room_need() -> None:
 
 def test_two_nouns_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("sae", "chessreg.entities.sae:Saes", chessreg.entities.GROUP)
-    monkeypatch.setattr(chessreg.entities, "entry_points", lambda group: [point])
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [point])
     with pytest.raises(ChessregError, match="two entities are called sae"):
         entities()
 
 
 @pytest.mark.parametrize(
     ("value", "why"),
-    [("no_such_package:Lenses", "the noun lens of no_such_package:Lenses cannot be loaded: ModuleNotFoundError"),
+    [("no_such_package:Lenses", "noun lens of no_such_package:Lenses cannot be loaded: ModuleNotFoundError"),
      ("pathlib:Path", "pathlib:Path of pathlib:Path is no subclass of chessreg.entities.base.Entity")],
 )  # fmt: skip
 def test_a_package_whose_noun_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch, value: str, why: str) -> None:
     point = EntryPoint("lens", value, chessreg.entities.GROUP)
-    monkeypatch.setattr(chessreg.entities, "entry_points", lambda group: [point])
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [point])
     with pytest.raises(ChessregError, match=re.escape(why)):
         entities()
 
@@ -163,15 +166,92 @@ def test_saes_made_otherwise_elsewhere_are_conflicts_and_archived_ones_can_go(tm
         assert [item.what.split()[0] for item in gc.find(here.database, here.store, now=later)] == ["artefact"] * 2
 
 
+class Package:
+    """A package with the noun of tests/entities/toy_entity.py, as pip leaves it, and commands that find it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "site" / "lenspkg-0.1.dist-info").mkdir(parents=True)
+        (root / "site" / "toy_entity.py").write_bytes((HERE / "toy_entity.py").read_bytes())
+        for name, text in (
+            ("METADATA", "Metadata-Version: 2.1\nName: lenspkg\nVersion: 0.1\n"),
+            ("entry_points.txt", "[chessreg.entities]\nlens = toy_entity:Lenses\n"),
+        ):
+            (root / "site" / "lenspkg-0.1.dist-info" / name).write_text(text)
+
+    def python(self, *words: str | Path, made: str = "here") -> subprocess.CompletedProcess[str]:
+        paths = os.pathsep.join([str(ROOT), str(self.root / "site")])
+        environment = {**os.environ, "PYTHONPATH": paths, "LENS_MADE": made}
+        return subprocess.run([sys.executable, *words], capture_output=True, text=True, env=environment)
+
+    def command(self, folder: str, *words: str, made: str = "here") -> dict[str, Any]:
+        """A command of its own process, in the registry of a folder."""
+        where = ["--registry", str(self.root / folder / "registry.db"), "--store", str(self.root / folder / "store")]
+        done = self.python("-m", "chessreg.cli", *words, *where, made=made)
+        return {"status": done.returncode, "out": done.stdout, "err": done.stderr}
+
+
 @pytest.fixture(scope="module")
-def brought(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What chessreg tells of the noun of tests/entities/toy_entity.py, which nothing in it names."""
-    root = tmp_path_factory.mktemp("brought")
-    paths = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE)])}
-    done = subprocess.run([sys.executable, HERE / "brought.py", root], capture_output=True, text=True, env=paths)
+def package(tmp_path_factory: pytest.TempPathFactory) -> Package:
+    return Package(tmp_path_factory.mktemp("brought"))
+
+
+@pytest.fixture(scope="module")
+def brought(package: Package) -> dict[str, Any]:
+    """What chessreg tells of the noun of a package, command by command."""
+    told: dict[str, Any] = {}
+    for folder in ("here", "there", "new"):  # made before the package is there
+        (package.root / folder).mkdir()
+        with open_session(str(package.root / folder / "registry.db"), package.root / folder / "store"):
+            pass
+    told["none"] = package.command("here", "lens", "list", "--json")
+    told["not there"] = package.command("here", "lens", "show", "mine")
+    run = ["run", f"{HERE / 'lens_kind.py'}:LensKind", "--name", "mine"]
+    told["run"] = package.command("here", *run)
+    package.command("there", *run, made="there")  # the same spec on another machine comes out otherwise
+    told["help"] = package.command("here", "--help")
+    told["list"] = package.command("here", "lens", "list", "--json")
+    told["table"] = package.command("here", "lens", "list")
+    told["show"] = package.command("here", "lens", "show", "mine", "--layer", "1", "--json")
+    told["several"] = package.command("here", "lens", "show", "mine")
+    told["lineage"] = package.command("here", "lineage", "mine", "--json")
+    done = package.python(HERE / "brought.py", *(package.root / folder for folder in ("here", "there", "new")))
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return told | json.loads(done.stdout)
+
+
+def test_a_noun_of_a_package_needs_nothing_but_the_package(brought: dict[str, Any]) -> None:
+    assert (brought["none"]["status"], json.loads(brought["none"]["out"])) == (0, [])
+    assert (brought["not there"]["status"], "there is no lens 'mine'" in brought["not there"]["err"]) == (3, True)
+    assert brought["run"]["status"] == 0, brought["run"]["err"]
+
+
+def test_its_table_is_made_by_what_writes_alone(package: Package) -> None:
+    (package.root / "upgraded").mkdir()
+    with open_session(str(package.root / "upgraded" / "registry.db"), package.root / "upgraded" / "store"):
+        pass
+
+    def tables_there() -> set[str]:
+        with closing(sqlite3.connect(package.root / "upgraded" / "registry.db")) as connection:
+            return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE name = 'lens'")}
+
+    for words in (("lens", "list"), ("gc",), ("lineage", "mine"), ("runs", "list")):
+        told = package.command("upgraded", *words)
+        assert "no such table" not in told["err"], told
+    assert tables_there() == set()
+    assert package.command("upgraded", "db", "upgrade")["status"] == 0
+    assert tables_there() == {"lens"}
+
+
+def test_a_fragment_of_a_noun_that_cannot_be_loaded_is_set_aside_with_the_reason(tmp_path: Path) -> None:
+    package = Package(tmp_path)
+    (tmp_path / "site" / "toy_entity.py").write_text("def broken(:\n")
+    (tmp_path / "here").mkdir()
+    told = package.command("here", "init")
+    assert "note: noun lens of lenspkg 0.1 cannot be loaded: SyntaxError: invalid syntax" in told["err"]
+    package.command("here", "run", f"{HERE / 'lens_kind.py'}:LensKind")
+    [reason] = (tmp_path / "here" / "store").rglob("*.reason.txt")
+    assert "unknown table 'lens' (noun lens of lenspkg 0.1 cannot be loaded: SyntaxError" in reason.read_text()
 
 
 def test_a_noun_of_one_module_is_a_command_and_a_pane(brought: dict[str, Any]) -> None:

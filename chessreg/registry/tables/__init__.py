@@ -43,7 +43,11 @@ from chessreg.registry.tables.results import (
 )
 from chessreg.registry.tables.types import Base
 
+OWN = frozenset(Base.metadata.tables)
+"""The tables of chessreg itself; the others are of nouns that packages bring."""
+
 __all__ = [
+    "OWN",
     "ActivationCache",
     "Annotation",
     "Artefact",

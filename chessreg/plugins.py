@@ -1,0 +1,37 @@
+"""What installed packages bring behind entry points, loaded one by one so that a broken package is named."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from chessreg.errors import ChessregError, first_line
+
+
+def points(group: str) -> list[EntryPoint]:
+    """The entry points of a group, by name."""
+    return sorted(entry_points(group=group), key=lambda point: point.name)
+
+
+def package(point: EntryPoint) -> str:
+    """The package that brings an entry point, with its version."""
+    return f"{point.dist.name} {point.dist.version}" if point.dist else point.value
+
+
+def load(point: EntryPoint, noun: str) -> Any:
+    """What is behind an entry point. `noun`: what it should be, for the message.
+
+    Raises ChessregError, which names the package, when it cannot be loaded.
+    """
+    try:
+        return point.load()
+    except (Exception, SystemExit) as error:  # a package of others may fail in any way
+        raise ChessregError(f"{noun} {point.name} of {package(point)} cannot be loaded: {reason(error)}",
+                            f"mend or remove {point.dist.name if point.dist else point.value}") from error  # fmt: skip
+
+
+def reason(error: BaseException) -> str:
+    """An error of someone's module in one line; of a syntax error with its file and line."""
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error.msg}, {error.filename} line {error.lineno}"
+    return f"{type(error).__name__}: {first_line(error)}"

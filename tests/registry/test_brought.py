@@ -1,0 +1,44 @@
+"""Tables of nouns that packages bring: made by what writes, missed by nothing that reads."""
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Column, Integer, Table, inspect
+
+from chessreg.registry import brought
+from chessreg.registry.database import Database
+from chessreg.registry.tables import Base
+
+
+@pytest.fixture
+def glass() -> Iterator[Table]:
+    """A table that is declared after the registry was made, as that of a package is."""
+    table = Table("glass", Base.metadata, Column("id", Integer, primary_key=True))
+    yield table
+    Base.metadata.remove(table)
+
+
+def test_a_table_is_made_once_and_reading_makes_none(database: Database, glass: Table) -> None:
+    with database.read() as session:
+        assert brought.missing(session) == [glass]
+    with database.read() as session:
+        assert not inspect(session.connection()).has_table("glass")
+    for missing in ([glass], []):
+        with database.write() as session:
+            assert brought.missing(session) == missing
+            brought.make(session)
+            assert brought.is_here(session, glass)
+    with database.read() as session:
+        assert brought.is_here(session, glass)
+
+
+def test_a_transaction_that_fails_leaves_no_table(database: Database, glass: Table) -> None:
+    def fail() -> None:
+        with database.write() as session:
+            brought.make(session)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    with database.read() as session:
+        assert brought.missing(session) == [glass]
