@@ -1,8 +1,13 @@
-"""What installed packages bring behind entry points, loaded one by one so that a broken package is named."""
+"""What installed packages bring behind entry points, and files of one's own in chessreg's folders: loaded one by one,
+so that a broken package or file is named."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import traceback
 from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
 from typing import Any
 
 from chessreg.errors import ChessregError, first_line
@@ -28,6 +33,28 @@ def load(point: EntryPoint, noun: str) -> Any:
     except (Exception, SystemExit) as error:  # a package of others may fail in any way
         raise ChessregError(f"{noun} {point.name} of {package(point)} cannot be loaded: {reason(error)}",
                             f"mend or remove {point.dist.name if point.dist else point.value}") from error  # fmt: skip
+
+
+def own(module: str) -> ModuleType:
+    """A module in one of chessreg's folders. Raises ChessregError, which names file and line, when it is broken."""
+    try:
+        return importlib.import_module(module)
+    except (ChessregError, MemoryError):
+        raise
+    except (Exception, SystemExit) as error:
+        raise broken(module, error) from error
+
+
+def broken(module: str, error: BaseException) -> ChessregError:
+    """What to say of a module in one of chessreg's folders whose import raised this."""
+    spec = importlib.util.find_spec(module)
+    file = (spec and spec.origin) or module
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    why = reason(error)
+    if isinstance(error, SyntaxError) and error.filename == file:
+        lines, why = [error.lineno], f"{type(error).__name__}: {error.msg}"
+    place = f"{file} line {lines[-1]}" if lines else file
+    return ChessregError(f"{place} cannot be loaded: {why}", "mend or remove the file")
 
 
 def reason(error: BaseException) -> str:

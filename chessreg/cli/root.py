@@ -106,7 +106,12 @@ class Root(LazyGroup):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             self._look()
-        return super().get_command(ctx, name)
+        command = super().get_command(ctx, name)
+        if command is None:
+            from chessreg.entities import check_file
+
+            check_file(name)  # a noun whose file is broken is not in the list
+        return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         with closed_pipe_reported():

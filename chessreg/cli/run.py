@@ -32,6 +32,13 @@ class KindGroup(click.Group):
 
         return list(kinds())
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from chessreg.runs.kind import kinds_and_failures
+
+        super().format_commands(ctx, formatter)
+        for error in kinds_and_failures()[1].values():
+            click.echo(f"note: {error.message}", err=True)
+
     def get_command(self, ctx: click.Context, name: str) -> click.Command:
         from chessreg.runs.kind import kind
 

@@ -5,21 +5,22 @@ contract."""
 
 from __future__ import annotations
 
-import importlib
 import pkgutil
 from pathlib import Path
 
+from chessreg import plugins
 from chessreg.encodings.base import Alignment, Encoding, Sites, Tokens
 from chessreg.encodings.fen77 import Fen77
 from chessreg.encodings.pgn_char import PgnChar
 from chessreg.encodings.prompts import PREFIX, PromptEncoding
 from chessreg.encodings.uci_square import davis, lcb
-from chessreg.errors import NotFoundError
+from chessreg.errors import ChessregError, NotFoundError
 from chessreg.named import Registry
 
 __all__ = ["Alignment", "Encoding", "Sites", "Tokens", "encoding", "names", "phase_number", "phase_site", "register"]
 
 _encodings: Registry[Encoding] = Registry("encoding")
+_broken: list[str] = []  # why files here cannot be loaded
 
 
 def register(made: Encoding) -> None:
@@ -35,8 +36,10 @@ def names() -> list[str]:
 def encoding(name: str, folder: Path | None = None) -> Encoding:
     """The encoding of this name. A prompt's is read from the `folder` of its checkpoint.
 
-    NotFoundError lists those that there are, or says that the folder is missing.
+    NotFoundError lists those that there are, or says that the folder is missing or a file here broken.
     """
+    if name not in _encodings and not name.startswith(PREFIX) and _broken:
+        raise NotFoundError(f"there is no encoding {name!r}", "; ".join(_broken))
     if not name.startswith(PREFIX):
         return _encodings[name]
     if folder is None:
@@ -64,4 +67,7 @@ def phase_site(written: Encoding, phase: int) -> str:
 for _made in (PgnChar(), davis, lcb, Fen77()):
     register(_made)
 for _file in pkgutil.iter_modules(__path__):  # those added later register themselves
-    importlib.import_module(f"{__name__}.{_file.name}")
+    try:
+        plugins.own(f"{__name__}.{_file.name}")
+    except ChessregError as error:
+        _broken.append(error.message)

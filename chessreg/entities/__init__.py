@@ -7,7 +7,7 @@ entry point of the group `chessreg.entities`. Lists, the data room, names, linea
 from __future__ import annotations
 
 import functools
-import importlib
+import importlib.util
 import inspect
 import pkgutil
 import re
@@ -81,10 +81,18 @@ def _declared_in(module: str) -> type[Entity]:
     """The subclass of Entity in a module of this package."""
     from chessreg.entities.base import Entity
 
-    imported = importlib.import_module(f"{__name__}.{module}")
-    (declared,) = (
+    imported = plugins.own(f"{__name__}.{module}")
+    declared = [
         value
         for value in vars(imported).values()
         if inspect.isclass(value) and issubclass(value, Entity) and value.__module__ == imported.__name__
-    )
-    return declared
+    ]
+    if len(declared) != 1:
+        raise ChessregError(f"{imported.__file__} declares {len(declared)} subclasses of Entity", "one is a noun")
+    return declared[0]
+
+
+def check_file(name: str) -> None:
+    """Raise ChessregError, which names file and line, for a broken module of this name here."""
+    if name.isidentifier() and importlib.util.find_spec(f"{__name__}.{name}"):
+        plugins.own(f"{__name__}.{name}")

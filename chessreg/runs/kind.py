@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -25,6 +24,8 @@ from chessreg.runs.exits import FILE_MODULES, guard
 from chessreg.runs.spec import ExecutionOptions, Spec
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from chessreg.games.boardframe import BoardFrame
     from chessreg.registry.tables import KindRecord
     from chessreg.runs.inputs import Inputs
@@ -160,6 +161,7 @@ MOVED = {  # sources of kinds as earlier runs recorded them: a module, or module
     "chessreg.experiments.imported_games": "chessreg.experiments.imported",
 }
 OWN = "chessreg.experiments"
+GROUP = "chessreg.kinds"  # of entry points
 _loading = threading.RLock()  # a file may load another
 
 
@@ -267,20 +269,47 @@ def module_of(path: Path, content: bytes) -> ModuleType:
 
 
 def kinds() -> Registry[Kind]:
-    """Every kind by name: our own modules, and the entry points `chessreg.kinds`."""
+    """Every kind by name: our own modules, and the entry points `chessreg.kinds`. Without those that are broken."""
+    return kinds_and_failures()[0]
+
+
+def kinds_and_failures() -> tuple[Registry[Kind], dict[str, ChessregError]]:
+    """The same, and why the others cannot be loaded, by the name of their module or entry point."""
+    from chessreg import plugins
+
     registry: Registry[Kind] = Registry("kind of experiment")
-    package = importlib.import_module(OWN)
-    classes = [
-        kind
-        for info in pkgutil.iter_modules(package.__path__)
-        for kind in in_module(importlib.import_module(f"{package.__name__}.{info.name}"))
-    ]
-    classes += [point.load() for point in entry_points(group="chessreg.kinds")]
-    for cls in classes:
+    classes, failed = [], {}
+    for info in pkgutil.iter_modules(importlib.import_module(OWN).__path__):
+        try:
+            classes += [(info.name, cls) for cls in own_kinds(info.name)]
+        except ChessregError as error:
+            failed[info.name] = error
+    for point in plugins.points(GROUP):
+        try:
+            classes.append((point.name, brought(point)))
+        except ChessregError as error:
+            failed[point.name] = error
+    for name, cls in classes:
         if cls.name in registry:
             raise BadInputError(f"two kinds are named {cls.name}", f"{registry[cls.name].source} and {cls.__module__}")
-        registry[cls.name] = checked(cls)
-    return registry
+        try:
+            registry[cls.name] = checked(cls)
+        except ChessregError as error:
+            failed[name] = error
+    return registry, failed
+
+
+def brought(point: EntryPoint) -> type[Kind]:
+    """The kind behind an entry point. Raises ChessregError, which names the package."""
+    from chessreg import plugins
+
+    cls: type[Kind] = plugins.load(point, "kind")
+    if not (inspect.isclass(cls) and issubclass(cls, Kind) and hasattr(cls, "name")):
+        raise ChessregError(
+            f"kind {point.name} of {plugins.package(point)} cannot be loaded: "
+            f"{point.value} is no subclass of chessreg.kinds.Kind with a name"
+        )
+    return cls
 
 
 def kind(reference: str) -> Kind:
@@ -299,7 +328,12 @@ def kind(reference: str) -> Kind:
         if not (inspect.isclass(named) and issubclass(named, Kind)):
             raise NotFoundError(f"{reference} is no kind of experiment")
         return checked(named)
-    return own(reference) or kinds()[reference]
+    if (ours := own(reference)) is not None:
+        return ours
+    known, failed = kinds_and_failures()
+    if reference not in known and (broken := failed.get(reference) or failed.get(reference.replace("-", "_"))):
+        raise broken
+    return known[reference]
 
 
 def own(name: str) -> Kind | None:
@@ -345,22 +379,43 @@ def recorded(source: str, read_only: bool = False) -> Kind:
 
 
 def installed_in(module: str) -> list[type[Kind]]:
-    """Kinds that this module defines or exports, of those that are ours, installed, or imported already."""
+    """Kinds that this module defines or exports, of those that are ours, installed, or imported already.
+
+    Raises ChessregError when the module is that of an entry point and cannot be loaded.
+    """
+    from chessreg import plugins
+
     if module == OWN or module.startswith(f"{OWN}."):
         return own_kinds(module.removeprefix(OWN).removeprefix(".").partition(".")[0])
     package = module.partition(".")[0]
-    points = [point for point in entry_points(group="chessreg.kinds") if point.module.partition(".")[0] == package]
-    imported = getattr(sys.modules.get(module), "__dict__", {})
-    classes = [*(point.load() for point in points), *imported.values()]
+    classes = []
+    for point in plugins.points(GROUP):
+        if point.module.partition(".")[0] == package:
+            try:
+                classes.append(brought(point))
+            except ChessregError:
+                if point.module == module:
+                    raise
+    classes += getattr(sys.modules.get(module), "__dict__", {}).values()
     return [value for value in classes if inspect.isclass(value) and issubclass(value, Kind)]
 
 
 def own_kinds(module: str) -> list[type[Kind]]:
-    """Our own kinds in this module or package, the others not imported; none where there is no such module."""
+    """Our own kinds in this module or package, the others not imported; none where there is no such module.
+
+    Raises ChessregError, which names file and line, for a broken one.
+    """
     name = f"{OWN}.{module}"
     if not module.isidentifier() or importlib.util.find_spec(name) is None:
         return []
-    return in_module(importlib.import_module(name))
+    try:
+        return in_module(importlib.import_module(name))
+    except (ChessregError, MemoryError):
+        raise
+    except Exception as error:
+        from chessreg import plugins  # a run that starts has no need of it
+
+        raise plugins.broken(name, error) from error
 
 
 def of_spec(spec: Spec, reference: str | Kind | None = None) -> Kind:

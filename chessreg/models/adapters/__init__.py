@@ -1,8 +1,8 @@
 """Adapters: one file an architecture, found by its name. A new one is a file here that registers itself."""
 
-import importlib
 import pkgutil
 
+from chessreg import plugins
 from chessreg.models.adapters.base import ADAPTERS, Network
 from chessreg.models.adapters.bridge import Bridged
 from chessreg.models.adapters.fen_encoder import FenEncoder
@@ -13,7 +13,7 @@ __all__ = ["ADAPTERS", "GPT2", "Bridged", "FenEncoder", "Llama", "Network", "ada
 
 
 for _file in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_file.name}")
+    plugins.own(f"{__name__}.{_file.name}")
 
 
 def adapter(architecture: str) -> type[Network]:

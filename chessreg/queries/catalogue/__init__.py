@@ -264,7 +264,10 @@ def files() -> tuple[Path, ...]:
     """Those of this folder, of our own kinds, and of kinds that are installed (entry points `chessreg.kinds`)."""
     paths = [*Path(__file__).parent.glob("*.sql"), *(Path(__file__).parents[2] / "experiments").rglob("*.sql")]
     for point in entry_points(group="chessreg.kinds"):
-        module = find_spec(point.module)
+        try:
+            module = find_spec(point.module)
+        except Exception:  # `chessreg run --help` names a package that is broken
+            continue
         if module is not None and module.origin is not None:
             paths += of_kind(Path(module.origin))
     return tuple(sorted(set(paths)))
