@@ -7,6 +7,8 @@ import json
 import os
 import pickle
 import shutil
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -362,3 +364,35 @@ def test_a_shape_that_lacks_a_required_key_is_named(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(type(model), "shape", lambda self: {"family": "gpt2", "n_layer": 1})
     with pytest.raises(BadInputError, match=r"GPT2.shape\(\) has no n_embd"):
         CheckpointInfo.of(model, "pgn-char-32")
+
+
+MINE = """
+from chessreg.models.importers.registry import register
+
+class Mine:
+    name = "mine"
+
+    def recognises(self, source):
+        return (source.path / "mine.txt").is_file()
+
+register(Mine())
+"""
+
+
+def test_a_file_in_the_folder_is_a_format_that_is_asked_before_that_of_hugging_face(tmp_path: Path) -> None:
+    """In a process of its own, where the package has one more folder."""
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "mine.py").write_text(MINE)
+    for name in ("mine.txt", "config.json"):
+        (tmp_path / name).write_text("{}")
+    script = (
+        "import importlib.util, sys; from pathlib import Path\n"
+        "spec = importlib.util.find_spec('chessreg.models.importers')\n"
+        f"spec.submodule_search_locations.append({str(tmp_path / 'more')!r})\n"
+        "sys.modules[spec.name] = made = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(made)\n"
+        "from chessreg.models.importers.registry import Source, recognise\n"
+        f"print(sorted(made.FORMATS), recognise(Source(Path({str(tmp_path)!r}))).name)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "['huggingface', 'mine', 'nanogpt', 'transformer_lens'] mine\n", done.stderr

@@ -1,7 +1,11 @@
-"""Reading other people's checkpoints: one module a format, one registry, one verification for all."""
+"""Reading other people's checkpoints: one module a format, one registry, one verification for all.
 
+To add one: a file here that registers an object which fulfils `registry.ImportFormat`."""
+
+import pkgutil
+
+from chessreg import plugins
 from chessreg.models.importers.huggingface import HuggingFaceFolder
-from chessreg.models.importers.nanogpt import NanoGPTFile
 from chessreg.models.importers.registry import (
     FORMATS,
     Imported,
@@ -11,10 +15,9 @@ from chessreg.models.importers.registry import (
     import_checkpoint,
     register,
 )
-from chessreg.models.importers.transformer_lens import TransformerLensFile
 
 __all__ = ["FORMATS", "ImportFormat", "ImportReport", "Imported", "check", "import_checkpoint", "register"]
 
-register(NanoGPTFile())
-register(TransformerLensFile())
-register(HuggingFaceFolder())
+register(HuggingFaceFolder())  # before the others: it takes any folder with a config.json
+for _file in pkgutil.iter_modules(__path__):
+    plugins.own(f"{__name__}.{_file.name}")

@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from chessreg.errors import BadInputError
-from chessreg.models.importers.registry import Imported
+from chessreg.models.importers.registry import Imported, register
 from chessreg.models.importers.source import Source, plain
 
 if TYPE_CHECKING:
@@ -129,3 +129,6 @@ def gpt2_logits(
         residual = residual + linear(F.gelu(inner, approximate=APPROXIMATE[activation]), f"{block}.mlp.c_proj")
     head = weights.get("lm_head.weight", weights["transformer.wte.weight"])
     return norm(residual, "transformer.ln_f") @ head.double().T
+
+
+register(NanoGPTFile())

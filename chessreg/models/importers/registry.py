@@ -43,7 +43,7 @@ class Imported:
 
 
 class ImportFormat(Protocol):
-    """One way a checkpoint is kept on disk. A new one is a module that registers itself below."""
+    """One way a checkpoint is kept on disk. A new one is a file in this folder that calls `register`."""
 
     name: str
 
@@ -70,7 +70,7 @@ FORMATS: Registry[ImportFormat] = Registry("import format")
 
 
 def register(format: ImportFormat) -> None:
-    """Make a format known by its name. Raises ValueError when the name is taken."""
+    """Make a format known by its name, and the first to be asked. Raises ValueError when the name is taken."""
     FORMATS[format.name] = format
 
 
@@ -153,9 +153,10 @@ def check_encoding(written: Encoding, model: Network, name: str) -> None:
 
 
 def recognise(source: Source, name: str | None = None) -> ImportFormat:
+    """The format of this name, else the newest that recognises the source. Raises NotFoundError, BadInputError."""
     if name is not None:
         return FORMATS[name]
-    for candidate in FORMATS.values():
+    for candidate in reversed(FORMATS.values()):
         if candidate.recognises(source):
             return candidate
     raise BadInputError(

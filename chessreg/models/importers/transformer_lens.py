@@ -13,7 +13,7 @@ import re
 from typing import TYPE_CHECKING
 
 from chessreg.errors import BadInputError
-from chessreg.models.importers.registry import Imported
+from chessreg.models.importers.registry import Imported, register
 from chessreg.models.importers.source import Source
 
 if TYPE_CHECKING:
@@ -193,3 +193,6 @@ def transformer_lens_logits(weights: Mapping[str, Tensor], tokens: Tensor) -> Te
         x = norm(residual, f"blocks.{layer}.ln2") @ part["W_in"] + part["b_in"]
         residual = residual + F.gelu(x) @ part["W_out"] + part["b_out"]
     return norm(residual, "ln_final") @ weights["unembed.W_U"].double() + weights["unembed.b_U"].double()
+
+
+register(TransformerLensFile())
