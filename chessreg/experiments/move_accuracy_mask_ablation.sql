@@ -7,7 +7,8 @@
 --   checkpoint: the model
 --   minus: its twin: of equal layers and width, asked the same positions; trained with the same seed, where both say so
 --   differs: what they differ in: the mask, or what is read (a position, or the game before it). Both learned as many
---       moves; else it says whether they were trained with equal model FLOPs (within 5 %), or unequal amounts
+--       moves; else it says whether they were trained with equal model FLOPs (within 10 %), or unequal amounts,
+--       or that this is not known
 --   layers [layers]: blocks of each
 --   d_model: width of the residual stream of each
 --   seed: that it was trained with, where it was trained here
@@ -65,8 +66,9 @@ SELECT dense_rank() OVER (ORDER BY a.sort_of, b.sort_of, a.place, b.place, a.run
        coalesce(g.dataset, a.games_reference) AS of_games,
        CASE WHEN b.sort_of = 1 THEN 'mask: bidirectional minus causal'
             WHEN a.sort_of = 1 THEN 'input: position minus game' ELSE 'both: bidirectional position minus game' END
-       || CASE WHEN coalesce(abs(a.learned - b.learned) <= 0.02 * b.learned, true) THEN ''
-               WHEN abs(a.flops - b.flops) <= 0.05 * b.flops THEN ', equal compute' ELSE ', unequal training' END
+       || CASE WHEN abs(a.learned - b.learned) <= 0.02 * b.learned THEN ''
+               WHEN a.learned IS NULL OR b.learned IS NULL THEN ', training not known'
+               WHEN abs(a.flops - b.flops) <= 0.1 * b.flops THEN ', equal compute' ELSE ', unequal training' END
            AS differs
 FROM models AS a
 JOIN models AS b ON b.sort_of > a.sort_of AND b.layers = a.layers AND b.d_model = a.d_model

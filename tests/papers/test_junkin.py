@@ -29,13 +29,27 @@ def asked(size, puzzles="puzzles"):
     return Request("", "train", "test", 0, 0, size, positions="positions", puzzles=puzzles)
 
 
-def planned(size):
+class Counted:
+    """What is made where a twin of games took so many tokens for each decision."""
+
+    def __init__(self, tokens):
+        self.tokens = tokens
+
+    def run_id(self, step):
+        return "0" * 32
+
+    def value(self, statement):
+        return self.tokens
+
+
+def planned(size, made=None):
     """name → spec of every run; references stand for whatever they name."""
     found = {}
     for step in ordered(find("junkin").steps(asked(size))):
         if step.kind not in PREPARATIONS:
             names = {name: f"run:{number:064x}" for number, name in enumerate(sorted(step.needs))}
-            found[step.name] = kind(step.kind).spec(**replaced(step.settings, names))
+            settings = step.settings(made or Counted(29 * 64)) if callable(step.settings) else step.settings
+            found[step.name] = kind(step.kind).spec(**replaced(settings, names))
     return found
 
 
@@ -76,6 +90,31 @@ def test_twins_differ_in_the_mask_or_in_what_they_read_alone():
             assert both["heldout_steps"] % 20 == 0  # points of the curve: others are measured at its end alone
             assert both["steps"] * both["batch_moves"] == pytest.approx(2 * 569_981, rel=1e-3)  # two passes
     assert len({(s.dataset, s.games, s.unseen_of, s.positions) for n, s in specs.items() if n.startswith("acc")}) == 1
+
+
+@pytest.mark.parametrize("size", ["small", "paper"])
+def test_a_control_of_equal_compute_takes_the_tokens_that_its_twin_of_games_took(size):
+    steps = {step.name: step for step in find("junkin").steps(asked(size))}
+    for control in (name for name in steps if name.startswith("causal") and name.endswith("-compute")):
+        games = control.replace("causal", "games").removesuffix("-at-games-compute")
+        assert games in steps[control].needs
+        moves = sizes.SIZES[size].batch_moves
+        assert planned(size, Counted(78 * moves * 17))[control].steps == 17
+        assert planned(size, Counted(5))[control].steps == 1
+    assert planned("reference", Counted(5))["causal-4x128-1-at-games-compute"].steps == 1656
+
+
+def test_how_far_compute_is_apart_is_told_and_decides_nothing_where_it_is_far():
+    [judge] = [each.judge for each in find("junkin").expectations if "equal compute" in each.quantity]
+    row = {"layers": 4, "d_model": 128, "seed": 1, "legal_best": 3.0, "legal_best_low": 2.0, "legal_best_high": 4.0}
+    decisions = row | {"differs": "input: position minus game", "flops": 268.0, "twin_flops": 100.0}
+    near = row | {"differs": "input: position minus game, equal compute", "flops": 106.0, "twin_flops": 100.0}
+    far = row | {"differs": "input: position minus game, unequal training", "flops": 114.0, "twin_flops": 100.0}
+    [finding] = judge([decisions, near], None)
+    assert (finding.what, finding.outcome, finding.row) == ("4x128, seed 1, +6 % compute", "met", 2)
+    [finding] = judge([decisions, far], None)
+    assert (finding.what, finding.outcome, finding.value) == ("4x128, seed 1, +14 % compute", "open", 3.0)
+    assert judge([decisions, far | {"twin_flops": None}], None) == []
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -206,6 +245,9 @@ def test_the_small_paper_goes_on_where_it_was_killed_and_writes_every_table(tmp_
     assert all(each.files and each.rows for each in written)
     lines = list(csv.DictReader((tmp_path / "tables" / "reference-result.csv").open()))
     assert {line["quantity"] for line in lines} == {each.quantity for each in work.paper.expectations}
+    [compute] = [line for line in lines if "equal compute" in line["quantity"]]
+    assert "% compute" in compute["what"]
+    assert compute["outcome"] not in ("open", "not run")
     published = (tmp_path / "tables" / "move-accuracy-published.csv").read_text()
     assert "another model (2 x 32; the paper's is 8 x 512)" in published
     assert "lost" in published

@@ -25,6 +25,19 @@ def differing(what: str, amount: str = "") -> Callable[[Row, Made], bool]:
     return lambda row, made: str(row["differs"]).startswith(what) and str(row["differs"]).partition(",")[2] == amount
 
 
+def at_equal_compute(rows: Sequence[Row], made: Made) -> list[Finding]:
+    """Best moves of a position's model minus its twin of games, told with how far their compute is apart; open where
+    that is more than equal (`mask ablation`, `differs`)."""
+
+    def told(row: Row) -> str:
+        return f"{shape(row)}, {100 * (row['flops'] / row['twin_flops'] - 1):+.0f} % compute"
+
+    equal = each(differing("input", EQUAL), told, "legal_best", least=1.0)(rows, made)
+    apart = each(lambda row, made: row["flops"] is not None and row["twin_flops"] is not None
+                 and differing("input", " unequal training")(row, made), told, "legal_best")  # fmt: skip
+    return [*equal, *apart(rows, made)]
+
+
 def shape(row: Row) -> str:
     return f"{row['layers']}x{row['d_model']}, seed {row['seed']}"
 
@@ -83,7 +96,7 @@ EXPECTATIONS = (
     Expectation("model of positions, causal, minus model of games, best move, equal decisions", "at least +1 point",
                 ABLATION, ASKED, each(differing("input"), shape, "legal_best", least=1.0)),
     Expectation("the same at equal compute (model FLOPs)", "at least +1 point", ABLATION, ASKED,
-                each(differing("input", EQUAL), shape, "legal_best", least=1.0)),
+                at_equal_compute),
     Expectation("puzzles, first move", "at least 10 %, falling with rating", PUZZLES, ("puzzles-*",),
                 both(each(lambda row, made: row["rating"] == "all", lambda row: str(row["run"]), "first", least=10.0),
                      falling)),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from chessreg.encodings.prompts import TEMPLATES
 from chessreg.games.engines import engine_rating, parse_ladder
@@ -11,7 +12,10 @@ from chessreg.games.estimators import SIDE_BY_SIDE, WEIGHTS
 from chessreg.papers.cost import thinking
 from chessreg.papers.junkin.sizes import Shape, Size
 from chessreg.papers.parts import fitted_on
-from chessreg.papers.plan import Request, Step
+from chessreg.papers.plan import Request, Step, Values
+
+if TYPE_CHECKING:
+    from chessreg.papers.work import Made
 
 FEN = {"architecture": "fen-encoder", "encoding": "fen-77", "embedding": "own"}
 TWINS: dict[str, dict[str, Any]] = {  # specification 2.1, the corrected input; 9.2: the control of equal decisions
@@ -24,7 +28,7 @@ TOKENS = {"bidirectional": 78, "causal": 78, "games": 75}
 of the rate, as games are of unequal length."""
 READ = 29
 """Tokens that a model of games takes through its blocks for each decision of the reference's games, with branches and
-padding; a model of positions 78. The column `flops` of `mask ablation` counts them as they were."""
+padding, about; a model of positions 78. The column `flops` of `mask ablation` counts them as they were."""
 PROMPT = {True: 335, False: 92}
 """Tokens of a prompt of initial weights' tokenizer, with its legal moves and without."""
 PRETRAINED_ON = "junkin-1"
@@ -39,20 +43,24 @@ NO_HELP: dict[str, Any] = {"color": "both", "opening": "random:6", "policy": "le
 def twins(request: Request, size: Size, shape: Shape, seed: int) -> Iterator[Step]:
     """Twins of one shape and seed, and what each answers to positions and puzzles."""
     parameters = 12 * shape.n_layer * shape.n_embd**2
-    less = max(1, round(size.steps * READ / TOKENS["causal"]))
+    less = size.steps_at_games_compute or max(1, round(size.steps * READ / TOKENS["causal"]))
     trained = [(name, f"{name}-{shape.name}-{seed}", size.steps) for name in TWINS]
     if seed == shape.seeds[0]:  # as many model FLOPs as its twin of games
         trained.append(("causal", f"causal-{shape.name}-{seed}-at-games-compute", less))
     for name, model, steps in trained:
-        settings = TWINS[name]
+        settings: dict[str, Any] = {
+            **TWINS[name], **size.training, "datasets": (request.positions,), "games": fitted_on(request),
+            "heldout": request.positions, "heldout_games": f"{request.test}:validation",
+            "heldout_moves": size.heldout_moves, "heldout_steps": size.heldout_steps, "n_layer": shape.n_layer,
+            "n_head": shape.n_head, "n_embd": shape.n_embd, "steps": steps, "batch_moves": size.batch_moves,
+            "seed": seed,
+        }  # fmt: skip
+        counted = steps != size.steps and size.steps_at_games_compute is None
+        twin = f"games-{shape.name}-{seed}"
         yield Step(
-            model, "train",
-            {**settings, **size.training, "datasets": (request.positions,), "games": fitted_on(request),
-             "heldout": request.positions, "heldout_games": f"{request.test}:validation",
-             "heldout_moves": size.heldout_moves, "heldout_steps": size.heldout_steps, "n_layer": shape.n_layer,
-             "n_head": shape.n_head, "n_embd": shape.n_embd, "steps": steps, "batch_moves": size.batch_moves,
-             "seed": seed},
-            "sections 3.1 and 4.2", ("parts",), units=1, rows={"metric_point": 3 * steps // 20},
+            model, "train", AtComputeOf(twin, settings) if counted else settings,
+            "sections 3.1 and 4.2", ("parts", twin) if counted else ("parts",), units=1,
+            rows={"metric_point": 3 * steps // 20},
             bytes=4 * parameters, operations=6.0 * parameters * TOKENS[name] * steps * size.batch_moves,
         )  # fmt: skip
         yield Step(
@@ -69,6 +77,22 @@ def twins(request: Request, size: Size, shape: Shape, seed: int) -> Iterator[Ste
                 "puzzles", units=size.puzzles, rows={"prediction": size.puzzles},
                 operations=2.0 * parameters * TOKENS[name] * 2 * size.puzzles,
             )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AtComputeOf:
+    """The settings with as many steps as take the tokens through the blocks that the training of `twin` took."""
+
+    twin: str
+    settings: Values
+
+    def __call__(self, made: Made) -> Values:
+        tokens = made.value(
+            "SELECT (detail->>'$.source.tokens_read')::BIGINT AS value FROM checkpoint "
+            f"WHERE run_id = UUID '{made.run_id(self.twin)}'"
+        )
+        assert tokens is not None
+        return {**self.settings, "steps": max(1, round(tokens / (TOKENS["causal"] * self.settings["batch_moves"])))}
 
 
 def language_models(request: Request, size: Size) -> Iterator[Step]:

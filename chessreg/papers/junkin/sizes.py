@@ -44,6 +44,7 @@ class Size:
     prompt_positions: int  # positions that are asked by these
     rungs: tuple[str, ...]
     games: int  # on each rung
+    steps_at_games_compute: int | None = None  # of the causal control; None: counted of the twin of games
 
 
 QUICK: Mapping[str, Any] = {  # short trainings on a CPU; the author's settings otherwise
@@ -77,7 +78,7 @@ SIZES: dict[SizeName, Size] = {
         language_model={**LLAMA, "n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 640, **BRIEF},
         tuning={"steps": 2000, "batch_positions": 32, "learning_rate": 1e-3, "warmup_steps": 100},
         templates=("junkin-small", "junkin-1"), decoding_positions=12_800, prompts=PROMPTS, prompt_positions=1000,
-        rungs=(*BELOW, LEVELS), games=100,
+        rungs=(*BELOW, LEVELS), games=100, steps_at_games_compute=1656,  # that its results were trained with
     ),
     "paper": Size(
         shapes=(Shape(8, 8, 512, (1, 2, 3)),), training={**DRAWN, "warmup_steps": 2000}, steps=200_000,
