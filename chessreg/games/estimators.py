@@ -78,6 +78,8 @@ Estimator = Callable[[Counts, Options], np.ndarray]
 ESTIMATORS: Registry[Estimator] = Registry("rating estimator")
 JOINT = frozenset({"bradley-terry", "davidson"})
 """Those that need no opponents of known rating."""
+RULES = frozenset({"junkin-batched", "sequential"})
+"""Those that update by a rule, and maximise no likelihood."""
 
 
 class Variant(NamedTuple):
@@ -134,14 +136,15 @@ class Rated(NamedTuple):
 
 def rate(pool: Pool, name: str, options: Options, resamples: int, key: Sequence[int | str] = ()) -> list[Rated]:
     """Every player's rating, in the pool's order. The interval is that of the resamples; the bound of a player that won
-    or lost everything is the rating at which that would happen in 1 of 20 pools.
+    or lost everything is the rating at which that would happen in 1 of 20 pools. A rule that always gives the same, as
+    it does where all was lost, has no interval.
 
     Raises NotFoundError for an unknown estimator.
     """
     function = ESTIMATORS[name]
     counts = resampled(pool, resamples, key)
     ratings = function(counts, options)
-    return [_with_interval(counts, ratings, player, options) for player in range(len(pool.players))]
+    return [_with_interval(counts, ratings, player, name in RULES) for player in range(len(pool.players))]
 
 
 def resampled(pool: Pool, resamples: int, key: Sequence[int | str]) -> Counts:
@@ -164,7 +167,7 @@ def resampled(pool: Pool, resamples: int, key: Sequence[int | str]) -> Counts:
     return Counts(len(pool.players), pairs, results.reshape(resamples + 1, len(pairs), 3), pool.anchors)
 
 
-def _with_interval(counts: Counts, ratings: np.ndarray, player: int, options: Options) -> Rated:
+def _with_interval(counts: Counts, ratings: np.ndarray, player: int, by_rule: bool) -> Rated:
     value = float(ratings[0, player])
     if math.isnan(value):
         return Rated(None, None, None)
@@ -178,6 +181,8 @@ def _with_interval(counts: Counts, ratings: np.ndarray, player: int, options: Op
     if not len(known):
         return Rated(value, None, None)
     low, high = (float(known[min(int(share * len(known)), len(known) - 1)]) for share in (tail, 1 - tail))
+    if low == high and by_rule:
+        return Rated(value, None, None)
     if low == high:  # the resamples cannot differ: from how sharply the games tell ratings apart
         spread = 1.96 * _standard_error(counts, ratings[0], player)
         low, high = value - spread, value + spread

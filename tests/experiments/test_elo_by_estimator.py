@@ -102,6 +102,19 @@ def test_a_sweep_and_games_of_ours_rate_one_player_together(session, imported, t
         session.run(RatingSpec(runs=(low, rated), resamples=20))
 
 
+def test_the_games_that_a_rating_rests_on_are_told_beside_all_that_were_played(session, tmp_path):
+    """Of 30 games, 20 against a level of known rating."""
+    path = tmp_path / "both.csv"
+    path.write_text("-2,9,0,1\n0,0,0,20\n")
+    run = session.run(ImportedSweepSpec(file=str(path), player=("model",))).run_id.hex
+    rows = [row for row in ratings(session, run) if row["player"].startswith("model")]
+    counted = {row["estimator"]: (row["counted"], row["games"], row["w"]) for row in rows if row["draw_weight"] == 0.5}
+    assert counted["anchored-ml"] == counted["junkin-batched"] == counted["sequential"] == (20, 30, 9)
+    assert counted["bradley-terry"] == (30, 30, 9)
+    assert counted["performance"] == (20, 20, 0)
+    assert {row["counted"] for row in ratings(session, run) if row["estimator"] == "known"} == {None}
+
+
 def test_counts_that_no_sweep_has_are_refused(session, imported):
     run = imported("5,2,3")
     with session.database.write() as sql:

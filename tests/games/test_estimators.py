@@ -78,6 +78,13 @@ def test_who_won_or_lost_everything_has_a_bound(how: str) -> None:
     assert won.low - 1500 == pytest.approx(1500 - lost.high, abs=1e-6)
 
 
+@pytest.mark.parametrize("how", ["junkin-batched", "sequential"])
+def test_a_rule_that_always_gives_the_same_has_no_interval(how: str) -> None:
+    lost = rate(pool((0, 1, 0, 0, 20), players=2, anchors={1: 1500.0}), how, Options(), 50)[0]
+    assert lost.rating is not None
+    assert (lost.low, lost.high) == (None, None)
+
+
 def test_joint_estimates_recover_known_ratings_through_chains() -> None:
     expected = {0: 1800.0, 1: 1600.0, 2: 1400.0}
 

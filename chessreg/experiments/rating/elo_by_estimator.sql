@@ -16,11 +16,13 @@
 --   rating [Elo]: as estimated
 --   rating_low [Elo]: its interval's lower end; the only thing known of a player that won every game
 --   rating_high [Elo]: the upper end; the only thing known of one that lost every game
---   games [games]: that count
---   w [games]: won
+--   counted [games]: that the rating rests on: those against opponents of known rating; of bradley-terry and davidson
+--       all; empty: it was known
+--   games [games]: of the player, all; of a performance, against that opponent
+--   w [games]: of these, won
 --   d [games]: drawn
 --   l [games]: lost
---   score: points per game, a draw a half
+--   score: points per game of these, a draw a half
 --   scoring: what draws and stopped games count
 --   policy: how the model's move is chosen
 --   opening: how its games begin
@@ -45,7 +47,9 @@
 --   where: estimator = 'performance' AND level >= 0
 
 -- statement: cells
-SELECT t.run_id, t.unit, t.attempt_id, r.run, r.created_at, t.player, t.rating, t.low, t.high, t.games, t.wins, t.draws, t.losses,
+SELECT t.run_id, t.unit, t.attempt_id, r.run, r.created_at, t.player, t.rating, t.low, t.high,
+       CASE WHEN t.anchor IS NULL THEN CASE WHEN t.estimator IN ('bradley-terry', 'davidson') THEN t.games
+                                            ELSE t.anchored_games END END AS counted, t.games, t.wins, t.draws, t.losses,
        t.score, t.scoring, t.policy, t.opening, t.assist, t.origin, t.anchor, t.systematic, t.against,
        CASE WHEN t.anchor IS NULL THEN t.draw_weight END AS draw_weight,
        q.colors, q.anchors, CASE WHEN t.anchor IS NULL THEN t.estimator ELSE 'known' END AS estimator,
@@ -70,7 +74,7 @@ FROM (
 
 -- statement: table
 SELECT b.cell, b.run, b.player, c.checkpoint, b.assist, b.origin, b.estimator, b.draw_weight, b.against, b.rating,
-       b.low AS rating_low, b.high AS rating_high, b.games, b.wins AS w, b.draws AS d, b.losses AS l, b.score, b.scoring,
+       b.low AS rating_low, b.high AS rating_high, b.counted, b.games, b.wins AS w, b.draws AS d, b.losses AS l, b.score, b.scoring,
        b.policy, b.opening, b.colors, b.anchors AS known, b.level, b.checkpoint_id, b.intervention_id
 FROM base AS b LEFT JOIN checkpoints AS c ON c.checkpoint_id = b.checkpoint_id
 ORDER BY b.cell

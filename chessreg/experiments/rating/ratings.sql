@@ -11,14 +11,15 @@
 --   rating_low [Elo]: its interval's lower end; the only thing known of a player that won every game
 --   rating_high [Elo]: the upper end; the only thing known of one that lost every game
 --   anchor: where a known rating comes from; empty: it is estimated
---   games [games]: that count
+--   games [games]: of the player, all
 --   w [games]: won
 --   d [games]: drawn
 --   l [games]: lost
---   score: points per game, a draw a half
+--   score: points per game of all, a draw a half
 --   unscored [games]: that count nothing under this scoring
 --   opponents [players]: different ones
---   anchored_games [games]: against opponents of known rating
+--   anchored_games [games]: against opponents of known rating: bradley-terry and davidson rest on all games, the
+--       other estimators on these
 --   systematic [Elo]: by which all ratings may be off together, as the anchors may
 --   scoring: what draws and stopped games count
 --   draw_weight: points of a draw, where the run says it
