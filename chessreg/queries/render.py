@@ -9,6 +9,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from datetime import date, datetime
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,15 +85,17 @@ def layout(result: QueryResult) -> tuple[list[str], dict[str, str]]:
 def cell(result: QueryResult, row: dict[str, Any], name: str) -> str:
     """A value as people read it, with its interval; a bound alone as ≤ or ≥."""
     value = row[name]
-    decimals = DECIMALS.get(result.column(name).unit, 3)
+    unit = result.column(name).unit
+    decimals = DECIMALS.get(unit, 3)
+    setting = bool(result.meta.get("published")) and row.get("unit") == ""
     if name not in result.intervals:
-        return number(value, decimals)
+        return number(value, decimals) if unit in DECIMALS else amount(value, setting)
     low, high = row[f"{name}_low"], row[f"{name}_high"]
     if value is None:
         bounds = [f"{sign} {number(end, decimals)}" for sign, end in (("≥", low), ("≤", high)) if end is not None]
         return " ".join(bounds)
     if low is None and high is None:
-        return number(value, decimals)
+        return number(value, decimals) if unit in DECIMALS else amount(value, setting)
     if low is None or high is None:
         bound = f"≤ {number(high, decimals)}" if low is None else f"≥ {number(low, decimals)}"
         return f"{number(value, decimals)} [{bound}]"
@@ -121,6 +124,22 @@ def number(value: Any, decimals: int) -> str:
     if isinstance(value, list | dict):
         return json.dumps(value, default=str, ensure_ascii=False)
     return str(value)
+
+
+def amount(value: Any, setting: bool = False) -> str:
+    """A value without an interval: three decimals, a large whole number without, and as it is written, to four digits,
+    what three decimals would change or leave nothing of. Of a setting every whole number is without decimals.
+
+    >>> amount(0.25), amount(0.1234), amount(8e-05), amount(0.000123456), amount(2000.0), amount(2.0, setting=True)
+    ('0.250', '0.1234', '8e-05', '0.0001235', '2,000', '2')
+    """
+    if not isinstance(value, float) or not isfinite(value):
+        return number(value, 3)
+    if value.is_integer() and (setting or abs(value) >= 1000):
+        return number(value, 0)
+    digits = f"{value:.4g}"
+    exact = float(digits) == value and abs(value) < 1
+    return digits if round(value, 3) != value and (exact or abs(value) < 5e-4) else number(value, 3)
 
 
 def heading(result: QueryResult, name: str) -> str:

@@ -154,3 +154,15 @@ def test_the_footer_names_what_the_numbers_rest_on(results):
     assert f"registry schema {migrations.head()}" in line
     assert f"data {results.data_version()}" in line
     assert "100 game" in line
+
+
+def test_settings_are_printed_as_they_are_written(results):
+    from chessreg.queries.result import QueryResult
+
+    answer = run_sql(results, "SELECT 8e-05 AS rate, 0.9995 AS beta, 0.25 AS share, 29635706880.0::DOUBLE AS flops, "
+                     "2.0::DOUBLE AS steps, '' AS unit")  # fmt: skip
+    [row] = answer.rows
+    numbers = ["8e-05", "0.9995", "0.250", "29,635,706,880"]
+    assert [render.cell(answer, row, name) for name in row][:5] == [*numbers, "2.000"]
+    beside = QueryResult(answer.table, {**answer.meta, "published": True})
+    assert [render.cell(beside, row, name) for name in row][:5] == [*numbers, "2"]
