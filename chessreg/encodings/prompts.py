@@ -537,20 +537,13 @@ class PromptEncoding:
 def prompt_of_folder(
     folder: Path, *, template: str = "junkin-small", end: str | None = None, bos: str | None = None, **settings: Any
 ) -> PromptEncoding:
-    """The encoding of a template over the tokenizer of a Hugging Face folder. `template` is a registered name, or the
-    path of a text file; a line break at its end is no part of it. The other settings are those of `PromptSettings`.
+    """The encoding of a template over the tokenizer of a Hugging Face folder. `template` is as `template_text` takes
+    it; the other settings are those of `PromptSettings`.
 
     Raises NotFoundError without such a template or without a tokenizer.json, BadInputError as the classes do.
     """
     if template not in TEMPLATES:
-        path = Path(template).expanduser()
-        if not path.is_file():
-            raise NotFoundError(f"no prompt template and no file {template!r}", f"known: {', '.join(TEMPLATES)}")
-        try:
-            template = path.read_text(encoding="utf-8").removesuffix("\n")
-        except (OSError, ValueError) as error:
-            raise BadInputError(f"{path} is no text: {error}", "write the template in UTF-8") from error
-        check_template(template)
+        template = template_text(template)
     try:
         vocabulary = PretrainedTokenizer.of_folder(folder, end=end, bos=bos)
         return PromptEncoding(vocabulary, PromptSettings(template, **settings))
@@ -558,8 +551,32 @@ def prompt_of_folder(
         raise BadInputError(f"the tokenizer in {folder} cannot be used: {first_line(error)}") from error
 
 
+def template_text(given: str) -> str:
+    """A template as its text, given by its name, as this text, or as the path of a text file, in which a line break at
+    the end is no part of it.
+
+    Raises NotFoundError where there is no such template, BadInputError for a file or a text that is none.
+    """
+    text = TEMPLATES.get(given, given)
+    path = Path(given).expanduser()
+    if "{" not in text:
+        if not path.is_file():
+            raise NotFoundError(f"no prompt template and no file {given[:60]!r}", f"known: {', '.join(TEMPLATES)}")
+        try:
+            text = path.read_text(encoding="utf-8").removesuffix("\n")
+        except (OSError, ValueError) as error:
+            raise BadInputError(f"{path} is no text: {error}", "write the template in UTF-8") from error
+    check_template(text)
+    return text
+
+
 def check_template(text: str) -> None:
-    """Raise BadInputError for a template without its parts."""
+    """Raise BadInputError for a template without its parts, or with a part that is none."""
+    named = re.findall(r"\{([A-Z_]+)\}", text)
+    if unknown := [name for name in named if name not in ("FEN", "LM", "BM")]:
+        raise BadInputError(f"a prompt template has no {{{unknown[0]}}}", "its parts are {FEN}, {LM} and {BM}")
+    if named.count("LM") > 1:
+        raise BadInputError("a prompt template has {LM} once, or not; here it stands twice", "leave one out")
     if text.count("{FEN}") != 1 or not text.endswith("{BM}") or "{LM}" in text.partition("{FEN}")[0]:
         excerpt = text if len(text) <= 60 else f"{text[:59]}…"
         raise BadInputError(

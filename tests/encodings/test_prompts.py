@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,16 @@ def test_a_missing_character_is_named(missing: str) -> None:
     ids = {chr(code): code for code in range(32, 127) if chr(code) != missing}
     with pytest.raises(BadInputError, match=f"'{missing}'"):
         PromptEncoding(CharacterTable(ids, end=0, size=128))
+
+
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [("{FEN} {XX} {BM}", "has no {XX}.*{FEN}, {LM} and {BM}"), ("{FEN} {LM} {LM} {BM}", "{LM} once.*stands twice")],
+)
+def test_a_part_that_is_none_or_stands_twice_is_named(template: str, why: str) -> None:
+    with pytest.raises(BadInputError) as refused:
+        PromptEncoding(TABLE, PromptSettings(template))
+    assert re.search(why, f"{refused.value.message}; {refused.value.hint}")
 
 
 @pytest.mark.parametrize("template", ["no places", "{FEN} {FEN} {BM}", "{LM} {FEN} {BM}", "{FEN} {BM} behind"])

@@ -218,6 +218,13 @@ def test_a_checkpoint_is_tuned_on_with_a_template_of_its_own(world_session: Any)
     assert again.tokenizer == start.tokenizer
 
 
+def test_a_template_of_a_file_is_its_text(tmp_path: Path) -> None:
+    (tmp_path / "own.txt").write_text("Position {FEN}, best {BM}\n")
+    by_file = FinetuneSpec(datasets=("d",), family="llama", template=str(tmp_path / "own.txt"))
+    assert by_file.template == "Position {FEN}, best {BM}"
+    assert hashed(by_file) == hashed(by_file.model_copy(update={"template": "Position {FEN}, best {BM}"}))
+
+
 def test_a_template_is_hashed_as_its_text() -> None:
     by_name, by_text = (
         FinetuneSpec(datasets=("d",), family="llama", template=template)
@@ -237,7 +244,7 @@ def test_a_template_is_hashed_as_its_text() -> None:
         ({"family": "llama", "tune": "lora"}, "initial weights are tuned whole"),
         ({"family": "llama", "n_embd": 36}, "--n-embd 36 is no even multiple of --n-head 4"),
         ({"family": "llama", "template": "no place {BM}"}, "a prompt template has one {FEN}"),
-        ({"family": "llama", "template": "nowhere"}, "no prompt template 'nowhere'"),
+        ({"family": "llama", "template": "nowhere"}, "no prompt template and no file 'nowhere'"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import Field, field_validator
 
-from chessreg.encodings.prompts import PREFIX, TEMPLATES, PromptEncoding, PromptSettings, check_template
-from chessreg.errors import BadInputError, NotFoundError
+from chessreg.encodings.prompts import PREFIX, TEMPLATES, PromptEncoding, PromptSettings, template_text
+from chessreg.errors import BadInputError
 from chessreg.games.dataset import holds_positions
 from chessreg.noise import generator
 from chessreg.runs.spec import Spec
@@ -25,7 +25,8 @@ class AskingSpec(Spec):
 
     template: str | None = Field(
         None,
-        description=f"a prompt template: its text, with {{FEN}}, perhaps {{LM}}, and {{BM}}, or {', '.join(TEMPLATES)}",
+        description=f"a prompt template: {', '.join(TEMPLATES)}; or its text, with {{FEN}}, perhaps {{LM}} behind it, and "
+        "{BM} at the end, or a file with that text",
     )
     layout: Literal["ruoss77", "flattened_with_slashes"] | None = Field(
         None,
@@ -44,13 +45,7 @@ class AskingSpec(Spec):
     @field_validator("template")
     @classmethod
     def _as_text(cls, template: str | None) -> str | None:
-        if template is None:
-            return None
-        if "{" not in template and template not in TEMPLATES:
-            raise NotFoundError(f"no prompt template {template[:60]!r}", f"known: {', '.join(TEMPLATES)}, or a text")
-        text = TEMPLATES.get(template, template)
-        check_template(text)
-        return text
+        return None if template is None else template_text(template)
 
     def prompt_settings(self, own: PromptSettings | None = None) -> PromptSettings:
         """The settings, those that are not given as in `own`."""
