@@ -65,13 +65,15 @@ _MOVES = ("best", "played", "action")
 _OPTIONAL = ("best", "played", "line", "eval_before", "eval_after", "rating", "mover_elo", "opponent_elo", "judgment",
              "game", "action", "win_prob")  # fmt: skip
 _ROWS = 20_000  # rows of a source read at once
-MOST_COUNTED = 9999  # no game of chess has as many moves; FEN-77 refuses those above 999 itself
+MOST_COUNTED = 999  # of three digits, as FEN-77 and prompts write them
+RATINGS = ("mover_elo", "opponent_elo", "rating")
+MOST_RATED = 9999
 MATE = 30_000
 """A mate in n is written as n centipawns less than this, of either sign, by Lichess' files."""
 _CASTLING = {"e1h1": ("K", "e1g1"), "e1a1": ("Q", "e1c1"), "e8h8": ("k", "e8g8"), "e8a8": ("q", "e8c8")}
 """Castling as the king takes the rook → the right to it, and the king's move."""
 _RIGHTS = frozenset("".join(c for bit, c in enumerate("KQkq") if of >> bit & 1) or "-" for of in range(16))
-_PLAIN = re.compile(r"[pnbrqkPNBRQK1-8/]+ [wb] (?:-|(?=\S)K?Q?k?q?) (?:-|[a-h][36]) \d{1,4} \d{1,4}", re.ASCII)
+_PLAIN = re.compile(r"[pnbrqkPNBRQK1-8/]+ [wb] (?:-|(?=\S)K?Q?k?q?) (?:-|[a-h][36]) \d{1,3} \d{1,3}", re.ASCII)
 _GAME = re.compile(r"^https?://[^/]+/(\w{8})")
 _PARQUET = b"PAR1"
 
@@ -159,13 +161,12 @@ def schema() -> pa.Schema:
     (ChessBench, specification 5.3)."""
     import pyarrow as pa
 
-    numbers = ("mover_elo", "opponent_elo", "rating")
     return pa.schema([
         pa.field("row", pa.int64(), False), pa.field("game_hash", pa.uint64(), False),
         pa.field("position_hash", pa.uint64(), False), pa.field("fen", pa.string(), False),
         *(pa.field(name, pa.string()) for name in ("best", "played", "line")),
         pa.field("eval_before", pa.float64()), pa.field("eval_after", pa.float64()),
-        *(pa.field(name, pa.int32()) for name in numbers), pa.field("judgment", pa.string()),
+        *(pa.field(name, pa.int32()) for name in RATINGS), pa.field("judgment", pa.string()),
         pa.field("game", pa.string()), pa.field("ply", pa.int32(), False), pa.field("legal", pa.int16(), False),
         pa.field("action", pa.string()), pa.field("win_prob", pa.float64()),
     ])  # fmt: skip
@@ -511,7 +512,8 @@ def _build(
         notes=[
             *(f"{source.path.name}: {note}" for source in sources for note in source.notes),
             "rows with " + (", ".join(f"{name} {held[name]:,}" for name in _OPTIONAL if held[name]) or "a FEN alone"),
-            *(f"{name} left empty where it is no number: {rows:,}" for name, rows in unread.items() if rows),
+            *(f"{name} left empty where it is no {'rating' if name in RATINGS else 'number'}: {rows:,}"
+              for name, rows in unread.items() if rows),
         ],
         content="positions",
     )
@@ -538,7 +540,7 @@ def _read(
     """The columns of the rows that are kept, numbered from `first` on in the file, and what is wrong with bad ones.
 
     A ply that does not fit the side to move (counted from 1, or of the move before) is taken from the FEN. Texts where
-    numbers belong are left empty, and counted in `unread` by column."""
+    numbers belong, and ratings below 0 or above 9,999, are left empty, and counted in `unread` by column."""
     import pyarrow as pa
 
     fens, words = _texts(columns, count)
@@ -554,11 +556,15 @@ def _read(
     keep = np.ones(count, bool)
     keep[list(bad)] = False
     keep &= chosen.keeps(keep, ply, game_hash, position_hash, tally)
-    numbers = {name: _floats(columns.get(name), count) for name in ("mover_elo", "opponent_elo", "rating")}
-    for name in ("eval_before", "eval_after", "ply", *numbers):
-        strange = [place for place, value in enumerate(columns.get(name) or ()) if keep[place] and _strange(value)]
-        unread.update({name: len(strange)})
-    tally.both_elos += int((keep & ~np.isnan(numbers["mover_elo"]) & ~np.isnan(numbers["opponent_elo"])).sum())
+    ratings = {name: _floats(columns.get(name), count) for name in RATINGS}
+    for name in ("eval_before", "eval_after", "ply", *ratings):
+        strange = np.array([_strange(value) for value in columns.get(name) or ()] or np.zeros(count), bool)
+        if name in ratings:
+            absurd = (ratings[name] < 0) | (ratings[name] > MOST_RATED)
+            ratings[name][absurd] = np.nan
+            strange |= absurd
+        unread.update({name: int((keep & strange).sum())})
+    tally.both_elos += int((keep & ~np.isnan(ratings["mover_elo"]) & ~np.isnan(ratings["opponent_elo"])).sum())
 
     def floats(values: np.ndarray) -> pa.Array:
         return pa.array(values[keep], mask=np.isnan(values[keep]))
@@ -577,7 +583,7 @@ def _read(
         "fen": texts(fens),
         **{name: texts(given) for name, given in words.items()},
         **{name: floats(_floats(columns.get(name), count)) for name in ("eval_before", "eval_after")},
-        **{name: integers(values) for name, values in numbers.items()},
+        **{name: integers(values) for name, values in ratings.items()},
         "judgment": texts([str(word) if word else None for word in columns.get("judgment", ())] or [None] * count),
         "game": texts(games),
         "ply": pa.array(ply[keep].astype(np.int32)),
@@ -664,7 +670,7 @@ def _row(fen: str, words: Mapping[str, str | None]) -> _Row:
     except ValueError as error:
         raise _BadRowError(f"no FEN: {fen[:80]}") from error
     if max(board.halfmove_clock, board.fullmove_number) > MOST_COUNTED:
-        raise _BadRowError(f"a counter above {MOST_COUNTED:,}: {fen[:80]}")
+        raise _BadRowError(f"a counter above {MOST_COUNTED}: {fen[:80]}")
     if board.status():
         raise _BadRowError(f"{status_text(board)}: {fen[:80]}")
     moves: dict[str, str | None] = {}
@@ -672,7 +678,10 @@ def _row(fen: str, words: Mapping[str, str | None]) -> _Row:
     line = words.get("line")
     if line:
         moves = _puzzle(board, line.split())
-    if line or fen.count(" ") != 5 or fen.split(" ", 3)[2] not in _RIGHTS:
+        if max(board.halfmove_clock, board.fullmove_number) > MOST_COUNTED:
+            raise _BadRowError(f"a counter above {MOST_COUNTED}: {board.fen()}")
+    fields = fen.split(" ")
+    if line or len(fields) != 6 or fields[2] not in _RIGHTS or max(map(len, fields[4:])) > 3:
         rewritten, fen = not line, board.fen(en_passant="fen")
     moves |= {name: _legal(board, word, f"{name} move") for name in _MOVES if (word := words.get(name))}
     return _Row(fen, rewritten, moves, board.legal_moves.count())
@@ -748,7 +757,9 @@ def _float(value: Any) -> float:
 
 def _strange(value: Any) -> bool:
     """Whether a value stands where a number belongs, and is none."""
-    return value is not None and bool(str(value).strip()) and math.isnan(_float(value)) and str(value) != "nan"
+    if value is None or not str(value).strip() or (isinstance(value, float) and math.isnan(value)):
+        return False
+    return not math.isfinite(_float(value))
 
 
 def verify(folder: Path, *, sample: int = 200, seed: int = 0) -> Verification:

@@ -43,9 +43,9 @@ def open_source(path: Path) -> Source:
     if COLUMN in columns_of(head):
         return TranscriptSource(path, head)
     if ".csv" in path.suffixes and not head.lstrip().startswith(b"["):
-        raise BadInputError(
-            f"{path} has no column {COLUMN!r}", f"its columns are {', '.join(columns_of(head)) or 'none'}"
-        )
+        first = ",".join(columns_of(head))[:120] or "empty"
+        hint = f"a column fen is of positions, {COLUMN} of games; without a header a row is FEN, moves, rating"
+        raise BadInputError(f"{path}: row 1 names no column fen or {COLUMN}, and is no FEN: {first}", hint)
     return Source(path)
 
 

@@ -198,7 +198,7 @@ def test_rows_that_are_no_chess_are_rejected_one_by_one(bag: Callable[..., Path]
     report = build([bag([good, *bad])], tmp_path / "made")
     assert report.plies == 1
     assert report.rejected == {
-        "illegal action move": 1, "a win probability outside 0 to 1": 2, "a counter above 9,999": 1, "no FEN": 1,
+        "illegal action move": 1, "a win probability outside 0 to 1": 2, "a counter above 999": 1, "no FEN": 1,
     }  # fmt: skip
 
 

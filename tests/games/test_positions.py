@@ -98,7 +98,27 @@ def test_a_puzzle_without_moves_is_rejected_and_a_rating_that_is_no_number_is_to
     report = build([write(tmp_path, text)], tmp_path / "made")
     assert report.rejected == {"a puzzle without a solution": 1}
     assert [row["rating"] for row in rows(tmp_path / "made")] == [None, None]
-    assert "rating left empty where it is no number: 1" in report.notes
+    assert "rating left empty where it is no rating: 1" in report.notes
+
+
+@pytest.mark.parametrize("rating", ["nan", "inf", "-5", "1e9"])
+def test_a_rating_that_nobody_has_is_left_empty_and_told(tmp_path: Path, rating: str) -> None:
+    moves = "f2g3 e6e7"
+    report = build([write(tmp_path, f"{PUZZLE},{moves},{rating}\n{PUZZLE},{moves},1500\n")], tmp_path / "made")
+    assert [row["rating"] for row in rows(tmp_path / "made")] == [None, 1500]
+    assert "rating left empty where it is no rating: 1" in report.notes
+
+
+@pytest.mark.parametrize("counters", ["1000 5", "0 1000"])
+def test_counters_of_four_digits_are_rejected_as_no_model_of_positions_reads_them(tmp_path: Path, counters: str) -> None:
+    fen = chess.STARTING_FEN.rsplit(" ", 2)[0]
+    text = HEADER + f"{fen} {counters},e2e4,,g,\n{fen} 999 999,e2e4,,g,\n{fen} 0000 0001,e2e4,,g,\n"
+    report = build([write(tmp_path, text)], tmp_path / "made")
+    assert report.rejected == {"a counter above 999": 1}
+    assert [row["fen"] for row in rows(tmp_path / "made")] == [f"{fen} 999 999", f"{fen} 0 1"]
+    last = f"{PUZZLE[: PUZZLE.index(' ')]} b - - 0 999,f2g3 e6e7,1500\n"  # white is to move in move 1000
+    with pytest.raises(BadInputError, match="a counter above 999"):
+        build([write(tmp_path, last, "puzzles.csv")], tmp_path / "other")
 
 
 def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
@@ -168,8 +188,8 @@ def test_bad_rows_are_listed_with_their_line_and_good_ones_kept(tmp_path: Path) 
         "4k3/8/8/8/8/8/4R3/4K3 w - - 0 1,,,,": "opposite check",
         "hello,,,,": "no FEN",
         ",,,,": "no FEN",
-        f"{chess.STARTING_FEN[:-1]}{'9' * 20},,,,": "a counter above 9,999",
-        f"{chess.STARTING_FEN[:-3]}{'9' * 20} 1,,,,": "a counter above 9,999",
+        f"{chess.STARTING_FEN[:-1]}{'9' * 20},,,,": "a counter above 999",
+        f"{chess.STARTING_FEN[:-3]}{'9' * 20} 1,,,,": "a counter above 999",
         f"{chess.STARTING_FEN},e2e5,,,": "illegal best move",
         f"{chess.STARTING_FEN},,0000,,": "illegal played move",
         f"{chess.STARTING_FEN},zz,,,": "illegal best move",

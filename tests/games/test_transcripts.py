@@ -273,7 +273,10 @@ def test_a_break_inside_a_stream_keeps_what_came_before_when_asked(tmp_path: Pat
     assert report.rejected == {"the stream ends inside the game": 1}
 
 
-def test_a_csv_without_the_column_names_those_it_has(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("moves,elo\n1. e4 e5,1500\n")
-    with pytest.raises(BadInputError, match=r"a.csv has no column 'transcript' \(its columns are moves, elo\)"):
+@pytest.mark.parametrize("text", ["moves,elo\n1. e4 e5,1500\n", "notafen,f2g3 e6e7,1500\n"])
+def test_a_csv_of_neither_games_nor_positions_says_what_its_first_row_lacks(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    first = text.partition("\n")[0]
+    why = f"a.csv: row 1 names no column fen or transcript, and is no FEN: {first} .a column fen is of positions"
+    with pytest.raises(BadInputError, match=why):
         open_source(tmp_path / "a.csv")
