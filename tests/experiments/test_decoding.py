@@ -14,6 +14,7 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.decoding import ALONE, FORCED, Answer, DecodingSpec, TargetMove, answered, prompted_by
 from chessreg.experiments.finetune import FinetuneHow, FinetuneSpec
 from chessreg.models.decoding.policies import Turn, choose, make_policy
+from chessreg.queries.published import beside
 from chessreg.registry import tables
 
 HOW = FinetuneHow(threads=1, log_steps=10, autocast=False)
@@ -137,7 +138,15 @@ def test_tables_show_modes_prompts_and_what_tuning_and_the_list_did(world_sessio
         row = by_run[run.run_id.hex]
         assert row["best"] == pytest.approx(shares[name][ALONE])
         assert row["delta_best"] == pytest.approx(shares[name][ALONE] - shares[name][FORCED])
-    ablation = {row["run_id"]: row for row in world_session.query("prompt ablation", run=ids).rows}
+    answer = world_session.query("prompt ablation", run=ids)
+    ablation = {row["run_id"]: row for row in answer.rows}
+    told = beside(world_session.database, answer).rows
+    tuned_ones = {models[name][-6:] for name in ("tuned", "listed")}
+    assert {row["model"][-6:] for row in told if row["row"] == "Llama" and row["ours"] is not None} == tuned_ones
+    assert {row["ours"] for row in told if row["row"].startswith("Pythia")} == {None}, "these are Llamas"
+    learned = beside(world_session.database, world_session.query("training settings"), ("Appendix D.3",)).rows
+    assert {row["model"][-6:] for row in learned if row["ours"] is not None} == tuned_ones
+    assert {row["column"] for row in learned if row["ours"] is not None} == {"Llama"}
     tuned = ablation[runs["tuned"].run_id.hex]
     assert tuned["tuned_best"] == pytest.approx(shares["tuned"][ALONE] - shares["start"][ALONE])
     assert (tuned["prompt"], tuned["legal_list"], tuned["list_best"]) == ("junkin-small", False, None)

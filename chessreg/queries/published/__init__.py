@@ -300,8 +300,8 @@ def described(engine: Engine, result: QueryResult) -> pa.Table:
 
     answer = engine.answer(
         {
-            "checkpoints": """SELECT checkpoint_id, layers, d_model, random_init, tags, parent_id, tokenizer AS encoding
-                FROM checkpoints""",
+            "checkpoints": """SELECT checkpoint_id, layers, d_model, random_init, tags, parent_id, tokenizer AS encoding,
+                    architecture FROM checkpoints""",
             # of a vector that is no probe's, the scale at which a sum over eight positions does the same
             "interventions": f"""SELECT i.intervention_id, i.source, i.scale_rule, i.blank, i.side, i.token_mask,
                 layers_text(TRY_CAST(i.layers AS BIGINT[])) AS layers,
@@ -342,6 +342,8 @@ def described(engine: Engine, result: QueryResult) -> pa.Table:
             ("model_random", model.get("random_init")),
             ("model_tags", trained.get("tags")),
             ("model_encoding", model.get("encoding")),
+            ("model_architecture", model.get("architecture")),
+            ("model_tuned", model.get("parent_id") is not None and not model.get("random_init")),
             ("edit_source", edit.get("source")),
             ("edit_scale", edit.get("scale")),
             ("edit_rule", edit.get("scale_rule")),
@@ -381,6 +383,8 @@ TYPES = {
     "model_random": "bool_",
     "model_tags": "string",
     "model_encoding": "string",
+    "model_architecture": "string",
+    "model_tuned": "bool_",
     "edit_source": "string",
     "edit_scale": "float64",
     "edit_rule": "string",
