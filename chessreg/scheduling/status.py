@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from sqlalchemy import case, select
+from sqlalchemy import case, exists, select
 from sqlalchemy.orm import Session
 
 from chessreg.registry import names, tables
@@ -214,7 +214,7 @@ def foreground(session: Session) -> list[Row]:
 
 def ended(session: Session, since: datetime) -> list[Row]:
     """What finished, failed or was cancelled after `since`, newest first: the last attempt of each job that has ended
-    and of each run in the foreground, and jobs that ended before they were tried.
+    and of each run in the foreground, and jobs that ended without an attempt: cancelled, or refused by their worker.
 
     Rows: id (of the job; None: foreground), run_id, kind, name, title, cause (in a word), message, done, units of the
     run, seconds that the attempt took, host, ended_at.
@@ -228,7 +228,8 @@ def ended(session: Session, since: datetime) -> list[Row]:
         .order_by(Attempt.ended_at.desc(), Attempt.id)
         .limit(2 * MOST)
     )
-    untried = select(Job).where(Job.ended_at > since, Job.tries == 0).order_by(Job.ended_at.desc()).limit(MOST)
+    attempted = exists().where(Attempt.job_id == Job.id, Attempt.ended_at > since)
+    untried = select(Job).where(Job.ended_at > since, ~attempted).order_by(Job.ended_at.desc()).limit(MOST)
     rows: dict[UUID, Row] = {}
     again = {row["run_id"] for row in foreground(session)}
     tried, left = session.execute(query).tuples().all(), session.scalars(untried).all()

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from sqlalchemy import delete, select
@@ -16,9 +17,9 @@ from sqlalchemy import delete, select
 from chessreg.cli.root import run_command_line
 from chessreg.registry.database import Database
 from chessreg.registry.migrations import backup
-from chessreg.registry.tables import Attempt, Machine, MetricPoint, UnitRange
+from chessreg.registry.tables import Attempt, Cause, Job, JobState, Machine, MetricPoint, UnitRange
 from chessreg.scheduling import status as job_status
-from chessreg.session import Session
+from chessreg.session import Session, open_session
 from tui import show
 from tui.model_process import ModelProcess
 from tui.screens.dialogs import Confirm
@@ -99,8 +100,6 @@ async def test_news_are_what_ended_after_one_looked_last(drive, world: Path, ses
 
 def test_a_foreground_run_goes_on_and_its_end_is_news(tmp_path: Path) -> None:
     from chessreg.runs.kind import kind
-    from chessreg.session import open_session
-
     toy, seen = str(Path(__file__).parent.parent / "kinds" / "toy_kind.py"), []
     with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as session:
 
@@ -118,6 +117,25 @@ def test_a_foreground_run_goes_on_and_its_end_is_news(tmp_path: Path) -> None:
     during = [rows[0] for rows in seen if rows]
     assert during
     assert {(row["kind"], row["id"], row["units"], row["state"]) for row in during} == {("toy", None, 5, "running")}
+
+
+async def test_a_job_that_failed_before_its_attempt_is_told(drive, tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as session, session.database.write() as sql:
+        detail = {"spec": {}, "execution_options": {}, "explicit": [], "folder": "/", "store": str(session.store.root)}
+        common: dict[str, Any] = {"kind": "toy", "executor": "local", "host": "box", "shards": 1, "detail": detail}
+        common |= {"state": JobState.ENDED, "message": "their code is not trusted here", "created_at": now}
+        for number, (tries, cause) in enumerate([(1, Cause.FAILED), (0, Cause.KILLED)]):
+            ids = {name: UUID(int=10 * number + n) for n, name in enumerate(("id", "group_id", "run_id"), 1)}
+            sql.add(Job(**ids, **common, spec_hash="0" * 64, shard=0, tries=tries, cause=cause, ended_at=now))
+    with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as session, session.database.read() as sql:
+        assert {row["cause"] for row in job_status.ended(sql, now - timedelta(hours=1))} == {"failed", "killed"}
+    async with drive(tmp_path, size=(140, 40), start="home") as driver:
+        assert "2 failed" in driver.text
+        await driver.press("exclamation_mark")
+        assert isinstance(driver.screen, JobScreen)
+        await driver.press("v")
+        assert "its run has not begun" in driver.notices
 
 
 def test_gpus_are_told_with_load_and_memory() -> None:
