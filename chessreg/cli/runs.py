@@ -32,11 +32,12 @@ def list_(home: Home, filter_words: tuple[str, ...], kind: str | None, everythin
     """List the runs, the newest last, or those that match all the words.
 
     A word is looked for in name, kind, tags, state, machine and id; ~word takes letters with others between them;
-    kind: name: tag: state: host: note: since: before: and spec.SETTING: look at one field; !word wants it absent;
-    starred, pinned, archived, invalid and stale are words too.
+    kind: name: tag: state: machine: note: units: tries: created: completed: since: before: spec.SETTING: and
+    metric.NAME: look at one field; =, !=, <, <=, > and >= compare; !word wants it absent; starred, pinned, archived,
+    invalid and stale are words too.
 
     \b
-    Example: chessreg runs list kind:probe since:7d '!stale' --sort -spec.epochs
+    Example: chessreg runs list kind:probe since:7d 'units>5' '!stale' --sort -spec.epochs
     """
     from chessreg.registry import read, run_filter
 

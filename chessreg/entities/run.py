@@ -82,8 +82,8 @@ def fields_of(*names: str) -> list[Column]:
 
 def progress(row: Row) -> str:
     """How far a run is, in a cell: complete, or its state with units done of all."""
-    wrong = " (invalid)" if row["invalid"] else " (stale)" if row["stale"] else ""
-    return ("complete" if row["state"] == "complete" else f"{row['state']} {row['done']}/{row['units']}") + wrong
+    done = "complete" if row["state"] == "complete" else f"{row['state']} {row['done']}/{row['units']}"
+    return done + read.marks(row)
 
 
 # -- the command that makes a run --------------------------------------------------------------------------------------

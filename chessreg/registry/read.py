@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from chessreg.errors import NotFoundError
 from chessreg.registry import lineage, names, tables
 from chessreg.registry.database import rows_among
-from chessreg.registry.run_state import DONE, STATE
+from chessreg.registry.run_state import DONE, END, STATE
 
 Row = dict[str, Any]
 
@@ -75,10 +75,11 @@ def run_rows(
 ) -> list[Row]:
     """The columns that every list of runs has: of all runs, or of these in their order. Without `ids` give an order.
 
-    Keys: those of `annotations_by_id`, the columns of `run`, state and done (registry.run_state), stale, attempts, and
-    host, where it was tried last. `stale`: the stale runs, where they are known already.
+    Keys: those of `annotations_by_id`, the columns of `run`, state and done (registry.run_state), end (how the last
+    attempt of a partial run ended), stale, attempts, and host, where it was tried last. `stale`: the stale runs, where
+    they are known already.
     """
-    query, tries = select(tables.Run, STATE, DONE).order_by(*order), _tries(session, ids)
+    query, tries = select(tables.Run, STATE, DONE, END).order_by(*order), _tries(session, ids)
     annotations = annotations_by_id(session, "run", ids)
     stale = lineage.stale(session) if stale is None else stale
     if ids is not None:
@@ -89,13 +90,21 @@ def run_rows(
             **columns(record),
             "state": state,
             "done": done,
+            "end": end,
             "attempts": len(tries[record.id]),
             "host": tries[record.id][-1] if tries[record.id] else None,
             "stale": record.id in stale,
         }
-        for record, state, done in session.execute(query)
+        for record, state, done, end in session.execute(query)
     }
     return list(rows.values()) if ids is None else [rows[id] for id in ids if id in rows]
+
+
+def marks(row: Row) -> str:
+    """What stands behind the state of a run: ` (failed)` of a partial one, ` (invalid)` or ` (stale)`."""
+    wrong = "invalid" if row["invalid"] else "stale" if row["stale"] else None
+    said = ", ".join(filter(None, [row["end"], wrong]))
+    return f" ({said})" if said else ""
 
 
 def _tries(session: Session, ids: Sequence[UUID] | None) -> dict[UUID, list[str | None]]:

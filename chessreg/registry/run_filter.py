@@ -1,8 +1,10 @@
 """Runs that fit words, in any order: what `chessreg runs list` and the terminal UI narrow and sort by.
 
 A word must be found in the name, kind, tags, state, machine or end of the id. `~word` takes the letters in this order
-with others between them, in name and kind. `field:value` looks at one field, `spec.SETTING:value` at a setting,
-`!word` wants it absent. `starred`, `pinned`, `archived`, `invalid` and `stale` are words of their own.
+with others between them, in name and kind. `field:value` looks at one field, `spec.SETTING:value` at a setting and
+`metric.NAME:value` at a last value; `=`, `!=`, `<`, `<=`, `>` and `>=` compare numbers by size, times (`2026-11`, `7d`
+ago; UTC) and texts. `!word` wants it absent. `starred`, `pinned`, `archived`, `invalid` and `stale` are words of their
+own, and fields: `starred:no`.
 """
 
 from __future__ import annotations
@@ -16,8 +18,11 @@ from uuid import UUID
 
 from sqlalchemy import (
     ColumnElement,
+    Float,
     Select,
     String,
+    and_,
+    case,
     cast,
     exists,
     false,
@@ -32,13 +37,17 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 from chessreg.errors import BadInputError
-from chessreg.registry import lineage, tables
+from chessreg.registry import lineage, tables, words
 from chessreg.registry.names import holds, unindexed
-from chessreg.registry.run_state import DONE, STATE, STATES
+from chessreg.registry.run_state import DONE, END, STATE, STATES
+from chessreg.registry.words import COMPARE, TRUTH
 
-FIELDS = ("kind", "name", "state", "machine", "host", "id", "tag", "note", "since", "before")
+TEXTS, NUMBERS, TIMES = ("kind", "name", "machine", "tag", "note"), ("units", "tries"), ("created", "completed")
+FLAGS = {"starred": "star", "pinned": "pin", "archived": "archive", "invalid": "invalid"}
+MARKS = (*FLAGS, "stale")
+FIELDS = ("state", *TEXTS, "id", *NUMBERS, *TIMES, "since", "before", *MARKS)
+ALSO = {"host": "machine", "tags": "tag", "notes": "note", "done": "units", "star": "starred", "pin": "pinned"}
 SEARCHED = ("kind", "name", "state", "machine", "id", "tag")  # by a word that names no field
-FLAGS = {"archived": "archive", "starred": "star", "pinned": "pin", "invalid": "invalid"}
 SORTS = ("created", "id", "name", "kind", "state", "units", "completed", "machine", "tries", "tags", "starred")
 NEWEST_FIRST = "-created"
 FEW = 500  # runs that a condition names one by one
@@ -65,8 +74,9 @@ def ids(session: Session, text: str, sort: str, archived: bool = False) -> Selec
 
 def conditions(session: Session, text: str, archived: bool = False) -> list[ColumnElement[bool]]:
     """The words of a filter as conditions on `run`."""
-    conditions = [condition(session, word) for word in text.split()]
-    if not archived and "archived" not in text.split():
+    filter_words = words.split(text)
+    conditions = [condition(session, word) for word in filter_words]
+    if not archived and not any((words.term(word) or (word,))[0] == "archived" for word in filter_words):
         conditions.append(not_(annotated(session, "archive", None)))
     return conditions
 
@@ -74,18 +84,22 @@ def conditions(session: Session, text: str, archived: bool = False) -> list[Colu
 def condition(session: Session, word: str) -> ColumnElement[bool]:
     if word.startswith("!") and len(word) > 1:
         return not_(condition(session, word[1:]))
-    if word in FLAGS:
-        return annotated(session, FLAGS[word], None)
-    if word == "stale":
-        return tables.Run.id.in_(list(lineage.stale(session)))
+    if word in MARKS:
+        return marked(session, word)
     if word.startswith("~"):
         letters = "%".join(escaped(letter) for letter in word[1:])
         return or_(*(by_pattern(session, field, f"%{letters}%") for field in ("name", "kind")))
-    field, colon, value = word.partition(":")
-    if colon and field.startswith("spec.") and len(field) > 5:
-        return by_setting(session, field[5:], value)
-    by = lambda field, value: by_field(session, field, value)
-    return by_word("runs", word, FIELDS, SEARCHED, by, " and spec.SETTING")
+
+    def look(field: str, sign: str, value: str) -> ColumnElement[bool]:
+        field = ALSO.get(field, field)
+        if field.startswith("spec.") and len(field) > 5:
+            return by_setting(session, field[5:], sign, value)
+        if field.startswith("metric.") and len(field) > 7:
+            return by_number(field, last_metric(field[7:]), sign, value)
+        return by_field(session, field, sign, value)
+
+    fields = (*FIELDS, *ALSO, "spec.SETTING", "metric.NAME")
+    return by_word("runs", word, fields, SEARCHED, look)
 
 
 def by_word(
@@ -93,19 +107,23 @@ def by_word(
     word: str,
     fields: Sequence[str],
     searched: Sequence[str],
-    by_field: Callable[[str, str], ColumnElement[bool]],
-    more: str = "",
+    by_field: Callable[[str, str, str], ColumnElement[bool]],
 ) -> ColumnElement[bool]:
-    """`field:value` as the condition of that field; a word alone is looked for in each of `searched`."""
-    field, colon, value = word.partition(":")
-    if not colon:
-        return or_(*(by_field(name, word) for name in searched))
-    if field not in fields:
-        raise BadInputError(f"{things} have no {field!r} to look at", f"fields are {', '.join(fields)}{more}")
-    return by_field(field, value)
+    """`field:value` as the condition of that field; a word alone is looked for in each of `searched`. A field that is
+    written `spec.SETTING` stands for all that begin so."""
+    named = words.term(word)
+    if named is None:
+        return or_(*(by_field(name, ":", word.replace('"', "")) for name in searched))
+    field, sign, value = named
+    begins = tuple(name.partition(".")[0] + "." for name in fields if "." in name)
+    if field not in fields and not (begins and field.startswith(begins)):
+        raise BadInputError(f"{things} have no {field!r} to look at", f"fields are {', '.join(fields)}")
+    if sign == "!=":
+        return not_(by_field(field, "=", value))
+    return by_field(field, sign, value)
 
 
-def by_field(session: Session, field: str, value: str) -> ColumnElement[bool]:
+def by_field(session: Session, field: str, sign: str, value: str) -> ColumnElement[bool]:
     run = tables.Run
     if not value:  # `kind:` while it is typed
         return true()
@@ -114,10 +132,61 @@ def by_field(session: Session, field: str, value: str) -> ColumnElement[bool]:
         return hex_of(session).like(f"%{digits}") if digits and set(digits) <= set("0123456789abcdef") else false()
     if field in ("since", "before"):
         return run.created_at >= moment(value) if field == "since" else run.created_at < moment(value)
-    if field != "state":
-        return by_pattern(session, field, f"%{escaped(value)}%")
-    fits = [state for state in STATES if state.startswith(value.lower())]
-    return STATE.in_(fits) if fits else false()
+    if field in TIMES:
+        return by_time(sort_value(session, field), sign, value)
+    if field in NUMBERS:
+        return by_number(field, sort_value(session, field), sign, value)
+    if field in MARKS:
+        if (truth := TRUTH.get(value.lower())) is None:
+            raise BadInputError(f"{field}:{value} is neither yes nor no", f"{field}:yes")
+        return marked(session, field) if truth else not_(marked(session, field))
+    if sign in "=:":
+        return by_state(session, sign, value) if field == "state" else by_pattern(session, field, pattern(sign, value))
+    order = {"tag": "tags", "note": "notes"}.get(field, field)
+    return by_text(sort_value(session, order), sign, value)
+
+
+def by_state(session: Session, sign: str, value: str) -> ColumnElement[bool]:
+    """As lists show it: `partial (failed)` and `complete (invalid)` are found by either word."""
+    value = value.lower()
+    fits = [state for state in STATES if (state == value if sign == "=" else state.startswith(value))]
+    found = [STATE.in_(fits), func.coalesce(END.in_(fits), false())] if fits else []
+    found += [marked(session, mark) for mark in ("invalid", "stale") if mark.startswith(value)]
+    return or_(*found) if found else false()
+
+
+def by_number(field: str, number: Any, sign: str, value: str) -> ColumnElement[bool]:
+    if not value:
+        return true()
+    try:
+        wanted = float(value.replace(",", ""))
+    except ValueError:
+        raise BadInputError(f"{field} is a number, {value!r} is none", f"{field}>5") from None
+    whole = wanted.is_integer() and abs(wanted) < 2**53
+    return func.coalesce(COMPARE[sign](number, int(wanted) if whole else wanted), false())
+
+
+def by_text(text: Any, sign: str, value: str) -> ColumnElement[bool]:
+    return func.coalesce(COMPARE[sign](func.lower(text), value.lower()), false())
+
+
+def by_time(time: Any, sign: str, value: str) -> ColumnElement[bool]:
+    """`>` is after the last moment of a year, month or day, `<` before its first."""
+    if not value:
+        return true()
+    start, end = period(value)
+    fits = {">": time >= end, ">=": time >= start, "<": time < start, "<=": time < end}
+    return func.coalesce(fits.get(sign, and_(time >= start, time < end)), false())
+
+
+def pattern(sign: str, value: str) -> str:
+    return escaped(value) if sign == "=" else f"%{escaped(value)}%"
+
+
+def marked(session: Session, mark: str) -> ColumnElement[bool]:
+    if mark == "stale":
+        return tables.Run.id.in_(list(lineage.stale(session)))
+    return annotated(session, FLAGS[mark], None)
 
 
 def by_pattern(session: Session, field: str, pattern: str) -> ColumnElement[bool]:
@@ -149,8 +218,8 @@ def like(session: Session, column: Any, pattern: str) -> ColumnElement[bool]:
     return fits
 
 
-def by_setting(session: Session, name: str, value: str) -> ColumnElement[bool]:
-    """Whether a setting is `value`, or, of a text, contains it."""
+def by_setting(session: Session, name: str, sign: str, value: str) -> ColumnElement[bool]:
+    """Whether a setting is `value`, or, of a text, contains it; or compares so with it."""
     text = func.lower(setting(session, name, text=True))
     if not value:
         return text.is_not(None)
@@ -158,9 +227,14 @@ def by_setting(session: Session, name: str, value: str) -> ColumnElement[bool]:
     try:
         number = float(wanted)
     except ValueError:
+        if sign not in "=:":
+            return by_text(text, sign, value)
         truth = {"true": "1", "yes": "1", "false": "0", "no": "0"}  # as SQLite has it
-        return or_(text.like(f"%{escaped(wanted)}%", escape="\\"), text == truth.get(wanted, wanted))
-    return text.in_({wanted, repr(number), f"{number:.0f}" if number.is_integer() else wanted})
+        contains = [text.like(f"%{escaped(wanted)}%", escape="\\")] if sign == ":" else []
+        return func.coalesce(or_(*contains, text == wanted, text == truth.get(wanted, wanted)), false())
+    if sign not in "=:":
+        return func.coalesce(COMPARE[sign](setting_number(session, name), number), false())
+    return func.coalesce(text.in_({wanted, repr(number), f"{number:.0f}" if number.is_integer() else wanted}), false())
 
 
 def escaped(value: str) -> str:
@@ -204,8 +278,21 @@ def setting(session: Session, name: str, *, text: bool = False) -> Any:
     if session.get_bind().dialect.name == "postgresql":
         get: Any = getattr(func, "jsonb_extract_path_text" if text else "jsonb_extract_path")
         return get(tables.Run.spec, *path)
-    value = func.json_extract(tables.Run.spec, "$" + "".join(f'."{key}"' for key in path))
+    value = func.json_extract(tables.Run.spec, json_path(name))
     return cast(value, String) if text else value
+
+
+def json_path(name: str) -> str:
+    return "$" + "".join(f'."{key}"' for key in name.split("."))
+
+
+def setting_number(session: Session, name: str) -> Any:
+    """A setting that is a number, in SQL; NULL where it is none."""
+    if session.get_bind().dialect.name == "postgresql":
+        is_number = func.jsonb_typeof(setting(session, name)) == "number"
+        return case((is_number, cast(setting(session, name, text=True), Float)))
+    kind = func.json_type(tables.Run.spec, json_path(name))
+    return case((kind.in_(("integer", "real")), type_coerce(setting(session, name), Float)))
 
 
 # -- order ------------------------------------------------------------------------------------------------------------
@@ -239,8 +326,8 @@ def sort_value(session: Session, key: str) -> ColumnElement[Any]:
             "kind": run.kind,
         }
         return columns[key]
-    if key in ("name", "tags", "starred"):
-        word = {"name": "name", "tags": "tag", "starred": "star"}[key]
+    if key in ("name", "tags", "notes", "starred"):
+        word = {"name": "name", "tags": "tag", "notes": "note", "starred": "star"}[key]
         annotation = tables.Annotation
         of_run = annotation.noun == "run", annotation.target == hex_of(session), unindexed(annotation.word) == word
         return select(func.min(annotation.value)).where(*of_run, *holds()).correlate(run).scalar_subquery()
@@ -289,3 +376,23 @@ def moment(text: str, now: datetime | None = None) -> datetime:
     except ValueError:
         raise BadInputError(f"{text!r} is no date", "for example --since 2026-01-31, or --since 7d") from None
     return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+DATE = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?")
+
+
+def period(text: str) -> tuple[datetime, datetime]:
+    """The first moment of a year, month, day or minute, and the first one after it; `7d` is the day 7 days ago.
+
+    >>> [time.isoformat() for time in period("2026-12")]
+    ['2026-12-01T00:00:00+00:00', '2027-01-01T00:00:00+00:00']
+    """
+    date, ago = DATE.fullmatch(text.strip()), AGO.fullmatch(text.strip().lower())
+    year, month, day = (int(part) if part else None for part in date.groups()) if date else (None, None, None)
+    start = moment(f"{year:04}-{month or 1:02}-{day or 1:02}" if date else text)
+    span = timedelta(hours=HOURS[ago[2]]) if ago else timedelta(minutes=1)
+    try:
+        end = start + (timedelta(days=1 if day else 31 if month else 366) if date else span)
+    except OverflowError:
+        raise BadInputError(f"{text!r} is in the last year", "for example 2026-11") from None
+    return start, end.replace(day=1, month=end.month if month else 1) if date and not day else end

@@ -75,6 +75,8 @@ STATE = case(
     else_=func.coalesce(_end_of_last_attempt(), "planned"),
 )
 
+END = case((and_(STATE == "partial", _end_of_last_attempt() != "partial"), _end_of_last_attempt()))  # why it is partial
+
 
 def run_now() -> Select[Any]:
     """run_id, state and done of every run."""

@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 
 from chessreg.cli.root import run_command_line
+from chessreg.errors import BadInputError
 from chessreg.queries import run_sql
 from chessreg.registry import lineage, names, read, run_filter, run_state, tables
 from chessreg.registry.database import Database
@@ -141,7 +142,9 @@ def test_the_filter_and_the_order(registry: tuple[Session, str, Path], state: st
     with registry[0].database.read() as sql:
         found = run_filter.find(sql, f"state:{state}", archived=True)
         in_order = [read.run(sql, id.hex)["done"] for id in run_filter.find(sql, "", "units", archived=True)]
-    assert set(found) == {uuid_of(digest_of(name)) for name, (said, _) in SAID.items() if said == state}
+    ended = {"partial": "failed", "overlapping": "lost"}
+    fits = {name for name, (said, _) in SAID.items() if state in (said, ended.get(name))}
+    assert set(found) == {uuid_of(digest_of(name)) for name in fits}
     assert in_order == sorted(in_order)
 
 
@@ -165,10 +168,18 @@ def test_an_order_is_the_same_read_in_chunks_from_either_end(
     [
         ("name:RUNN", lambda name, state: "runn" in name),
         ("!partial", lambda name, state: "partial" not in (name, state)),
-        ("lost", lambda name, state: "lost" in (name, state)),
+        ("lost", lambda name, state: "lost" in (name, state) or name == "overlapping"),
         ("~ofm", lambda name, state: name == "out-of-memory"),
         ("machine:BO", lambda name, state: bool(CASES[name][0])),
         ("machine:elsewhere", lambda name, state: False),
+        ("state:invalid", lambda name, state: name == "invalid"),
+        ("state=complete units=10", lambda name, state: state == "complete"),
+        ("units>=3 units<8", lambda name, state: SAID[name][1] == 3),
+        ("done!=0 !state:running", lambda name, state: SAID[name][1] > 0 and state != "running"),
+        ("tries>1", lambda name, state: len(CASES[name][0]) > 1),
+        ("created>9999-01", lambda name, state: False),
+        ("machine=box machine>a", lambda name, state: bool(CASES[name][0])),
+        ("completed>2000", lambda name, state: state == "complete"),
     ],
 )
 def test_words(
@@ -179,6 +190,19 @@ def test_words(
     with registry[0].database.read() as sql:
         found = run_filter.find(sql, words, archived=True)
     assert set(found) == {uuid_of(digest_of(name)) for name, (state, _) in SAID.items() if fits(name, state)}
+
+
+@pytest.mark.parametrize("word", ["units>abc", "elo>abc", "starred:so", "created>soon", "created:99999", "when:7d"])
+def test_a_word_that_says_nothing_is_refused(registry: tuple[Session, str, Path], word: str) -> None:
+    with registry[0].database.read() as sql, pytest.raises(BadInputError):
+        run_filter.find(sql, word)
+
+
+def test_why_a_run_is_partial_stands_behind_its_state(registry: tuple[Session, str, Path]) -> None:
+    with registry[0].database.read() as sql:
+        rows = {row["name"]: row["state"] + read.marks(row) for row in read.runs(sql, archived=True)}
+    assert {rows[name] for name in ("partial", "overlapping")} == {"partial (failed)", "partial (lost)"}
+    assert (rows["nothing-in-its-share"], rows["invalid"]) == ("partial", "failed (invalid)")
 
 
 def test_queries(registry: tuple[Session, str, Path]) -> None:

@@ -100,6 +100,7 @@ async def test_news_are_what_ended_after_one_looked_last(drive, world: Path, ses
 
 def test_a_foreground_run_goes_on_and_its_end_is_news(tmp_path: Path) -> None:
     from chessreg.runs.kind import kind
+
     toy, seen = str(Path(__file__).parent.parent / "kinds" / "toy_kind.py"), []
     with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as session:
 

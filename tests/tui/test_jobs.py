@@ -11,6 +11,7 @@ import pytest
 from chessreg.scheduling.presence import Presence
 from tui.data.job_rows import LogTail, jobs
 from tui.screens.job import JobScreen
+from tui.widgets.bars import FilterBar
 from tui.widgets.logview import LogView
 from tui.widgets.table import PageTable
 
@@ -41,6 +42,11 @@ def listed(queue: Any, words: str) -> list[tuple[str, int]]:
         ("kind:gated", [("broken", 0)]),
         ("on:local toy", [("checks", 0)]),
         ("on:slurm", []),
+        ("tries>0 state=running", [("sums", 0), ("sums", 1)]),
+        ("shard>=2 tries=0", [("sums", 2)]),
+        ("state!=waiting kind=summed", [("sums", 0), ("sums", 1)]),
+        ("ended>2000", [("broken", 0), ("checks", 0)]),
+        ("message:engine", [("broken", 0)]),
         ("", [("sums", 0), ("sums", 1), ("sums", 2), ("broken", 0), ("checks", 0)]),
     ],
 )
@@ -64,6 +70,33 @@ async def test_the_list_shows_state_progress_and_why(drive, queue: Any) -> None:
         assert ["━━━━━┄┄┄┄┄" in line and " 2/4 " in line for line in running] == [True, True]
         (broken,) = [line for line in driver.lines if " broken " in line]
         assert "RuntimeError: the engine does not answer (your kind gated" in broken
+
+
+@pytest.mark.parametrize("word", ["rate>1", "units>abc", "tries>many", "launched:soon"])
+async def test_a_word_that_is_no_filter_says_so_and_shows_no_rows(drive, queue: Any, word: str) -> None:
+    async with drive(queue.folder) as driver:
+        await driver.go("jobs")
+        await driver.press("slash")
+        await driver.type(word)
+        await driver.press("enter")
+        table = driver.screen.query_one(PageTable)
+        assert table.count == 0
+        assert ("fields are" in driver.text) is (word.startswith(("rate", "units")))
+        assert driver.text.count("! ") == 1
+        await driver.press("escape")
+        assert table.count == 5
+
+
+async def test_columns_of_jobs_are_completed(drive, queue: Any) -> None:
+    async with drive(queue.folder) as driver:
+        await driver.go("jobs")
+        await driver.press("slash")
+        await driver.type("ki")
+        await driver.press("tab")
+        await driver.type("gated")
+        await driver.press("enter")
+        assert driver.screen.query_one(FilterBar).value == "kind:gated"
+        assert "1 of 5 jobs" in driver.text
 
 
 async def test_typing_narrows_the_list(drive, queue: Any) -> None:

@@ -14,6 +14,7 @@ from chessreg.session import Session, open_session
 from tui.data.pages import JoinedPages, counted
 from tui.screens.dialogs import Prompt
 from tui.screens.runs import ColumnsScreen
+from tui.widgets.bars import FilterBar
 from tui.widgets.table import PageTable
 
 
@@ -28,12 +29,16 @@ def found(session: Session, words: str, sort: str = run_filter.NEWEST_FIRST) -> 
 
 
 async def type_words(driver: Any, words: str) -> None:
-    keys = {":": "colon", "~": "tilde", "!": "exclamation_mark", ".": "full_stop", " ": "space", "-": "minus"}
-    for key in words:
-        await driver.pilot.press(keys.get(key, key))
+    await driver.type(words)
 
 
-@pytest.mark.parametrize("words", ["kind:probe", "spec.epochs:2", "~dpbrd", "!kind:toy since:1d", "since:2020-01-01"])
+WORDS = (
+    "kind:probe", "spec.epochs:2", "~dpbrd", "!kind:toy since:1d", "since:2020-01-01", "units>=9 kind:toy",
+    "created>2020 state:complete", "kind=cache", "starred:no tries>0",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", WORDS)
 async def test_filters_show_what_the_command_finds(drive, study: Session, studied: Path, words: str) -> None:
     async with drive(studied, size=(160, 40)) as driver:
         await driver.press("slash")
@@ -45,6 +50,24 @@ async def test_filters_show_what_the_command_finds(drive, study: Session, studie
         await driver.press("y")
         assert driver.app.clipboard.startswith("chessreg runs list ")
         assert words.split()[0] in driver.app.clipboard
+
+
+async def test_a_word_that_is_no_filter_says_so_shows_no_rows_and_columns_are_completed(drive, studied: Path) -> None:
+    async with drive(studied, size=(160, 40)) as driver:
+        table = driver.screen.query_one(PageTable)
+        every = table.count
+        await driver.press("slash")
+        await driver.type("elo>abc")
+        await driver.press("enter")
+        assert (table.count, "runs have no 'elo' to look at" in driver.text) == (0, True)
+        await driver.press("escape")
+        assert (table.count, "no 'elo'" in driver.text) == (every, False)
+        await driver.press("slash")
+        await driver.type("crea")
+        await driver.press("tab")
+        await driver.type("2020 state:par")
+        await driver.press("tab")
+        assert driver.screen.query_one(FilterBar).value == "created>2020 state:partial"
 
 
 async def test_runs_that_are_looked_at_a_few_at_a_time_are_all_there_in_the_end(

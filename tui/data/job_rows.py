@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, String, and_, case, cast, func, literal, not_, or_, select, type_coerce
 
 from chessreg.errors import NotFoundError
-from chessreg.registry import measures, read, run_filter, tables
+from chessreg.registry import measures, read, run_filter, tables, words
 from chessreg.registry.tables import Cause, Job, JobState
 from chessreg.scheduling import status
 from tui.data.pages import Pages, Row
@@ -25,7 +25,12 @@ if TYPE_CHECKING:
     from chessreg.session import Session
 
 
-FIELDS = ("kind", "name", "state", "on", "host", "id", "launch", "run")
+IDS = {"id": Job.id, "job": Job.id, "launch": Job.group_id, "run": Job.run_id}
+TEXTS = {"kind": Job.kind, "on": Job.executor, "machine": Job.host, "host": Job.host, "message": Job.message}
+NUMBERS = {"priority": Job.priority, "tries": Job.tries, "shard": Job.shard + 1}
+TIMES = {"launched": Job.created_at, "started": Job.started_at, "ended": Job.ended_at}
+FIELDS = ("name", "state", *TEXTS, *NUMBERS, *TIMES, *IDS)
+SEARCHED = ("kind", "name", "state", "on", "host", "id", "launch", "run")  # by a word that names no field
 QUEUED = ("queued", "waiting", "blocked")  # states of one that has not started; which, only a look at others tells
 ENDED = tuple(map(str, Cause))
 
@@ -34,9 +39,10 @@ def jobs(session: Session, text: str = "") -> Pages:
     """The jobs that fit the words: those that run, then those that wait, then those that have ended, newest first.
 
     Each word must be found in kind, name, executor, host, state, or the end of the id of job, launch or run;
-    `state:running` looks at one of them, `!word` wants it absent. Raises BadInputError for a field that there is not.
+    `state:running` looks at one of them, `tries>1` compares, `!word` wants it absent. Raises BadInputError for a field
+    that there is not, or that is worked out when it is shown.
     """
-    filter_words = text.split()
+    filter_words = [by_colon(word) for word in words.split(text)]
     order = case((Job.state == JobState.RUNNING, 0), (Job.state == JobState.QUEUED, 1), else_=2)
     wanted = [condition(session, word) for word in filter_words]
     launched = func.min(Job.created_at).over(partition_by=(Job.group_id, Job.run_id))  # shards keep together
@@ -58,16 +64,31 @@ def condition(session: Session, word: str) -> ColumnElement[bool]:
             if asks_queued(word)
             else not_(condition(session, inner))
         )
-    return run_filter.by_word("jobs", word, FIELDS, FIELDS, lambda field, value: by_field(session, field, value))
+    by = lambda field, sign, value: by_field(session, field, sign, value)
+    return run_filter.by_word("jobs", word, FIELDS, SEARCHED, by)
 
 
-def by_field(session: Session, field: str, value: str) -> ColumnElement[bool]:
+STATE_IS = re.compile(r"(!?)state(!?)=(.*)")
+
+
+def by_colon(word: str) -> str:
+    """`state=x` and `state!=x` as `state:x` and `!state:x`."""
+    match = STATE_IS.fullmatch(word)
+    return word if match is None else f"{'!' if bool(match[1]) is not bool(match[2]) else ''}state:{match[3]}"
+
+
+def by_field(session: Session, field: str, sign: str, value: str) -> ColumnElement[bool]:
     if not value:  # `kind:` while it is typed
         return literal(1) == literal(1)
-    pattern = f"%{run_filter.escaped(value)}%"
-    columns = {"kind": Job.kind, "on": Job.executor, "host": Job.host}
-    if field in columns:
-        return columns[field].ilike(pattern, escape="\\")
+    if field in NUMBERS:
+        return run_filter.by_number(field, NUMBERS[field], sign, value)
+    if field in TIMES:
+        return run_filter.by_time(TIMES[field], sign, value)
+    if field in TEXTS and sign not in "=:":
+        return run_filter.by_text(TEXTS[field], sign, value)
+    pattern = run_filter.pattern(sign, value)
+    if field in TEXTS:
+        return func.coalesce(TEXTS[field].ilike(pattern, escape="\\"), literal(1) == literal(0))
     if field == "name":
         targets = run_filter.targets_of("name").where(tables.Annotation.value.ilike(pattern, escape="\\"))
         return hex_of(session, Job.run_id).in_(targets)
@@ -76,8 +97,7 @@ def by_field(session: Session, field: str, value: str) -> ColumnElement[bool]:
     digits = value.lower().replace("-", "")
     if not set(digits) <= set("0123456789abcdef"):
         return literal(1) == literal(0)
-    ids = {"id": Job.id, "launch": Job.group_id, "run": Job.run_id}
-    return hex_of(session, ids[field]).like(f"%{digits}")
+    return hex_of(session, IDS[field]).like(f"%{digits}")
 
 
 def by_state(value: str) -> ColumnElement[bool]:

@@ -112,8 +112,7 @@ SPEC, METRIC = "spec.", "metric."
 
 
 def state(row: Row) -> str:
-    wrong = " (invalid)" if row["invalid"] else " (stale)" if row.get("stale") else ""
-    return f"{row['state']}{wrong}"
+    return f"{row['state']}{read.marks(row)}"
 
 
 def units(row: Row) -> str:
@@ -147,7 +146,7 @@ MEANING = {
     "id": "the end of the id",
     "name": "its name; ★ starred, ⚑ pinned",
     "kind": "kind of experiment",
-    "state": "complete, partial or running; invalid or stale",
+    "state": "complete, partial or running; how a partial one ended; invalid or stale",
     "units": "units done of all",
     "created": "when it was made",
     "machine": "where it was tried last",

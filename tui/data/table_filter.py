@@ -14,7 +14,6 @@ The same words are read by three engines, which agree: Python for rows that are 
 
 from __future__ import annotations
 
-import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,18 +21,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from chessreg.errors import BadInputError
+from chessreg.registry.words import COMPARE, TERM, TRUTH, WORDS
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
 
     from tui.columns import Column
 
-WORDS = re.compile(r'(?:[^\s"]|"[^"]*"?)+')
-TERM = re.compile(r"([A-Za-z_#][\w.#]*)(>=|<=|!=|[:=<>])(.*)", re.DOTALL)
-COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "=": operator.eq, ":": operator.eq,
-}  # fmt: skip
-TRUTH = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 # The number that a text begins with; `1-0`, `12:30` and 2026-01-31 begin with none. SQL and Arrow read it so too.
 NUMBER = re.compile(r"[-+−]?(?!\d[\d,.]*[-:])\d[\d,]*+(?:\.\d*)?+(?:[eE][-+]?\d+)?+")
 

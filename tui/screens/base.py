@@ -18,11 +18,11 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 from textual.worker import Worker
 
-from chessreg.errors import RegistryError, described
+from chessreg.errors import BadInputError, RegistryError, described
 from tui import show
 from tui.actions import EVERYWHERE, FILTER, TABLE, Action, bindings, of
 from tui.columns import numeric
-from tui.data.pages import Pages, reach
+from tui.data.pages import Listed, Pages, reach
 from tui.data.table_filter import View, called, known
 from tui.widgets.bars import Banner, FilterBar, FindBar, KeyBar, PaneStrip, TopBar, footer
 from tui.widgets.table import PageTable
@@ -58,6 +58,7 @@ class AppScreen(Screen[None]):
     sorts: ClassVar[bool] = True  # whether > sorts them
     crumb: str = ""
     stale = False
+    refused = False  # whether what was asked last could not be understood
     filling: Worker[None] | None = None
 
     def compose(self) -> ComposeResult:
@@ -222,6 +223,7 @@ class AppScreen(Screen[None]):
         except Exception as error:  # shown as on the command line, also a fault of ours: the rest goes on working
             self.require_shown()
             self.log.error(error)
+            self.refused = isinstance(error, BadInputError)
             if once and not isinstance(error, RegistryError):
                 message, hint, _ = described(error)
                 self.notify(f"{message} ({hint})" if hint else message, title=what, severity="error")
@@ -356,6 +358,8 @@ class AppScreen(Screen[None]):
         found = await self.ask("filtering the rows", look)
         if found is not None and table.view == view:
             table.show_narrowed(whole, *found, event.keep)
+        elif found is None and self.refused and table.view == view:
+            table.show_narrowed(whole, Listed([]), [])  # not the rows of other words
 
     def on_filter_bar_left(self) -> None:
         self.leave_filter()

@@ -16,7 +16,7 @@ from textual.widgets import Static
 from tui import show
 from tui.actions import Action, bindings
 from tui.columns import Column
-from tui.data.pages import PAGE, Pages, Row
+from tui.data.pages import PAGE, Listed, Pages, Row
 from tui.screens.base import AppScreen
 from tui.screens.dialogs import Confirm
 from tui.screens.preview import PreviewingScreen, Shown, fields
@@ -138,6 +138,13 @@ COLUMNS = (
 )  # fmt: skip
 
 
+OFFERED = (
+    "state:", "kind:", "name:", "on:", "machine:", "message:", "launch:", "run:", "id:", "shard:",
+    "tries>", "priority>", "launched>", "started>", "ended>",
+    "state:running", "state:queued", "state:waiting", "state:blocked", "state:finished", "state:failed",
+)  # fmt: skip
+
+
 class JobsScreen(JobActionsScreen, PreviewingScreen):
     """All jobs: those that run first. Enter opens one, live."""
 
@@ -147,11 +154,12 @@ class JobsScreen(JobActionsScreen, PreviewingScreen):
     BINDINGS = bindings("jobs")
 
     filter_text = ""
-    _shown_text = ""
+    _shown_text: str | None = ""
 
     def body(self) -> ComposeResult:
         yield Static("", id="overview", markup=False)
-        yield FilterBar("state:running  kind:probe  on:slurm  host:box1  name:fit  launch:3f2a1c  !word", id="filter")
+        yield FilterBar("state:running  kind:probe  on:slurm  host:box1  tries>1  launch:3f2a1c  !word", id="filter",
+                        offered=OFFERED)  # fmt: skip
         yield Static(NOTHING, id="nothing", markup=False)
         yield PageTable(COLUMNS, id="jobs", empty="no job fits these words; Esc in the filter (/) clears them")
 
@@ -161,6 +169,9 @@ class JobsScreen(JobActionsScreen, PreviewingScreen):
         number = table.cursor // PAGE if keep else 0
         page = await self.ask("reading the jobs", lambda session: read(session, filter_text, number))
         if page is None:
+            if self.refused:  # not the rows of other words
+                self._shown_text = None
+                table.show(Listed([]), [], columns=COLUMNS)
             return
         self._shown_text = filter_text
         self.query_one("#overview", Static).update(overview_line(page))

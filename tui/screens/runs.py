@@ -14,7 +14,8 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.widgets import Static
 
-from chessreg.registry.run_filter import NEWEST_FIRST, SORTS
+from chessreg.registry.run_filter import FIELDS, NEWEST_FIRST, NUMBERS, SORTS, TIMES
+from chessreg.registry.run_state import STATES
 from tui import show
 from tui.actions import bindings
 from tui.columns import Column
@@ -33,6 +34,13 @@ if TYPE_CHECKING:
 
 
 LIST = "runs.list"  # under which words, order and columns are remembered
+
+
+COMPARED = (*NUMBERS, *TIMES)
+OFFERED = (
+    *(f"{field}{'>' if field in COMPARED else ':'}" for field in FIELDS),
+    *(f"state:{state}" for state in (*STATES, "invalid", "stale")),
+)
 
 
 class RunPage(NamedTuple):
@@ -63,7 +71,8 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
 
     def body(self) -> ComposeResult:
         yield Static("", id="overview", markup=False)
-        yield FilterBar("kind:probe state:partial host:box tag:best since:7d spec.seed:1 ~letters !word", id="filter")
+        yield FilterBar("kind:probe units>5 state:partial starred since:7d spec.seed:1 ~letters !word", id="filter",
+                        offered=OFFERED)  # fmt: skip
         yield Static("", id="nothing", markup=False)
         yield PageTable(self.headed(), id="runs", empty="no run fits these words; Esc in the filter (/) clears them")
 
@@ -82,6 +91,9 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         marked = list(self.marked)
         page = await self.ask("reading the runs", lambda session: read(session, *wanted, metrics, number, marked))
         if page is None:
+            if self.refused:  # not the rows of other words
+                self._read = None
+                table.show(Listed([]), [], columns=self.headed())
             return
         self._read, self.hidden = wanted, page.hidden & self.marked.keys()
         kept = {"words": self.filter_text, "sort": self.sort, "columns": self.columns}

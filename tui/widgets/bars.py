@@ -255,8 +255,17 @@ class FilterBar(Input):
     class Left(Message):
         """Back to the list."""
 
-    def __init__(self, placeholder: str, id: str | None = None, hides: bool = True, leads: str = "to the list") -> None:
+    def __init__(
+        self,
+        placeholder: str,
+        id: str | None = None,
+        hides: bool = True,
+        leads: str = "to the list",
+        offered: Sequence[str] = (),
+    ) -> None:
         super().__init__(placeholder=placeholder, id=id, select_on_focus=False)
+        if offered:
+            self.suggester = ColumnSuggester(offered)
         self.leads = leads  # what Enter does, in the footer
         self.display = False
         self._timer: Timer | None = None
@@ -306,9 +315,9 @@ class FilterBar(Input):
 class ColumnSuggester(Suggester):
     """Offers the columns of a table for the word that is being written, with the sign that follows."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: Sequence[str] = ()) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
-        self.known: list[str] = []
+        self.known = list(known)
 
     async def get_suggestion(self, value: str) -> str | None:
         before, blank, last = value.rpartition(" ")
