@@ -13,6 +13,7 @@ from tui import show
 WIDEST = 48
 GAP = 2
 KEPT = 18
+MEASURED = 1000  # characters of a text that are looked at: no screen is wider
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,9 @@ class Column:
     text: Callable[[Mapping[str, Any]], str] | None = None
     widest: int = WIDEST
     least: int = 8  # cells that it keeps where space is short
+    whole: bool = False  # never cut, as numbers are
+    matters: bool = False  # of the numbers one that stands first where not all fit
+    ends: bool = False  # cut in the middle: its texts differ at their ends
 
     def of(self, row: Mapping[str, Any]) -> str:
         return self.text(row) if self.text is not None else show.value(row.get(self.field))
@@ -37,19 +41,26 @@ def numeric(field: str, rows: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def widths(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], space: int) -> list[int]:
-    """The width of each column: its widest cell, at most `widest`. Where `space` is short, the widest give way first,
-    each down to its heading and `least`; numbers are never cut. Where that is not enough, the last columns are scrolled
-    to, and those of KEPT cells are not cut any more: it would help nobody."""
-    wide = [cell_len(column.heading) for column in columns]
+    """The width of each column: its widest cell, at most `widest` unless space is left. Where `space` is short, the
+    widest give way first, each down to its heading and `least`; numbers are never cut. Where that is not enough, the
+    last columns are scrolled to, and those of KEPT cells are not cut any more: it would help nobody."""
+    natural = [cell_len(column.heading) for column in columns]
     for row in rows:
         for place, column in enumerate(columns):
-            if wide[place] < column.widest:
-                wide[place] = min(column.widest, max(wide[place], cell_len(column.of(row))))
+            natural[place] = max(natural[place], cell_len(column.of(row)[:MEASURED]))
+    wide = [
+        max(cell_len(column.heading), min(cells, column.widest))
+        for column, cells in zip(columns, natural, strict=True)
+    ]
     floor = [
-        wide[place] if column.right else max(column.least, cell_len(column.heading))
+        wide[place] if column.right or column.whole else max(column.least, cell_len(column.heading))
         for place, column in enumerate(columns)
     ]
     gaps = GAP * (len(wide) - 1)
+    spare = space - sum(wide) - gaps
+    for place in sorted(range(len(wide)), key=natural.__getitem__):  # what is nearly whole first
+        given = max(0, min(spare, natural[place] - wide[place]))
+        wide[place], spare = wide[place] + given, spare - given
     if sum(floor) + gaps > space:
         floor = [min(cells, max(least, KEPT)) for cells, least in zip(wide, floor, strict=True)]
     over = sum(wide) + gaps - space
@@ -62,9 +73,34 @@ def widths(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], space: 
     return wide
 
 
-def fitted(text: str, width: int, right: bool = False) -> str:
-    """Text in exactly this many cells; what does not fit ends in an ellipsis."""
+def telling_first(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], space: int) -> list[Column]:
+    """Columns in the order in which they are of use where they do not all fit: the first one and texts that tell rows
+    apart, then numbers, those that matter first, then texts of which most rows have the same."""
+    if sum(widths(columns, rows, space)) + GAP * (len(columns) - 1) <= space:
+        return list(columns)
+    different = {column.field: len({column.of(row) for row in rows}) for column in columns if not column.right}
+    most = max(different.values(), default=0)
+
+    def rank(column: Column) -> int:
+        if column.right:
+            return 1 if column.matters else 2
+        return 0 if 2 * different[column.field] >= most else 3
+
+    return [*columns[:1], *sorted(columns[1:], key=rank)]
+
+
+def fitted(text: str, width: int, right: bool = False, ends: bool = False) -> str:
+    """Text in exactly this many cells; what does not fit ends in an ellipsis, or has it in the middle (`ends`).
+
+    >>> fitted("legality, edit-3", 12), fitted("legality, edit-3", 12, ends=True)
+    ('legality, e…', 'legali…dit-3')
+    """
     size = cell_len(text)
+    if ends and size > width > 2:
+        half = width // 2
+        head = set_cell_size(text, half)
+        tail = text[-(width - half - 1) :]
+        return set_cell_size(f"{head}…{tail}", width)
     if size > width:
         return set_cell_size(text, max(0, width - 1)) + "…" if width else ""
     return " " * (width - size) + text if right else text + " " * (width - size)

@@ -144,13 +144,14 @@ def pace(row: Mapping[str, Any]) -> str:
 
 
 def answer(found: Mapping[str, Any]) -> str:
-    """A run's result, and how it differs from that of an earlier run of its kind.
+    """A run's result, and how it differs from that of an earlier run of its kind: the numbers first, as cells are cut
+    at their ends.
 
     >>> answer({"measure": "test %", "value": 93.256, "change": 1.5, "than": "board-1"})
-    'test % 93.26, Δ +1.5 to board-1'
+    '93.26 (Δ +1.5 to board-1) test %'
     """
-    change = "" if found["change"] is None else f", Δ {found['change']:+.3g} to {found['than']}"
-    return f"{found['measure']} {found['value']:.4g}{change}"
+    change = "" if found["change"] is None else f" (Δ {found['change']:+.3g} to {found['than']})"
+    return f"{found['value']:.4g}{change} {found['measure']}"
 
 
 SPARKS = "▁▂▃▄▅▆▇█"

@@ -223,7 +223,7 @@ async def test_results_and_their_change_are_those_of_the_command(drive, world: P
         changed = [one for one in told.values() if one["change"] is not None]
         assert changed
         assert any(
-            f"{one['measure']} {one['value']:.4g}, Δ {one['change']:+.3g} to {one['than']}" in driver.text
+            f"{one['value']:.4g} (Δ {one['change']:+.3g} to {one['than']}) {one['measure']}" in driver.text
             for one in changed
         )
 

@@ -10,7 +10,7 @@ import pytest
 from chessreg.errors import BadInputError
 from chessreg.games.boardframe import MARKS, BoardFrame, game_views
 from tui.app import ChessregApp
-from tui.columns import GAP, KEPT, Column, fitted, widths
+from tui.columns import GAP, KEPT, Column, fitted, telling_first, widths
 from tui.data.result_rows import columns_of
 from tui.widgets import board
 from tui.widgets.board import GLYPHS, SIZES, SQUARE, Glyphs, Size, draw, extent, in_use, legend, square_words
@@ -123,6 +123,28 @@ def test_columns_give_way_but_numbers_are_never_cut() -> None:
     assert fitted("a very long name", 6) == "a ver…"
     assert fitted("ab", 4, right=True) == "  ab"
     assert fitted("漢字漢字", 5) == "漢字…"
+
+
+def test_what_is_whole_is_not_cut_and_space_that_is_left_is_taken() -> None:
+    columns = [Column("name", "name", widest=10), Column("pace", "pace", whole=True)]
+    rows = [{"name": "a rather long name", "pace": "9.6/h, 24 min 4 s left"}]
+    assert widths(columns, rows, 200) == [18, 22]
+    assert widths(columns, rows, 22 + 8 + GAP) == [8, 22]
+    assert widths([Column("sql", "sql")], [{"sql": "x" * 100_000}], 120) == [120]
+
+
+def test_where_not_all_fits_what_tells_rows_apart_comes_first_then_measures() -> None:
+    columns = [
+        Column("model", "model"), Column("engine", "engine"), Column("edit", "edit"),
+        Column("wins", "wins", right=True), Column("score", "score", right=True, matters=True),
+    ]  # fmt: skip
+    rows = [
+        {"model": "m", "engine": "stockfish-17", "edit": f"edit {n}", "wins": n, "score": "0.55 [0.475, 0.657]"}
+        for n in range(6)
+    ]
+    assert telling_first(columns, rows, 200) == columns
+    narrow = telling_first(columns, rows, 40)
+    assert [column.field for column in narrow] == ["model", "edit", "score", "wins", "engine"]
 
 
 def test_a_kinds_extra_columns_follow_those_of_the_result_table() -> None:

@@ -123,6 +123,7 @@ class Answer:
     notes: list[str] = field(default_factory=list)
     footer: str = ""
     result: QueryResult | None = None  # what is copied and written to files: every digit
+    matters: frozenset[int] = frozenset()  # columns with an interval, and n
 
 
 @dataclass(frozen=True)
@@ -214,9 +215,12 @@ def as_table(title: str, result: QueryResult) -> Answer:
     from chessreg.queries import render
 
     headings, cells, same, numeric = render.grid(result)
+    names = render.layout(result)[0]
+    matters = frozenset(n for n, name in enumerate(names) if name in result.intervals or name == "n")
     rows: list[Row] = [numbered(place, line) for place, line in enumerate(cells, 1)]
     return Answer(
-        title, headings, numeric, Listed(rows), render.caption(same), result.notes, render.footer(result), result
+        title, headings, numeric, Listed(rows), render.caption(same), result.notes, render.footer(result), result,
+        matters,
     )
 
 

@@ -17,7 +17,7 @@ from textual.widgets import Static
 from chessreg.entities.display import Chart
 from tui import show
 from tui.actions import Action, bindings
-from tui.columns import Column
+from tui.columns import GAP, Column, telling_first
 from tui.data import query_answers
 from tui.data.pages import Row
 from tui.data.query_answers import Answer, Question, answer, behind, chart_of, plotted
@@ -80,7 +80,7 @@ class ScopedScreen(AppScreen):
 def table_columns(answer: Answer) -> list[Column]:
     """The columns of an answer, its lines numbered."""
     cells = [
-        Column(f"c{n}", heading, right)
+        Column(f"c{n}", heading, right, matters=n in answer.matters)
         for n, (heading, right) in enumerate(zip(answer.headings, answer.numeric, strict=True))
     ]
     return [Column("#", "#", right=True), *cells]
@@ -97,12 +97,27 @@ class ResultScreen(AppScreen):
     """
 
     result: QueryResult | None = None
+    arranges: ClassVar[bool] = False  # whether columns that do not fit are put in the order of their use
+    shown: tuple[Answer, Sequence[Row]] | None = None
 
     def show_answer(self, answer: Answer, rows: Sequence[Row], keep: bool = False) -> None:
         """Show a table, its first page and its notes."""
         self.result = answer.result
         self.query_one(".below", Static).update("\n".join([*answer.notes, show.provenance(answer.footer)]))
-        self.table.show(answer.pages, rows, columns=table_columns(answer), keep=keep)
+        self.shown = answer, rows
+        self.table.show(answer.pages, rows, columns=self.columns_of(answer, rows), keep=keep)
+
+    def columns_of(self, answer: Answer, rows: Sequence[Row]) -> list[Column]:
+        columns = table_columns(answer)
+        if not self.arranges:
+            return columns
+        number, *cells = columns
+        return [number, *telling_first(cells, rows, self.table.room - len(str(answer.pages.count)) - GAP)]
+
+    def on_resize(self) -> None:
+        if self.shown is not None and self.arranges:
+            answer, rows = self.shown
+            self.table.arrange(self.columns_of(answer, rows))
 
     @property
     def table(self) -> PageTable:
@@ -184,6 +199,7 @@ class AnswerScreen(ResultScreen, ScopedScreen):
     """The table of one query. Enter opens the rows behind a line."""
 
     place = "answer"
+    arranges = True
     also = ("scoped", "result")
     follows = False
     BINDINGS = bindings("answer")

@@ -89,7 +89,7 @@ class CompareScreen(PartsScreen):
         panes = [
             Pane(f"differing {len(compared.differing)}", (Column("group", "of"), Column("what", "what"), *values),
                  compared.differing),
-            Pane(f"metrics {len(compared.metrics)}", (Column("metric", "metric", widest=44, least=26), *numbers),
+            Pane(f"metrics {len(compared.metrics)}", (Column("metric", "metric", widest=44, least=30, ends=True), *numbers),
                  compared.metrics),
             Pane("machines", (Column("what", "what"), *values), compared.machines),
         ]  # fmt: skip

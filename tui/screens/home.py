@@ -53,9 +53,9 @@ ENDED = (
     Column("answer", "result", text=result, widest=60, least=20),
     KIND,
     UNITS,
-    Column("seconds", "took", text=lambda row: show.duration(row["seconds"])),
+    Column("seconds", "took", text=lambda row: show.duration(row["seconds"]), whole=True),
     HOST,
-    Column("message", "", widest=90, least=12),
+    Column("message", "message", widest=90, least=30),
 )
 
 

@@ -123,12 +123,12 @@ SHARD = Column("shard", "shard", text=part, least=6)
 STATE = Column("state", "state", least=10)
 PROGRESS = Column("progress", "progress", text=lambda row: show.bar(row["progress"]), least=10)
 UNITS = Column("done", "units", right=True, text=show.done)
-PACE = Column("pace", "pace", text=show.pace, least=10)
+PACE = Column("pace", "pace", text=show.pace, whole=True)
 ON = Column("executor", "on")
 HOST = Column("host", "machine", text=lambda row: show.host(row["host"]), widest=20)
 PRIORITY = Column("priority", "priority", right=True)
 TRIES = Column("tries", "tries", right=True)
-WHY = Column("why", "", text=why, widest=70, least=12)
+WHY = Column("why", "message", text=why, widest=70, least=30)
 COLUMNS = (
     ID,
     Column("kind", "kind", widest=16),

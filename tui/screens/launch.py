@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     Column("name", "kind", widest=24, least=19),
-    Column("summary", "what it does", widest=160, least=40),
-    Column("presets", "presets", widest=40),
-    Column("source", "from", widest=50),
+    Column("summary", "what it does", widest=160, least=56),
+    Column("presets", "presets", widest=16),
+    Column("source", "from", widest=16, ends=True),
 )
 
 

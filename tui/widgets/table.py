@@ -143,7 +143,7 @@ class PageTable(ScrollView, can_focus=True):
         """Show these rows from the top, or (`keep`) with the cursor on the row that it is on. `first` is page `number`,
         if it is here already: then nothing blinks."""
         if columns is not None:
-            if [column.field for column in columns] != [column.field for column in self.columns]:
+            if {column.field for column in columns} != {column.field for column in self.columns}:
                 if self.view.active:
                     self.post_message(self.Act(self, "reset"))
                 self.view = View()  # the words were about other columns
@@ -153,6 +153,17 @@ class PageTable(ScrollView, can_focus=True):
             self.narrow(keep)
             return
         self._show(source, first, keep, number, columns is not None)
+
+    @property
+    def room(self) -> int:
+        """Cells of a line that its columns have."""
+        return self.size.width - GUTTER - 1
+
+    def arrange(self, columns: Sequence[Column]) -> None:
+        """The same columns in another order."""
+        self.columns = tuple(columns)
+        self._fit()
+        self.refresh()
 
     def narrow(self, keep: bool = False) -> None:
         """Have the rows that fit the view; those that are shown stay until then."""
@@ -279,14 +290,14 @@ class PageTable(ScrollView, can_focus=True):
 
     def _fit(self) -> None:
         rows = [*next(iter(self._pages.values()), ()), *self._longest.values()]
-        self._widths = widths(self.headed, rows, self.size.width - GUTTER - 1) if self.columns else []
+        self._widths = widths(self.headed, rows, self.room) if self.columns else []
         self._resize_virtual()
 
     def _widened(self, rows: Sequence[Mapping[str, Any]]) -> bool:
         """Whether numbers of these rows are wider than their columns: they are never cut."""
         wider = False
         for column, wide in zip(self.columns, self._widths, strict=True):
-            if column.right and rows:
+            if (column.right or column.whole) and rows:
                 longest = max(rows, key=lambda row, column=column: cell_len(column.of(row)))  # type: ignore[misc]
                 if min(column.widest, cell_len(column.of(longest))) > wide:
                     self._longest[column.field], wider = longest, True
@@ -337,7 +348,7 @@ class PageTable(ScrollView, can_focus=True):
         gutter = ("›" if here else " ") + mark
         if row is None:
             return self._line(gutter + "…", width, self.get_component_rich_style(f"page-table--{name}"))
-        cells = [fitted(c.of(row), w, c.right) for c, w in zip(self.columns, self._widths, strict=True)]
+        cells = [fitted(c.of(row), w, c.right, c.ends) for c, w in zip(self.columns, self._widths, strict=True)]
         text = gutter + (" " * GAP).join(cells)
         return self._line(text, width, self.get_component_rich_style(f"page-table--{name}"))
 
