@@ -343,3 +343,37 @@ async def test_keys_are_the_users_own(drive: Any, tmp_path: Path, monkeypatch: p
         assert "help" in driver.lines[0]
     assert run_command_line(["tui", "--keys"]) == 0
     assert '#"runs.compare" = "c"  # Compare the marked runs' in capsys.readouterr().out
+
+
+async def test_the_count_of_what_fits_hides_no_heading(drive: Any) -> None:
+    async with drive(size=(90, 30)) as driver:
+        await driver.press("4")
+        await driver.find_row("edits")
+        await driver.press("enter", "tab")
+        table = driver.screen.query_one(PageTable)
+        head = next(line for line in driver.lines if "condition" in line and "ply" in line)
+        await driver.press("slash")
+        await driver.type("condition:edit")
+        await driver.press("enter")
+        assert 0 < table.count < table.whole.count
+        assert head in driver.lines
+        (bar,) = [line for line in driver.lines if line.strip().startswith("condition:edit")]
+        assert bar.endswith(f"{table.count:,} of {table.whole.count:,}")
+
+
+async def test_the_first_columns_and_the_cursor_stay_where_columns_are_scrolled(drive: Any) -> None:
+    async with drive(size=(60, 24)) as driver:
+        await driver.press("l", "l", "l")
+        table = driver.screen.query_one(PageTable)
+        assert table.scroll_offset.x > 0
+        rows = driver.lines[2 : 3 + table.count]
+        assert rows[0].startswith("  id      name")
+        assert "«" in rows[0]
+        assert "kind" not in rows[0]
+        assert rows[1].startswith("› a1b2c3  cut")
+        assert all(line.startswith("  a1b2c3  ") for line in rows[2:])
+        at = rows[0].index("tries")
+        assert table.column_at(at).field == "attempts"
+        assert table.column_at(3).field == "short"
+        await driver.press("h", "h", "h")
+        assert "kind" in driver.lines[2]

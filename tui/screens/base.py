@@ -164,6 +164,13 @@ class AppScreen(Screen[None]):
         if self.rowless is not self.was_rowless:  # its first row has come, or its last has gone
             self.was_rowless = not self.was_rowless
             self.relabel()
+        self.tell_count(event.table)
+
+    def tell_count(self, table: PageTable) -> None:
+        """Say beside the words how many rows of the table fit."""
+        if table is self.narrowed_table:
+            for bar in self.query(FindBar):
+                bar.told = table.told_count
 
     def on_descendant_focus(self) -> None:
         self.relabel()
@@ -255,6 +262,7 @@ class AppScreen(Screen[None]):
         pages = event.pages
         more = await self.ask("counting rows", lambda session: pages.more())
         event.table.grow(pages, bool(more))
+        self.tell_count(event.table)
         if event.table.source is pages:
             self.count_rows(pages)
 
@@ -359,7 +367,7 @@ class AppScreen(Screen[None]):
         if found is not None and table.view == view:
             table.show_narrowed(whole, *found, event.keep)
         elif found is None and self.refused and table.view == view:
-            table.show_narrowed(whole, Listed([]), [])  # not the rows of other words
+            table.show_narrowed(whole, Listed([]), [], False)  # not the rows of other words
 
     def on_filter_bar_left(self) -> None:
         self.leave_filter()

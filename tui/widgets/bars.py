@@ -272,6 +272,15 @@ class FilterBar(Input):
         self._said = ""
         self.hides = hides
 
+    told: reactive[str] = reactive("")  # how many rows fit, at the right end
+
+    def render_line(self, y: int) -> Strip:
+        line, width = super().render_line(y), self.size.width
+        if not self.told or cell_len(self.value) + cell_len(self.told) >= width:
+            return line
+        told = Strip([Segment(self.told, self.rich_style)])
+        return Strip.join([line.crop_extend(0, width - told.cell_length, self.rich_style), told])
+
     def open(self) -> None:
         self.display = True
         self.screen.set_focus(self)  # at once: what is typed next is for this line

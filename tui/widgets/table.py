@@ -23,6 +23,7 @@ from tui.data.table_filter import View
 
 KEPT = 16  # pages in memory
 GUTTER = 2
+SHORT = 8  # cells of an id or a number
 
 
 class PageTable(ScrollView, can_focus=True):
@@ -353,22 +354,38 @@ class PageTable(ScrollView, can_focus=True):
         return self._line(text, width, self.get_component_rich_style(f"page-table--{name}"))
 
     def _line(self, text: str, width: int, style: Any) -> Strip:
-        x = self.scroll_offset.x
-        return Strip([Segment(text, style)]).crop_extend(x, x + width, style)
+        """A line of the screen: the first columns, which stay, and what is scrolled to of the others."""
+        x, stays = self.scroll_offset.x, self.stays
+        line = Strip([Segment(text, style)])
+        return Strip.join([line.crop_extend(0, stays, style), line.crop_extend(stays + x, width + x, style)])
+
+    @property
+    def stays(self) -> int:
+        """Cells at the left that are not scrolled: the cursor's mark and the first column, behind a short one (an id, a
+        number) the second too, if they take no more than half of the line."""
+        if not self._widths:
+            return 0
+        ends = [GUTTER + self._widths[0] + GAP]
+        if self._widths[0] <= SHORT and len(self._widths) > 2:
+            ends.append(ends[0] + self._widths[1] + GAP)
+        return next((end for end in reversed(ends) if 2 * end <= self.size.width), GUTTER)
 
     def _hinted(self, line: Strip, width: int, style: Any) -> Strip:
-        """The headings with « and » where columns go on to the left and to the right."""
-        x = self.scroll_offset.x
+        """The headings with « and » where columns go on to the left and to the right, and how many rows there are where
+        that hides no heading, or nothing else tells it."""
+        x, stays = self.scroll_offset.x, self.stays
         if x > 0:
-            line = Strip.join([Strip([Segment("«", style)]), line.crop(1)])
+            line = Strip.join([line.crop(0, stays - 1), Strip([Segment("«", style)]), line.crop(stays)])
         if self.virtual_size.width > x + self.scrollable_content_region.width:
             line = Strip.join([line.crop(0, width - 2), Strip([Segment(" »", style)])])
-        told = self._told_count()
-        if told and len(told) < width // 2:
+        told = self.told_count
+        free = self.virtual_size.width + len(told) <= width
+        if told and (free or (not self.view.text and len(told) < width // 2)):
             line = Strip.join([line.crop(0, width - len(told)), Strip([Segment(told, style)])])
         return line
 
-    def _told_count(self) -> str:
+    @property
+    def told_count(self) -> str:
         """How many rows fit, of how many; or how many are counted so far."""
         if self._source is None or self.whole is None:
             return ""
@@ -422,10 +439,11 @@ class PageTable(ScrollView, can_focus=True):
 
     def action_scroll_columns(self, way: str) -> None:
         """To where the next column on that side begins."""
-        begins, at = [0], GUTTER
+        begins, at, stays = [0], GUTTER, self.stays
         for wide in self._widths[:-1]:
             at += wide + GAP
-            begins.append(at - GUTTER)
+            if at > stays:
+                begins.append(at - stays)
         x = self.scroll_offset.x
         further = [b for b in begins if b > x] if int(way) > 0 else [b for b in reversed(begins) if b < x]
         if further:
@@ -455,7 +473,8 @@ class PageTable(ScrollView, can_focus=True):
 
     def column_at(self, x: int) -> Column | None:
         """The column at this cell of a line."""
-        at = GUTTER - self.scroll_offset.x
+        x += self.scroll_offset.x if x >= self.stays else 0
+        at = GUTTER
         for column, wide in zip(self.columns, self._widths, strict=True):
             if at <= x < at + wide:
                 return column
