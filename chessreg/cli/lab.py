@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     metavar="NAME=VALUE",
     help="Another setting of `chessreg run edit`, such as scale-rule=ln-next; may be given several times.",
 )
+@click.option(
+    "--unit", type=click.IntRange(min=0), default=0, help="Draw random controls as for this state of a run.  [default: 0]"
+)
 @click.option("--layer", type=int, help="Of which layer the probe's boards are shown.  [default: the last edited]")
 @click.option("--top", type=click.IntRange(min=0), default=5, show_default=True, help="So many moves of each.")
 @json_option
@@ -70,6 +73,7 @@ def lab(
     scale: float | None,
     positions: str,
     settings: tuple[str, ...],
+    unit: int,
     layer: int | None,
     top: int,
 ) -> None:
@@ -105,6 +109,7 @@ def lab(
             or measure
             or scale is not None
             or settings
+            or unit
         ):
             raise BadInputError("STATE has its own model, moves and edit", "leave out the other options")
         with database.read() as session:
@@ -116,7 +121,7 @@ def lab(
         given = {"scale": scale, "measure": measure, "condition": condition}
         question = Position.of(
             checkpoint=checkpoint, moves=moves, fen=fen, probe=probe, vector=vector, layers=layers,
-            positions=positions, board=board, later=later, settings=tuple(map(pair, settings)),
+            positions=positions, board=board, later=later, settings=tuple(map(pair, settings)), unit=unit,
             **{name: value for name, value in given.items() if value is not None},
         )  # fmt: skip
     prepare("cpu")

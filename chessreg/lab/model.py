@@ -195,6 +195,7 @@ class Lab:
         edited = EditedModel(spec, self.inputs, "cpu", scene.model)
         condition = condition_of(edited, question.condition)
         prefix = of_moves(spec, scene.model.encoding)
+        prefix = replace(prefix, state=replace(prefix.state, unit=question.unit))
         if condition.source == PATCH:
             assert prefix.later
             case = Case(prefix, prefix.later, ())
@@ -303,7 +304,7 @@ def what_is_done(question: Position, scene: Scene) -> str:
 def state_at(question: Position, written: Encoding) -> State:
     """The position of a question. Raises BadInputError for a FEN where the model reads games."""
     if not question.fen:
-        return after_moves(question.moves.split(), written)
+        return replace(after_moves(question.moves.split(), written), unit=question.unit)
     if written.content != "position":
         raise BadInputError(
             f"{written.name} writes games, and a FEN tells none", "give the moves that lead there: --moves"

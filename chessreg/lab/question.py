@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from uuid import UUID
 
 import chess
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from sqlalchemy import select
 
 from chessreg import encodings
@@ -59,6 +59,7 @@ class Position(Settings):
     board: str = ""
     later: str = ""
     condition: str = EDIT
+    unit: Annotated[int, Field(ge=0)] = 0  # random controls are drawn as for this state of a run
     settings: tuple[tuple[str, str], ...] = ()
 
     @classmethod
@@ -184,6 +185,7 @@ class Position(Settings):
         words += ["--later", self.later] if self.later else []
         words += ["--scale", f"{self.scale:g}"]
         words += ["--condition", self.condition] if self.condition != EDIT else []
+        words += ["--unit", str(self.unit)] if self.unit and self.condition != EDIT else []
         words += [] if self.positions == "last" else ["--positions", self.positions]
         for name, text in self.settings:
             words += ["--setting", f"{name.replace('_', '-')}={text}"]
@@ -245,12 +247,14 @@ class StoredEdit:
     next_token: bool
     board: str
     later: tuple[str, ...]  # the moves to the later board of a patch
-    condition: str
+    condition: str  # its name where there is one setting
+    stored_condition: str  # its name in the run
+    unit: int
     settings: tuple[tuple[str, str], ...]
 
 
 def stored_edit(inputs: Inputs, run_id: UUID, row: tables.Trial) -> StoredEdit:
-    """The edit behind a trial that is no clean one. The lab draws random controls anew: their draws are by state."""
+    """The edit behind a trial that is no clean one. Its unit says how random controls are drawn."""
     with inputs.database.read() as session:
         spec = EditSpec(**session.get_one(tables.Run, run_id).spec)
     detail = row.detail or {}
@@ -281,7 +285,8 @@ def stored_edit(inputs: Inputs, run_id: UUID, row: tables.Trial) -> StoredEdit:
     checkpoint, probe = inputs.checkpoint(spec.checkpoint)[0].id, inputs.run(spec.probe, "probe").id
     return StoredEdit(
         checkpoint, probe, sans, setting.layers, setting.value,
-        spec.scale_rule, spec.token_mask, spec.measure == "next-token", spec.board, later, name, given,
+        spec.scale_rule, spec.token_mask, spec.measure == "next-token", spec.board, later, name,
+        row.condition, row.unit, given,
     )  # fmt: skip
 
 

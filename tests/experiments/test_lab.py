@@ -15,7 +15,7 @@ from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.cache import CacheHow, CacheSpec
 from chessreg.experiments.edit.heat import readings
-from chessreg.experiments.edit.spec import EditHow
+from chessreg.experiments.edit.spec import EditHow, EditSpec
 from chessreg.experiments.probe import ProbeHow, ProbeSpec
 from chessreg.games.labels import PIECE_CLASSES
 from chessreg.lab import answer as text
@@ -149,6 +149,29 @@ def test_the_initial_position_is_edited_stored_and_taken_up_as_any_other(lab: La
     taken = stored_edit(world_session.inputs, run_id, row)
     assert (taken.sans, taken.scale, taken.condition) == ((), 2.0, "edit")
     assert lab.ask(StoredState(run=run_id.hex, unit=0)).edited.modified == pytest.approx(row.mass_modified, abs=1e-6)
+
+
+def test_a_control_is_the_one_that_the_run_drew(lab: Lab, world_session) -> None:
+    spec = EditSpec(
+        checkpoint="likes-nc3", probe="likes-nc3-board", dataset="sample:test", games=2, per_game=3, samples=0,
+        scales=(1.0, 2.0), controls=2, shuffled=2, spellings=False,
+    )  # fmt: skip
+    run_id = world_session.run(spec, EditHow(threads=1)).run_id
+    with world_session.database.read() as sql:
+        trial = tables.Trial
+        wanted = trial.run_id == run_id, trial.sample == -1, trial.condition.in_(("random-3", "shuffled-2"))
+        rows = sql.scalars(select(trial).where(*wanted)).all()
+        sql.expunge_all()
+    assert any(row.unit > 0 for row in rows)
+    for row in rows:
+        taken = stored_edit(world_session.inputs, run_id, row)
+        question = Position.of(
+            checkpoint=taken.checkpoint_id.hex, probe=taken.probe_run.hex, moves=" ".join(taken.sans),
+            layers=taken.layers, scale=taken.scale, positions=taken.positions, condition=taken.condition,
+            unit=taken.unit, settings=taken.settings,
+        )  # fmt: skip
+        assert lab.ask(question).edited.modified == pytest.approx(row.mass_modified, abs=1e-6)
+        assert f"--unit {row.unit}" in " ".join(question.command) or row.unit == 0
 
 
 @pytest.mark.parametrize(

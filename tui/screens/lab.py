@@ -96,6 +96,7 @@ class LabScreen(FourBoardsScreen):
         self.settings: tuple[tuple[str, str], ...] = ()  # of the stored edit that was taken up
         self.changes: dict[int, str] = {}  # square → what shall stand there, `.` for nothing
         self.pending: StoredEdit | None = None  # to be shown once it is known what models there are
+        self.taken_up: StoredEdit | None = None  # the stored edit whose position is shown
         self.came_from = ""  # the room where the stored edit is
         self.cursor: int | None = None  # the square that keys put pieces on
         self.row = 0  # which of the model's moves is pointed at
@@ -177,6 +178,7 @@ class LabScreen(FourBoardsScreen):
             board=self.board_changes if edits else "",
             later=" ".join(later),
             condition=self.condition if edits else EDIT,
+            unit=self.taken_up.unit if edits and self.taken_up is not None else 0,
             settings=settings if edits else (),
         )
 
@@ -255,6 +257,8 @@ class LabScreen(FourBoardsScreen):
         layers = self.edited_layers or (answer.edited_layers if answer else ())
         where = "layers " + ", ".join(map(str, layers)) if layers else "layer chosen by validation"
         what = self.condition if self.next_token or self.condition != EDIT else ""
+        if self.taken_up is not None and self.condition == self.taken_up.condition != EDIT:
+            what = f"{self.taken_up.stored_condition} of the run"
         parts = filter(None, [what, where, f"scale {self.scale:g}, {self.positions}"])
         edit = f"{tool.kind} {tool.name} · {' · '.join(parts)}" if tool else "no probe"
         busy = (" · asking…" if self.answer else " · the model is being loaded…") if self.asking else ""
@@ -272,6 +276,7 @@ class LabScreen(FourBoardsScreen):
 
     def go(self, sans: tuple[str, ...], ahead: tuple[str, ...] = ()) -> None:
         if sans != self.sans:
+            self.taken_up = None
             self.changes = {}  # they were of the board that is left
         self.sans, self.ahead, self.row = sans, ahead, 0
         if self.condition == PATCH and not ahead:
@@ -299,7 +304,7 @@ class LabScreen(FourBoardsScreen):
         self.model, self.tool, self.shown_layer = model, tool, None
         self.sans, self.ahead, self.row = edit.sans, edit.later, 0
         self.edited_layers, self.positions, self.condition = edit.layers, edit.positions, edit.condition
-        self.scale, self.settings = edit.scale, edit.settings
+        self.scale, self.settings, self.taken_up = edit.scale, edit.settings, edit
         from chessreg.games.labels import board_changes
 
         self.changes = dict(board_changes(edit.board))
@@ -559,13 +564,14 @@ class LabScreen(FourBoardsScreen):
     def action_tool(self) -> None:
         self.tool += 1
         self.edited_layers, self.shown_layer, self.settings, self.condition = (), None, (), EDIT
+        self.taken_up = None
         self.look()
 
     def action_model(self) -> None:
         if self.choices:
             self.model = (self.model + 1) % len(self.choices)
             self.tool, self.edited_layers, self.shown_layer = 0, (), None
-            self.settings, self.condition, self.changes = (), EDIT, {}
+            self.settings, self.condition, self.changes, self.taken_up = (), EDIT, {}, None
             self.look()
 
     def action_tokens(self) -> None:
