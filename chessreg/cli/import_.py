@@ -10,7 +10,9 @@ import click
 from chessreg.cli.base import FilePath, Home, NameText, emit, json_option, pass_home
 from chessreg.cli.noun import print_rows
 from chessreg.cli.run import Numbers
-from chessreg.encodings.prompts import TEMPLATES, Counters, Layout, Notation, prompt_of_folder
+from chessreg.encodings import names
+from chessreg.encodings.base import Notation
+from chessreg.encodings.prompts import TEMPLATES, Counters, Layout, prompt_of_folder
 from chessreg.entities import entity
 
 if TYPE_CHECKING:
@@ -36,7 +38,8 @@ def import_() -> None:
 @click.option("--name", type=NameText(), help="What to call the checkpoint.")
 @click.option(
     "--encoding",
-    help="How chess is written for the model: a name, or prompt: a template over the folder's own tokenizer.json.  "
+    help=f"How chess is written for the model: {', '.join(names())}, or prompt: a template over the folder's own "
+    "tokenizer.json.  "
     "[default: what the folder or its tokenizer says, else pgn-char-32]",
 )
 @click.option("--tokenizer", hidden=True, help="The earlier name of --encoding.")

@@ -26,6 +26,7 @@ Alignment = Literal["post-ply", "pre-ply"]
 as Davis's code does (specification 1.3). It matters where a move ends with a token of its own: in UCI squares."""
 
 Content = Literal["history", "position"]
+Notation = Literal["uci", "san"]
 Form = tuple[frozenset[int], ...]
 """Sets of ids, one for each place of a text."""
 Ids = Sequence[int] | np.ndarray
@@ -93,6 +94,8 @@ class Encoding(Protocol):
     answer_size: int
     """The same as `size` where the model writes what it reads."""
     content: Content
+    notation: Notation
+    """How a move is written: by its squares, or in SAN. In UCI a text has the form of a move if it is one of 1,968."""
     stop_ids: frozenset[int]
     """Ids that end a move while the model writes one; none where a move ends by itself (`complete`)."""
     boundary_ids: frozenset[int]

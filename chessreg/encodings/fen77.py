@@ -22,6 +22,7 @@ from chessreg.encodings.base import (
     Content,
     Form,
     Ids,
+    Notation,
     Sites,
     Tokens,
     board_of,
@@ -144,6 +145,7 @@ class Fen77:
     size = len(_CHARACTERS)
     answer_size = 1968
     content: Content = "position"
+    notation: Notation = "uci"
     stop_ids: frozenset[int] = frozenset()
     boundary_ids: frozenset[int] = frozenset()
     max_move_tokens = 1

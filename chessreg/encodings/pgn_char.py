@@ -19,6 +19,7 @@ from chessreg.encodings.base import (
     Content,
     Form,
     Ids,
+    Notation,
     Select,
     Sites,
     Tokens,
@@ -77,6 +78,7 @@ class PgnChar:
     vocabulary: tuple[str, ...] = tuple(_CHARACTERS)
     size = answer_size = 32
     content: Content = "history"
+    notation: Notation = "san"
     stop_ids = frozenset({_SPACE})
     boundary_ids = frozenset({_CHARACTERS.index(";")})
     max_move_tokens = 10

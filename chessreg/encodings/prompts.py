@@ -29,6 +29,7 @@ from chessreg.encodings.base import (
     Content,
     Form,
     Ids,
+    Notation,
     Sites,
     Tokens,
     board_of,
@@ -75,7 +76,6 @@ _MOST = {"uci": 5, "san": 7}  # characters of a move
 
 Layout = Literal["ruoss77", "flattened_with_slashes"]
 Counters = Literal["kept", "blanked"]
-Notation = Literal["uci", "san"]
 
 PREFIX = "prompt-"
 """How the names of prompt encodings begin."""
@@ -284,6 +284,7 @@ class PromptEncoding:
                 raise BadInputError(f"a prompt has no {field} {value!r}", f"known: {', '.join(get_args(known))}")
         text = self.settings.text
         check_template(text)
+        self.notation: Notation = self.settings.notation
         both = hashlib.sha256(f"{self.settings.digest} {vocabulary.digest}".encode()).hexdigest()
         self.name = f"{PREFIX}{self.settings.called}-{both[:12]}"
         self.size = self.answer_size = vocabulary.size

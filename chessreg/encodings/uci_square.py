@@ -20,6 +20,7 @@ from chessreg.encodings.base import (
     Content,
     Form,
     Ids,
+    Notation,
     Select,
     Sites,
     Tokens,
@@ -103,6 +104,7 @@ class UciSquare:
     """
 
     content: Content = "history"
+    notation: Notation = "uci"
     stop_ids: frozenset[int] = frozenset()
     max_move_tokens = 3
     phases: tuple[str, ...] = (

@@ -10,7 +10,7 @@ import chess
 import numpy as np
 from pydantic import Field
 
-from chessreg.encodings import encoding
+from chessreg.encodings import encoding, names
 from chessreg.encodings.fen77 import Fen77
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.decisions import Decisions, decisions
@@ -34,7 +34,9 @@ DatasetRefs = Annotated[tuple[str, ...], Ref("dataset")]
 class TrainSpec(Spec):
     datasets: DatasetRefs = Field(description="games to train on, datasets or parts (NAME:PART), comma-separated")
     heldout: Annotated[str | None, Ref("dataset")] = Field(None, description="games for the held-out loss")
-    encoding: Annotated[str, Stored("tokenizer")] = Field("pgn-char-32", description="how chess is written")
+    encoding: Annotated[str, Stored("tokenizer")] = Field(
+        "pgn-char-32", description=f"how chess is written: {', '.join(names())}"
+    )
     architecture: Annotated[Literal["gpt2", "fen-encoder"], Added()] = Field(
         "gpt2", description="gpt2: the next token, of games; fen-encoder: the move of a position (encoding fen-77)"
     )

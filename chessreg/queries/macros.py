@@ -44,13 +44,15 @@ MACROS = (
     '0x' || substr(digits, 8 * place + 7, 2) || substr(digits, 8 * place + 5, 2)
     || substr(digits, 8 * place + 3, 2) || substr(digits, 8 * place + 1, 2))""",
     # What a probe's class means. Of pieces: class = value + 6, values -6 (black king) to 6 (white king); mine and the
-    # opponent's follow from the positions (`dots`: White to move; `even-spaces`: Black).
+    # opponent's follow from the positions: White is to move at `dots`, Black at `even-spaces`, which other encodings
+    # call `white-turns` and `black-turns`.
     """CREATE MACRO class_text(label, positions, class) AS CASE
     WHEN label = 'colour' AND class < 3 THEN ['Black', 'Blank', 'White'][class + 1]
     WHEN label = 'type' AND class < 7 THEN ['Pawn', 'Knight', 'Bishop', 'Rook', 'Queen', 'King', 'Blank'][class + 1]
     WHEN label <> 'piece' THEN 'class ' || class
     WHEN class = 6 THEN 'Blank'
-    ELSE CASE WHEN positions NOT IN ('dots', 'odd-spaces', 'even-spaces') THEN if(class > 6, 'White ', 'Black ')
-              WHEN (class > 6) = (positions <> 'even-spaces') THEN 'My ' ELSE 'Opp. ' END
+    ELSE CASE WHEN positions IN ('dots', 'odd-spaces', 'white-turns') THEN if(class > 6, 'My ', 'Opp. ')
+              WHEN positions IN ('even-spaces', 'black-turns') THEN if(class < 6, 'My ', 'Opp. ')
+              ELSE if(class > 6, 'White ', 'Black ') END
          || ['Pawn', 'Knight', 'Bishop', 'Rook', 'Queen', 'King'][abs(class - 6)] END""",
 )

@@ -15,8 +15,10 @@ import chess.pgn
 import pytest
 import torch
 import zstandard
+from click.testing import CliRunner
 
-from chessreg.encodings import encoding
+from chessreg.cli import chessreg
+from chessreg.encodings import encoding, names
 from chessreg.models.language_model import LanguageModel
 from chessreg.registry import tables
 
@@ -226,3 +228,9 @@ def test_the_shared_checkpoint_of_karvonens_layout(here: Any, shared_data: Path)
     made = here.json("import", "checkpoint", shared_data / "checkpoints" / "lichess-8x192-char.pt", "--name", "stopgap")
     assert (made["layers"], made["heads"], made["parameters"]) == (8, 6, 3_744_768)
     assert made["max_logit_difference"] < 1e-4
+
+
+def test_the_help_of_an_import_and_of_a_training_lists_the_encodings() -> None:
+    for words in (["import", "checkpoint", "--help"], ["run", "train", "--help"]):
+        told = " ".join(CliRunner().invoke(chessreg, words).output.split())
+        assert [name for name in names() if name not in told.replace("- ", "-")] == []
