@@ -2,11 +2,16 @@
 
 `Kind` is subclassed, `Spec` holds the settings that decide the result and `ExecutionOptions` those that do not; `Ref`
 marks a setting that names an input, `Added` one that a kind got later, `Stored` one that has been renamed.
+
+A kind that reads games has a spec that is a `GameSelection`: `games, rows = select(spec, inputs)` gives the dataset and
+the rows of the games that it names, `games.moves(rows)` their packed moves, and `unpack` those of one game.
 CONTRIBUTING.md shows one from start to end.
 """
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
+from chessreg.experiments.settings.games import GameBatches, GameSelection, select
 from chessreg.games.boardframe import Arrow, BoardFrame, Mark
+from chessreg.games.moves import unpack
 from chessreg.noise import generator, uniform
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
@@ -33,6 +38,8 @@ __all__ = [
     "DatasetRef",
     "Estimate",
     "ExecutionOptions",
+    "GameBatches",
+    "GameSelection",
     "How",
     "Inputs",
     "Kind",
@@ -44,5 +51,7 @@ __all__ = [
     "Stored",
     "Task",
     "generator",
+    "select",
     "uniform",
+    "unpack",
 ]

@@ -11,12 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import chess
 import pytest
 from click.testing import CliRunner
 
 from chessreg.cli import chessreg
 from chessreg.registry import tables
 from chessreg.runs.kind import kind
+
+from .conftest import world_game
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
@@ -29,36 +32,46 @@ def test_there_is_an_example_of_each():
     ]  # fmt: skip
 
 
-@pytest.fixture
-def centre(tmp_path: Path) -> str:
-    path = tmp_path / "centre_kind.py"
+@pytest.fixture(scope="module")
+def centre(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("kind") / "centre_kind.py"
     path.write_text(EXAMPLES["centre_kind.py"])
     return str(path)
 
 
-def test_the_kind_runs_resumes_and_draws(session, centre):
-    found = kind(centre)
-    report = session.run(found.spec(games=6), kind=centre, name="six")
+def test_the_kind_reads_games_resumes_and_draws(world_session, centre):
+    session, found = world_session, kind(centre)
+    spec = found.spec(dataset="sample", games=6, plies=2)
+    report = session.run(spec, kind=centre, name="six")
     assert (report.state, report.units) == ("complete", 6)
-    assert session.run(found.spec(games=6), kind=centre).attempt_id is None
-    (view,) = found.board_views({"fen": "8/8/8/8/4P3/8/8/K1k5 w - - 0 1"}, session.inputs)
+    assert session.run(spec, kind=centre).attempt_id is None
+    with session.database.read() as sql:
+        scores = sql.query(tables.Score).filter_by(run_id=report.run_id).order_by(tables.Score.item).all()
+    for score in scores:
+        board = chess.Board()
+        for move in [*world_game(score.item).mainline_moves()][:2]:
+            board.push(move)
+        assert score.detail["fen"] == board.fen()
+        assert score.correct == ("P" in {str(board.piece_at(square)) for square in (chess.E4, chess.D4)})
+    (view,) = found.board_views(scores[0].detail, session.inputs)
     assert view.squares is not None
 
 
-def test_the_query_shows_what_the_kind_made(session, centre):
+def test_the_query_shows_what_the_kind_made(world_session, centre):
+    session = world_session
     Path(centre).with_suffix(".sql").write_text(EXAMPLES["centre_kind.sql"])
     found = kind(centre)
-    session.run(found.spec(games=30, plies=6), kind=centre, name="thirty")
-    (row,) = session.query("pawns in the centre").rows
+    report = session.run(found.spec(dataset="sample", games=30, plies=6), kind=centre, name="thirty")
+    (row,) = (row for row in session.query("pawns in the centre").rows if row["run"] == "thirty")
     with session.database.read() as sql:
-        scores = sql.query(tables.Score).all()
+        scores = sql.query(tables.Score).filter_by(run_id=report.run_id).all()
     assert (row["run"], row["n"]) == ("thirty", 30)
     assert row["there"] == pytest.approx(100 * sum(score.correct for score in scores) / 30)
     assert row["there_low"] <= row["there"] <= row["there_high"]
     listed = CliRunner().invoke(chessreg, ["--registry", session.database.url, "query", "--list"])
     assert "pawns in the centre" in listed.output
     asked = CliRunner().invoke(chessreg, ["--registry", session.database.url, "query", "pawns in the centre", "--json"])
-    assert json.loads(asked.output)["rows"][0]["run"] == "thirty"
+    assert "thirty" in {row["run"] for row in json.loads(asked.output)["rows"]}
 
 
 @pytest.fixture(scope="module")
