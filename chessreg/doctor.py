@@ -254,7 +254,7 @@ def groups_of_activations(session: Session) -> list[tuple[UUID, transfer.Item]]:
     return [
         (group.run_id, transfer.Item(group.digest, f"activations of run {group.run_id.hex[-6:]}", group.bytes,
                                      array=group.path.removeprefix("arrays/")))
-        for table in names.with_arrays() for group in session.scalars(select(table))
+        for table in names.with_arrays(session) for group in session.scalars(select(table))
     ]  # fmt: skip
 
 
@@ -321,7 +321,7 @@ def damaged_groups(database: Database, store: Store, digests: bool) -> Iterator[
     from store.arrays import Group
 
     with database.read() as session:
-        known = [(table, row) for table in names.with_arrays() for row in session.scalars(select(table))]
+        known = [(table, row) for table in names.with_arrays(session) for row in session.scalars(select(table))]
         session.expunge_all()
     for table, row in known:
         array = row.path.removeprefix("arrays/")
