@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from chessreg.queries.stop import stopped_by
+
 if TYPE_CHECKING:
     from chessreg.session import Session
 
@@ -44,6 +46,7 @@ class Call:
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Any]
     since: float = field(default_factory=time.monotonic)
+    stop: threading.Event = field(default_factory=threading.Event)  # nobody waits for the answer any more
 
 
 class Waiting(NamedTuple):
@@ -75,7 +78,8 @@ class DatabaseWorker:
         self._threads: list[threading.Thread] = []
 
     async def ask(self, what: str, function: Callable[[Session], T]) -> T:
-        """`function(session)` on one of the threads. Raises what that raises. `what` is shown when it is slow."""
+        """`function(session)` on one of the threads. Raises what that raises. `what` is shown when it is slow. A query
+        that is not waited for any more is stopped."""
         loop = asyncio.get_running_loop()
         if not self._held:
             self._start_thread()
@@ -85,6 +89,9 @@ class DatabaseWorker:
         try:
             answer: T = await call.future
             return answer
+        except asyncio.CancelledError:
+            call.stop.set()
+            raise
         finally:
             self._open.discard(call)
             self._answered()
@@ -135,7 +142,8 @@ class DatabaseWorker:
             if call.future.cancelled():
                 continue
             try:
-                answer, error = call.function(self.session()), None
+                with stopped_by(call.stop):
+                    answer, error = call.function(self.session()), None
             except Exception as failure:
                 answer, error = None, failure
             with suppress(RuntimeError):  # the loop has ended: nobody waits any more

@@ -17,6 +17,7 @@ from chessreg.errors import BadInputError
 from chessreg.queries import gate
 from chessreg.queries.buffers import without_dashes
 from chessreg.queries.macros import MACROS
+from chessreg.queries.stop import awaited
 
 if TYPE_CHECKING:
     import duckdb
@@ -155,7 +156,7 @@ def deadline(timeout: float | None) -> float:
 def within(connection: duckdb.DuckDBPyConnection, until: float, work: Callable[[], T]) -> T:
     """What `work` gives, which runs inside DuckDB on a thread of its own: there Python hears no Ctrl-C.
 
-    Stops it when `until` is over, with a ChessregError, and when this thread is interrupted.
+    Stops it when `until` is over, with a ChessregError, and when this thread is interrupted or stopped.
     """
     outcome: Future[T] = Future()
 
@@ -168,7 +169,7 @@ def within(connection: duckdb.DuckDBPyConnection, until: float, work: Callable[[
     thread = threading.Thread(target=do, name="duckdb", daemon=True)
     thread.start()
     try:
-        return outcome.result(max(0.0, until - time.monotonic()))
+        return awaited(outcome, until)
     except BaseException as error:
         ours = not outcome.done()
         patience = time.monotonic() + PATIENCE

@@ -24,6 +24,7 @@ from chessreg.queries import duck, extras, gate, source, views
 from chessreg.queries.duck import DEFAULT_MEMORY
 from chessreg.queries.planner import Plan, define, planner
 from chessreg.queries.source import TABLES
+from chessreg.queries.stop import awaited
 from chessreg.queries.views import ONCE
 
 if TYPE_CHECKING:
@@ -282,7 +283,7 @@ class Engine:
             try:
                 self._data = self._data or self._open()
                 self._define(plan.names)
-                tables, version = reading.result(max(0.0, until - time.monotonic())) if reading else ({}, self.version)
+                tables, version = awaited(reading, until) if reading else ({}, self.version)
             except TimeoutError:
                 stop.set()
                 raise gate.took_too_long() from None

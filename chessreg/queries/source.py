@@ -21,6 +21,7 @@ from chessreg.errors import ChessregError
 from chessreg.queries import extras
 from chessreg.queries.buffers import bits, bytes_of, validity
 from chessreg.queries.column_files import ColumnFiles
+from chessreg.queries.stop import StoppedError
 from chessreg.registry.migrations import VERSION_TABLE
 from chessreg.registry.run_state import run_now
 from chessreg.registry.tables import Base
@@ -109,10 +110,6 @@ def view(database: Database, table: str, read: frozenset[str], source: str, extr
         missing = f"CAST(error('{table}.{name} was not read') AS {extras.type_of(name)})"
         parts.append(f'"{name}"' if name in read else f'{missing} AS "{name}"')
     return f"SELECT {', '.join(parts)} FROM {source}"
-
-
-class StoppedError(ChessregError):
-    """The caller does not wait for the answer any more."""
 
 
 def read(

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import psutil
@@ -14,6 +15,7 @@ import pytest
 from chessreg.errors import ChessregError
 from chessreg.queries import run_query, run_sql
 from chessreg.queries.ask import stream_sql
+from chessreg.queries.stop import StoppedError, stopped_by
 from chessreg.session import open_session
 
 ENDS = 120  # seconds, where a machine is busy; what is not stopped goes on for ever
@@ -34,6 +36,20 @@ def test_the_end_of_the_time_stops_a_query_and_the_next_one_is_answered(session,
     assert time.monotonic() - begun < ENDS
     assert run_sql(session.database, "select 2 as a").rows == [{"a": 2}]
     run_query(session.database, "elo by intervention")
+
+
+@pytest.mark.parametrize("sql", ENDLESS.values(), ids=ENDLESS)
+def test_another_thread_stops_a_query_and_the_next_one_is_answered(session, sql):
+    run_sql(session.database, "select 1 as a")
+    stop, begun = threading.Event(), time.monotonic()
+    timer = threading.Timer(0.3, stop.set)
+    timer.start()
+    with pytest.raises(StoppedError), stopped_by(stop):
+        run_sql(session.database, sql)
+    assert time.monotonic() - begun < ENDS
+    assert run_sql(session.database, "select 2 as a").rows == [{"a": 2}]
+    with pytest.raises(StoppedError), stopped_by(stop):  # it was stopped before it began
+        run_sql(session.database, sql)
 
 
 def test_the_end_of_the_time_stops_an_answer_that_is_being_written(session):

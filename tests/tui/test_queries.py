@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import shutil
 from pathlib import Path
@@ -14,13 +15,16 @@ from chessreg.queries.ask import plotted
 from chessreg.queries.catalogue import find_plot
 from chessreg.runs.kind import kind
 from chessreg.session import Session, open_session
+from tui.screens.answers import AnswerScreen
 from tui.screens.boards import BoardScreen
-from tui.screens.queries import SqlEditor
+from tui.screens.queries import SqlEditor, SqlScreen
 from tui.screens.run import RunScreen
 from tui.widgets.bars import Banner, ScopeBar
 from tui.widgets.chart import ChartView
 from tui.widgets.table import PageTable
 from tui.widgets.vim import change
+
+from .conftest import PATIENCE
 
 TITLE = "games by termination"
 CAPTURES = Path(__file__).parent.parent / "kinds" / "captures_kind.py"
@@ -163,6 +167,55 @@ async def test_sql_is_completed_asked_and_leads_to_the_board(drive: Any, session
         editor.text = "SELECT id AS run_id, kind FROM run ORDER BY id"
         await driver.press("ctrl+r", "enter")
         assert isinstance(driver.screen, RunScreen)
+
+
+ENDLESS = "with recursive t(n) as (select 1 union all select n + 1 from t) select max(n) from t"
+
+
+async def ask_without_end(driver: Any) -> None:
+    """Ask what has no answer, and let it run."""
+    driver.screen.query_one(SqlEditor).text = ENDLESS
+    await driver.pilot.press("f5")
+    async with asyncio.timeout(PATIENCE):
+        while getattr(driver.app.database.waiting(), "what", "") != "asking the SQL":
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("vim", [False, True], ids=["", "vim"])
+async def test_esc_stops_the_sql_that_runs_and_the_next_is_answered(drive: Any, vim: bool) -> None:
+    async with drive(start="queries", size=(140, 40)) as driver:
+        await driver.press("e")
+        driver.screen.query_one(SqlEditor).vim = vim
+        await ask_without_end(driver)
+        assert "asking … Esc stops it" in driver.text
+        await driver.press("escape")
+        assert "the SQL was stopped" in driver.notices
+        assert isinstance(driver.screen, SqlScreen)
+        driver.screen.query_one(SqlEditor).text = "select 42 as answer"
+        await driver.press("f5")
+        assert driver.screen.table.row(0)["answer"] == 42
+        await driver.press("slash")  # in the rows it stops too
+        await driver.press("escape")
+        await ask_without_end(driver)
+        driver.screen.set_focus(driver.screen.table)
+        await driver.press("escape")
+        assert isinstance(driver.screen, SqlScreen)
+        assert not driver.app.database.waiting()
+
+
+async def test_leaving_sql_or_asking_other_sql_stops_what_runs(drive: Any) -> None:
+    async with drive(start="queries", size=(140, 40)) as driver:
+        await driver.press("e")
+        await ask_without_end(driver)
+        driver.screen.query_one(SqlEditor).text = "select 42 as answer"
+        await driver.press("f5")
+        assert driver.screen.table.row(0)["answer"] == 42
+        driver.screen.action_edit()
+        await ask_without_end(driver)
+        await opened(driver)
+        assert isinstance(driver.screen, AnswerScreen)
+        assert driver.screen.table.count
+        assert not driver.app.database.waiting()
 
 
 async def test_sql_that_does_not_fit_is_one_line_in_the_banner(drive: Any) -> None:

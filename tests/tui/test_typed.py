@@ -12,7 +12,6 @@ import pytest
 from textual.events import Key, Paste
 from textual.widgets import Input
 
-
 from tui.escape import Parser
 from tui.screens.dialogs import Prompt
 from tui.screens.launch import FormScreen

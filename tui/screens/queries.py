@@ -136,6 +136,7 @@ class SqlEditor(VimEditor):
             self.language = "sql"
         self.names: Names = {}
         self.cursor_blink = False
+        self.asking: Callable[[], bool] = lambda: False  # whether a statement runs, which Esc stops
 
     def on_mount(self) -> None:
         self.watch(self.app, "theme", self.colour)
@@ -229,7 +230,7 @@ class SqlEditor(VimEditor):
     def action_leave(self) -> None:
         if self.offers:
             self.close()
-        elif self.vim and not self.normal:
+        elif self.vim and not self.normal and not self.asking():
             self.normal = True
         else:
             self.post_message(self.Left())
@@ -298,7 +299,8 @@ ORDER BY created_at DESC"""
 
 
 class SqlScreen(ResultScreen):
-    """An editor above, the answer below. Enter on a row goes to its board or its run."""
+    """An editor above, the answer below. Enter on a row goes to its board or its run. Esc stops a statement that runs,
+    and so does leaving the screen."""
 
     place = "sql"
     follows = False
@@ -327,7 +329,7 @@ class SqlScreen(ResultScreen):
 
     def on_mount(self) -> None:
         editor = self.query_one(SqlEditor)
-        editor.vim = bool(self.app.remembered.get(VIM, False))
+        editor.vim, editor.asking = bool(self.app.remembered.get(VIM, False)), lambda: self.asking
         self.watch(editor, "vim", lambda vim: self.app.remembered.set(VIM, vim or None), init=False)
         if editor.text == EXAMPLE:
             editor.select_all()  # what is typed takes its place
@@ -337,7 +339,7 @@ class SqlScreen(ResultScreen):
         if not self.table.loaded:
             self.table.show(Listed([]), [])
         await self.read_names()
-        if self.statement:
+        if self.statement and not self.stopped:
             await self.question()
 
     async def read_names(self) -> None:
@@ -352,6 +354,22 @@ class SqlScreen(ResultScreen):
             self.run_worker(self.read_names(), group="names", exclusive=True)
 
     statement = ""
+    stopped = False  # that statement, by hand
+
+    @property
+    def asking(self) -> bool:
+        """Whether a statement runs."""
+        return bool(self.statement) and not self.stopped and self.filling is not None and not self.filling.is_finished
+
+    def step_back(self) -> bool:
+        if not self.asking:
+            return super().step_back()
+        assert self.filling is not None
+        self.stopped = True
+        self.filling.cancel()
+        self.notify("the SQL was stopped; F5 asks it again")
+        self.query_one(".below", Static).update("stopped")
+        return True
 
     @property
     def table(self) -> PageTable:
@@ -419,7 +437,7 @@ class SqlScreen(ResultScreen):
         if not text:
             self.notify("there is no SQL to ask", severity="warning")
             return
-        self.statement = text
+        self.statement, self.stopped = text, False
         self.app.remembered.set(LAST, text)
         earlier = [other for other in self.app.remembered.get(HISTORY, []) if other != text]
         self.app.remembered.set(HISTORY, [text, *earlier][:KEPT])
@@ -427,7 +445,7 @@ class SqlScreen(ResultScreen):
 
     async def question(self) -> None:
         text = self.statement
-        self.query_one(".below", Static).update("asking …")
+        self.query_one(".below", Static).update("asking … Esc stops it")
         page = await self.ask("asking the SQL", lambda session: first_page(query_answers.ask(session, text)))
         if page is None:
             self.query_one(".below", Static).update("not answered; Esc goes to the rows of before")
@@ -458,7 +476,9 @@ class SqlScreen(ResultScreen):
         self.set_focus(self.query_one(SqlEditor))
 
     def on_sql_editor_left(self) -> None:
-        if self.table.count:
+        if self.asking:
+            self.step_back()
+        elif self.table.count:
             self.set_focus(self.table)
         else:
             self.app.pop_screen()
