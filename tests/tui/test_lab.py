@@ -191,6 +191,9 @@ async def test_a_skipped_state_says_why(drive, session: Session) -> None:
         assert row["skipped"] in driver.text
         assert "skipped" in driver.text
         assert " writes " not in driver.text
+        await driver.press("e")
+        assert "there is no edit of it" in driver.notices
+        assert driver.app.current_mode != "lab"
 
 
 @pytest.mark.usefixtures("near_model")

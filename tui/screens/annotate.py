@@ -10,7 +10,7 @@ from uuid import UUID
 from tui import show
 from tui.actions import bindings
 from tui.data.annotations import annotate, toggle, untag, validate
-from tui.screens.base import AppScreen
+from tui.screens.base import READ_ONLY, AppScreen
 from tui.screens.dialogs import Confirm, Prompt
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class AnnotatingScreen(AppScreen):
 
     def writable(self) -> bool:
         if self.app.read_only:
-            self.notify("nothing is changed with --read-only", severity="warning")
+            self.notify(READ_ONLY, severity="warning")
         return not self.app.read_only
 
     def _write(self, chosen: Chosen, change: str, notice: Callable[[Any], str],

@@ -13,7 +13,8 @@ from rich.text import Text
 from textual import work
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
-from textual.screen import Screen
+from textual.events import Key
+from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import Input, Static
 from textual.worker import Worker
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+READ_ONLY = "nothing is changed with --read-only"
 AGAIN = "again"  # of workers that read what was shown already
 LISTS = ("runs", "data")
 OF_ROWS = ("mark", "unmark", "compare", "lineage", "rows", "split")  # what is done to their rows
@@ -206,6 +208,15 @@ class AppScreen(Screen[None]):
         """Where an action's method is."""
         if action.place == EVERYWHERE:
             return self.app
+    def on_key(self, event: Key) -> None:
+        """Say why a key that would write does nothing, where it does nothing else."""
+        own = [a for place in (self.place, *self.also) for a in of(place) if a.writes]
+        keys = (
+            {key for action in self.app.keyed(own) for key in action.keys.split(",")} if self.app.read_only else set()
+        )
+        if event.key in keys and event.key not in self.active_bindings:
+            self.notify(READ_ONLY, severity="warning")
+
         focused = self.focused
         if action.place == FILTER:
             return focused if isinstance(focused, FilterBar) else self.query(FilterBar).first()

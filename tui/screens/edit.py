@@ -89,7 +89,9 @@ class StateScreen(DrawingScreen):
         """The same edit of the same position in the lab."""
         from tui.screens.lab import LabScreen
 
-        if self.state is not None and self.state.edit is not None:
+        if self.state is not None and self.state.edit is None:
+            self.notify("the state was skipped: there is no edit of it to open", severity="warning")
+        elif self.state is not None and self.state.edit is not None:
             room = self.app.current_mode
             await self.app.switch_mode("lab")
             if isinstance(lab := self.app.screen, LabScreen):
