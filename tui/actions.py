@@ -368,8 +368,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("files", "type", "e", "Type a path", "path", verb="edit"),
     Action("picker", "filter", "slash", "Search", "search", first=True),
     Action("picker", "mark", "space", "Mark it: several may be taken", "mark"),
-    Action("confirm", "answer", "y,enter", "Yes", parameter="yes"),
-    Action("confirm", "answer", "n,escape,q,ctrl+c", "No", parameter="no"),
+    Action("confirm", "answer", "y,enter", "Yes", "yes", parameter="yes"),
+    Action("confirm", "answer", "n,escape,q,ctrl+c", "No", "no", parameter="no"),
     Action("page", "scroll_text", "down,j", "Down", parameter="1"),
     Action("page", "scroll_text", "up,k", "Up", parameter="-1"),
     Action("page", "scroll_text", "pagedown,space", "A page down", parameter="page"),
@@ -416,8 +416,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("editor", "vim", "f8", "Vim's keys, on or off"),
     Action("editor", "leave", "escape", "Close what is offered, or on to the rows", "to the rows"),
     Action("jump", "leave", "escape,ctrl+o,ctrl+c", "Stay"),
-    Action("prompt", "accept", "enter", "Do it", first=True),
-    Action("prompt", "cancel", "escape,ctrl+c", "Leave it"),
+    Action("prompt", "accept", "enter", "Do it", "do it", first=True),
+    Action("prompt", "cancel", "escape,ctrl+c", "Leave it", "leave"),
 )  # fmt: skip
 
 

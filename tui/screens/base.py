@@ -107,6 +107,9 @@ class AppScreen(Screen[None]):
     def on_mount(self) -> None:
         self.load()
 
+    def on_screen_suspend(self) -> None:
+        self.call_later(self.relabel)  # a dialog is over it then
+
     def on_screen_resume(self) -> None:
         self.relabel()
         if self.stale:
@@ -114,8 +117,9 @@ class AppScreen(Screen[None]):
 
     def relabel(self) -> None:
         """Write breadcrumbs and keys anew."""
+        dialog = getattr(self.app.screen, "place", "") if isinstance(self.app.screen, ModalScreen) else ""
         for keys in self.query(KeyBar):
-            keys.actions = footer(self.keyed_actions())
+            keys.actions = footer(self.app.keyed(of(dialog)) if dialog else self.keyed_actions())
         stack = [screen for screen in self.app.screen_stack if isinstance(screen, AppScreen)]
         for bar in self.query(TopBar):
             bar.room = self.app.current_mode

@@ -28,6 +28,7 @@ class Prompt(ModalScreen[str | None]):
     Prompt > Vertical {
         width: 72; max-width: 95%; height: auto; padding: 1 2; background: $panel; border: round $accent;
     }
+    place = "prompt"
     Prompt Input { height: 1; border: none; padding: 0 1; background: $surface; color: $foreground; }
     Prompt Input:focus { border: none; }
     Prompt Static { height: auto; }
@@ -87,6 +88,7 @@ class PickerScreen(AppScreen):
 
     place = "picker"
     finds = False
+    place = "confirm"
     BINDINGS = bindings("picker")
 
     def __init__(self, field: str, noun: str, now: str, several: bool, chosen: Callable[[str], None]) -> None:
