@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from string import punctuation
 from typing import Any
 
 from textual.binding import Binding
+from textual.keys import _character_to_key
 
 from tui.entries import ENTRIES
 
@@ -473,6 +475,14 @@ def check_tables(actions: Sequence[Action], before: Sequence[Action] = ACTIONS) 
             raise ValueError(f"{screen.name} and {table.name} want the same key, {screen.keys}")
 
 
+def check_typed(actions: Iterable[Action]) -> None:
+    """Raises ValueError where a key would be a letter or a sign of the text that is typed in its place."""
+    for action in actions:
+        text = [key for key in action.keys.split(",") if len(key) == 1 or key in SIGNS]
+        if text and (action.place in TYPED or (action.place == "sql" and action.first)):
+            raise ValueError(f"{text[0]} of {action.name} is text where it is typed")
+
+
 def with_tables(actions: Sequence[Action]) -> list[tuple[Action, Action]]:
     """Actions of screens beside those of tables that have one of their keys."""
     tables = [action for action in actions if action.place == TABLE]
@@ -484,6 +494,8 @@ def with_tables(actions: Sequence[Action]) -> list[tuple[Action, Action]]:
     ]
 
 
+TYPED = (FILTER, "field", "prompt", "editor")  # where text is typed
+SIGNS = {_character_to_key(sign) for sign in f"{punctuation} "}
 ANSWERED = (CONFIRM, SQUARES)  # where letters are answers: yes and no, pieces
 WORDS = {"h": "left", "j": "down", "k": "up", "l": "right", "g": "home", "G": "end", "o": "enter"}  # stand for a key
 
@@ -504,3 +516,4 @@ def check_letters(actions: Iterable[Action] = ACTIONS) -> None:
 
 check()
 check_letters()
+check_typed(ACTIONS)

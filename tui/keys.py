@@ -11,7 +11,7 @@ from pathlib import Path
 from textual.keys import _character_to_key
 
 from chessreg.errors import BadInputError
-from tui.actions import ACTIONS, EVERYWHERE, OWN_KEYS, changed, check, check_beside, check_tables
+from tui.actions import ACTIONS, EVERYWHERE, OWN_KEYS, changed, check, check_beside, check_tables, check_typed
 
 KEY = re.compile(r"((ctrl|alt|shift|meta|super)\+)*([a-zA-Z0-9]|[a-z][a-z0-9_]+)")
 
@@ -25,8 +25,8 @@ def path() -> Path:
 def own_keys() -> dict[str, str]:
     """Keys by the name of their action, as textual writes them; none without a file.
 
-    Raises BadInputError for a file that is no TOML, an action that there is not, a key that is none, and two actions
-    of one place, or of a screen and its table, on one key.
+    Raises BadInputError for a file that is no TOML, an action that there is not, a key that is none, two actions of one
+    place, or of a screen and its table, on one key, and a letter or a sign where text is typed.
     """
     file = path()
     try:
@@ -43,6 +43,7 @@ def own_keys() -> dict[str, str]:
         check(own := changed(ACTIONS, keys))
         check_beside(own)
         check_tables(own)
+        check_typed(own)
     except ValueError as error:
         raise BadInputError(f"{file}: {error}", "give one of them another key") from error
     return keys

@@ -327,6 +327,9 @@ async def test_keys_are_the_users_own(drive: Any, tmp_path: Path, monkeypatch: p
         ("compare", "keys.toml"), ('"runs.compare" = 3', "is 3"), ('"runs.compare" = "4"', "is taken everywhere"),
         ('"runs.mark" = "g"', "runs.mark and table.first"), ('"table.last" = "c"', "and table.last want the same key"),
         ('"runs.compare" = "ctrl+"', "is no key"), ("\xff", "keys.toml"),
+        ('"prompt.accept" = "j"', "j of prompt.accept is text"),
+        ('"sql.run" = "f5 ?"', "question_mark of sql.run is text"),
+        ('"filter.leave" = "space"', "space of filter.leave is text"),
     ):  # fmt: skip
         file.write_bytes(text.encode("latin-1"))
         with pytest.raises(BadInputError, match=told):
