@@ -7,7 +7,7 @@ import shlex
 import time
 import unicodedata
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -22,6 +22,7 @@ from textual.app import App
 from textual.color import Color
 from textual.events import Event, Key, Paste
 from textual.filter import LineFilter
+from textual.widgets import Input
 
 from chessreg.errors import RegistryError, described
 from chessreg.terminal import shows
@@ -103,6 +104,12 @@ def why(errors: Sequence[str]) -> str:
     return "\n".join(errors[max(last, 0) :]).removeprefix("error: ")
 
 
+def in_one_line(text: str) -> str:
+    """Text for a line: of several lines the field would take the first alone."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return text if len(lines) < 2 else " ".join(lines)
+
+
 class Ascii(LineFilter):
     """For terminals that have nothing but ASCII: every sign by one that looks like it, letters without their accents,
     all else by a question mark, in as many cells."""
@@ -182,6 +189,7 @@ class ChessregApp(App[Exception | None]):
         self.place_shown = " · ".join(filter(None, [show.place(place), "read only" if read_only else ""]))
         self.since, self.since_told = last_time(self.remembered)
         self.writes = Writes()
+        self.drafts: dict[Hashable, str] = {}  # what was typed in dialogs and is not done
         self.typed = TypedKeys(self, typed)
         self.followed: set[UUID] = set()  # jobs whose end is announced
         self.notices: deque[Notice] = deque(maxlen=NOTICES)
@@ -226,6 +234,8 @@ class ChessregApp(App[Exception | None]):
 
     async def hand_on(self, key: Key | Paste) -> None:
         key = self.typed.first_of(key)
+        if isinstance(key, Paste) and isinstance(self.typed.focus(), Input):
+            key = Paste(in_one_line(key.text))
         await super().on_event(key)
         self.typed.follow(key)
 
@@ -504,6 +514,11 @@ class ChessregApp(App[Exception | None]):
 
         self.push_screen(Prompt(question), answered)
 
+    def drop_draft(self, draft: Hashable, text: str) -> None:
+        """What was typed is done: it is not offered again, unless something else was typed meanwhile."""
+        if self.drafts.get(draft) == text:
+            del self.drafts[draft]
+
     def back_to(self, depth: int) -> None:
         """The screen of a breadcrumb: 0 is home, 1 the room, 2 what was opened in it."""
         if not depth:
@@ -565,10 +580,11 @@ class ChessregApp(App[Exception | None]):
 
     @work(group="command")
     async def run_command(self, words: Sequence[str], exact: Sequence[str] = (), doing: str = "doing it",
-                          done: str = "done", told: str = "") -> None:  # fmt: skip
+                          done: str = "done", told: str = "", succeeded: Callable[[], None] = lambda: None
+                          ) -> None:  # fmt: skip
         """Run a command of chessreg on this registry, in a process of its own; its last line is shown, or `told` and
         what it remarked last. `words` are shown, `exact` are run, where a person would write it otherwise. Every key
-        works meanwhile."""
+        works meanwhile. `succeeded` is called if it did."""
         if self.read_only:
             self.notify("nothing is changed with --read-only", severity="warning")
             return
@@ -580,6 +596,7 @@ class ChessregApp(App[Exception | None]):
         if status:
             self.notify(why(errors) or f"exit status {status}", title=f"not {done}", severity="error")
         else:
+            succeeded()
             last = errors if told else out.strip().splitlines() or errors
             self.notify("\n".join(filter(None, [told, *last[-1:]])), title=done)
             if self.top_screen is not None:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from chessreg.errors import BadInputError
 from tui import show
 from tui.actions import bindings
 from tui.data.annotations import annotate, toggle, untag, validate
@@ -22,6 +23,7 @@ DONE = {"star": ("starred", "no longer starred"), "pin": ("pinned", "no longer p
 
 
 Chosen = tuple[str, dict[UUID, str]]  # the noun, and what each of the chosen things is called
+Written = Callable[[], None]
 
 
 class AnnotatingScreen(AppScreen):
@@ -58,45 +60,47 @@ class AnnotatingScreen(AppScreen):
     def action_tag(self) -> None:
         self._ask("Tag{}: (-TAG takes one back)", self.chosen(), self._tag)
 
-    def _tag(self, chosen: Chosen, text: str) -> None:
+    def _tag(self, chosen: Chosen, text: str, written: Written) -> None:
         tag = text.removeprefix("-")
         if text.startswith("-"):
             told, do = f"no longer tagged {tag}", partial(untag, tag=tag)
         else:
             told, do = f"tagged {tag}", partial(annotate, word="tag", text=tag)
-        self._write(chosen, f"tag {text}", lambda _: told, do)
+        self._write(chosen, f"tag {text}", lambda _: told, do, written)
 
     def action_note(self) -> None:
         self._ask("Note about{}:", self.chosen(), partial(self._say, "note", "noted"))
 
     def action_name(self) -> None:
-        self._ask("Name{}:", self.under_cursor(), partial(self._say, "name", "named"))
+        self._ask("Name{}:", self.under_cursor(), partial(self._say, "name", "named"), wrong_name)
 
     def action_invalidate(self) -> None:
         self._ask("What is wrong with{}? (- : nothing, after all)", self.chosen(), self._invalidate)
 
-    def _invalidate(self, chosen: Chosen, why: str) -> None:
+    def _invalidate(self, chosen: Chosen, why: str, written: Written) -> None:
         if why == "-":
-            self._write(chosen, "valid again", lambda _: "valid again", validate)
+            self._write(chosen, "valid again", lambda _: "valid again", validate, written)
         else:
-            self._say("invalid", "invalid", chosen, why)
+            self._say("invalid", "invalid", chosen, why, written)
 
-    def _say(self, word: str, done: str, chosen: Chosen, text: str) -> None:
+    def _say(self, word: str, done: str, chosen: Chosen, text: str, written: Written) -> None:
         do = partial(annotate, word=word, text=text)
-        self._write(chosen, f"{word} {text}", lambda _: f"{done}: {text}", do)
+        self._write(chosen, f"{word} {text}", lambda _: f"{done}: {text}", do, written)
 
-    def _ask(self, question: str, chosen: Chosen, then: Callable[[Chosen, str], None]) -> None:
+    def _ask(self, question: str, chosen: Chosen, then: Callable[[Chosen, str, Written], None],
+             wrong: Callable[[str], str] = lambda text: "") -> None:  # fmt: skip
         """Ask for a line about these things. It is about them whatever the list shows when it is answered."""
         if not chosen[1] or not self.writable():
             return
+        draft = question, chosen[0], frozenset(chosen[1])
 
         def answered(text: str | None) -> None:
             if text:
-                then(chosen, text)
+                then(chosen, text, partial(self.app.drop_draft, draft, text))
 
         hidden = self.hidden_of(chosen[1])
         asked = question.format(f" {called(chosen[1])}") + (f"\n{hidden}; u unmarks all." if hidden else "")
-        self.app.push_screen(Prompt(asked), answered)
+        self.app.push_screen(Prompt(asked, draft=draft, wrong=wrong), answered)
 
     def writable(self) -> bool:
         if self.app.read_only:
@@ -104,9 +108,25 @@ class AnnotatingScreen(AppScreen):
         return not self.app.read_only
 
     def _write(self, chosen: Chosen, change: str, notice: Callable[[Any], str],
-               do: Callable[[SqlSession, str, list[UUID]], Any]) -> None:  # fmt: skip
+               do: Callable[[SqlSession, str, list[UUID]], Any], written: Written = lambda: None) -> None:  # fmt: skip
         noun, things = chosen
-        self.app.write(called(things), change, lambda sql: do(sql, noun, list(things)), notice)
+
+        def told(answer: Any) -> str:
+            written()
+            return notice(answer)
+
+        self.app.write(called(things), change, lambda sql: do(sql, noun, list(things)), told)
+
+
+def wrong_name(text: str) -> str:
+    """Why a text cannot be a name; empty if it can."""
+    from chessreg.registry.names import check_name
+
+    try:
+        check_name(text)
+    except BadInputError as error:
+        return str(error)
+    return ""
 
 
 def called(chosen: dict[UUID, str]) -> str:

@@ -208,10 +208,6 @@ class AppScreen(Screen[None]):
             return False
         return not (self.app.read_only and any(a.writes for a in named))
 
-    def node_of(self, action: Action) -> Widget | ChessregApp:
-        """Where an action's method is."""
-        if action.place == EVERYWHERE:
-            return self.app
     def on_key(self, event: Key) -> None:
         """Say why a key that would write does nothing, where it does nothing else."""
         own = [a for place in (self.place, *self.also) for a in of(place) if a.writes]
@@ -221,6 +217,10 @@ class AppScreen(Screen[None]):
         if event.key in keys and event.key not in self.active_bindings:
             self.notify(READ_ONLY, severity="warning")
 
+    def node_of(self, action: Action) -> Widget | ChessregApp:
+        """Where an action's method is."""
+        if action.place == EVERYWHERE:
+            return self.app
         focused = self.focused
         if action.place == FILTER:
             return focused if isinstance(focused, FilterBar) else self.query(FilterBar).first()

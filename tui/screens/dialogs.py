@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -18,43 +18,77 @@ from tui.screens.base import AppScreen
 from tui.widgets.bars import FilterBar
 from tui.widgets.table import PageTable
 
+if TYPE_CHECKING:
+    from tui.app import ChessregApp
+
+LEAVES = "Enter does it, Esc leaves it"
+
 
 class Prompt(ModalScreen[str | None]):
-    """Ends with what was typed, or with None when it was left."""
+    """Ends with what was typed, or with None when it was left. What was typed stays the `draft` of this name, offered
+    when it is asked again, until `app.drop_draft`. `wrong` says what is wrong with a text; the dialog stays then."""
 
+    place = "prompt"
     BINDINGS = bindings("prompt")
     DEFAULT_CSS = """
     Prompt { align: center middle; }
     Prompt > Vertical {
         width: 72; max-width: 95%; height: auto; padding: 1 2; background: $panel; border: round $accent;
     }
-    place = "prompt"
     Prompt Input { height: 1; border: none; padding: 0 1; background: $surface; color: $foreground; }
     Prompt Input:focus { border: none; }
     Prompt Static { height: auto; }
     Prompt #hint { margin-top: 1; color: $text-muted; }
     """
 
-    def __init__(self, question: str, value: str = "", hint: str = "") -> None:
+    def __init__(
+        self,
+        question: str,
+        value: str = "",
+        hint: str = "",
+        draft: Hashable = None,
+        wrong: Callable[[str], str] = lambda text: "",
+    ) -> None:
         super().__init__()
-        self.question, self.value, self.hint = question, value, hint
+        self.question, self.value, self.hint, self.draft, self.wrong = question, value, hint, draft, wrong
 
     def compose(self) -> ComposeResult:
+        begun = self.drafts.get(self.draft)
         with Vertical():
             yield Static(self.question, markup=False)
-            yield Input(self.value, select_on_focus=False)
-            yield Static(self.hint or "Enter does it, Esc leaves it", id="hint", markup=False)
+            yield Input(begun or self.value, select_on_focus=begun is not None)  # what is typed then takes its place
+            yield Static(self.hint or LEAVES, id="hint", markup=False)
+
+    @property
+    def drafts(self) -> dict[Hashable, str]:
+        return cast("ChessregApp", self.app).drafts
+
+    @property
+    def text(self) -> str:
+        return self.query_one(Input).value.strip()
+
+    def keep(self) -> None:
+        """Keep what was typed as the draft, unless it is nothing new."""
+        self.drafts.pop(self.draft, None)
+        if self.draft is not None and self.text not in ("", self.value.strip()):
+            self.drafts[self.draft] = self.text
 
     def action_accept(self) -> None:
-        self.dismiss(self.query_one(Input).value.strip() or None)
+        if self.text and (reason := self.wrong(self.text)):
+            self.query_one("#hint", Static).update(f"! {reason}")
+            return
+        self.keep()
+        self.dismiss(self.text or None)
 
     def action_cancel(self) -> None:
+        self.keep()
         self.dismiss(None)
 
 
 class Confirm(ModalScreen[bool]):
     """Yes or no, by a key or a click; anything but yes is no."""
 
+    place = "confirm"
     BINDINGS = bindings("confirm")
     DEFAULT_CSS = """
     Confirm { align: center middle; }
@@ -88,7 +122,6 @@ class PickerScreen(AppScreen):
 
     place = "picker"
     finds = False
-    place = "confirm"
     BINDINGS = bindings("picker")
 
     def __init__(self, field: str, noun: str, now: str, several: bool, chosen: Callable[[str], None]) -> None:

@@ -103,10 +103,14 @@ class FilesScreen(AppScreen):
     def action_type(self) -> None:
         from tui.screens.dialogs import Prompt
 
+        draft = "path", *self.words
+
         def typed(text: str | None) -> None:
             if text is None:
                 return
             path = self.folder / os.path.expanduser(text)  # as it is, where nobody is called so
+            if os.path.exists(path):
+                self.app.drop_draft(draft, text)
             if os.path.isfile(path):
                 self.folder = path.parent
                 self.take(path)
@@ -117,7 +121,7 @@ class FilesScreen(AppScreen):
             self.go(path)
 
         here = os.path.join(self.folder, "")  # with a slash at its end
-        self.app.push_screen(Prompt("Path of a file to take, or of a folder to go to:", here), typed)
+        self.app.push_screen(Prompt("Path of a file to take, or of a folder to go to:", here, draft=draft), typed)
 
     def action_take(self) -> None:
         if (row := self.query_one(PageTable).current) is not None:
@@ -144,6 +148,8 @@ def bring_in(screen: AppScreen, command: Sequence[str], wanted: str, options: st
     app: Any = screen.app
 
     def picked(path: Path) -> None:
+        draft = *command, path
+
         def typed(text: str | None) -> None:
             if text is None:
                 return
@@ -156,13 +162,14 @@ def bring_in(screen: AppScreen, command: Sequence[str], wanted: str, options: st
             if not words[0].startswith("-"):
                 words.insert(0, "--name")
             told = f"{path.name}: {shlex.join(words)}"
-            app.run_command([*command, str(path), *words], doing="bringing it in", done="brought in", told=told)
+            app.run_command([*command, str(path), *words], doing="bringing it in", done="brought in", told=told,
+                            succeeded=lambda: app.drop_draft(draft, text))  # fmt: skip
 
         last, text = app.remembered.get(LAST, ("", ""))
         if last != str(path):
             stem = re.sub(r"[^A-Za-z0-9._+-]+", "-", path.name.partition(".")[0]).strip("-")
             text = f"--name {stem}" if stem else "--name "
         hint = f"{options}\nEnter does it, Esc leaves it; chessreg {' '.join(command)} --help tells all options"
-        app.push_screen(Prompt(f"chessreg {' '.join(command)} {show.value(path.name)}", text, hint), typed)
+        app.push_screen(Prompt(f"chessreg {' '.join(command)} {show.value(path.name)}", text, hint, draft), typed)
 
     app.push_screen(FilesScreen(command, wanted, picked))

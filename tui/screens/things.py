@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -157,14 +158,17 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
             return
         id, called = next(iter(chosen.items()))
 
+        draft = "split", id
+
         def answered(parts: str | None) -> None:
             if parts:
                 words = ["dataset", "split", called, "--parts", parts]
                 exact = ["dataset", "split", id.hex, "--parts", parts]
-                self.app.run_command(words, exact, "splitting", "split", f"{called}: {parts}")
+                done = partial(self.app.drop_draft, draft, parts)
+                self.app.run_command(words, exact, "splitting", "split", f"{called}: {parts}", done)
 
         hint = "A seeded hash of the moves decides; shares of 1 in all. Enter does it, Esc leaves it."
-        self.app.push_screen(Prompt(f"Split {called} into parts:", "fit=0.8,test=0.2", hint), answered)
+        self.app.push_screen(Prompt(f"Split {called} into parts:", "fit=0.8,test=0.2", hint, draft), answered)
 
     def action_lineage(self) -> None:
         if (row := self.query_one(PageTable).current) is not None:
