@@ -12,6 +12,7 @@ from rich.cells import cell_len
 from rich.console import Group
 from rich.text import Text
 from textual.app import ComposeResult
+from textual.events import Resize
 from textual.widgets import Static
 
 from chessreg.registry.run_filter import FIELDS, NEWEST_FIRST, NUMBERS, SORTS, TIMES
@@ -213,7 +214,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         self.hidden.clear()
         self.tell_marks()
 
-    def on_resize(self) -> None:
+    def on_resize(self, event: Resize) -> None:
         self.tell_marks()
 
     def count_rows(self, pages: Pages) -> None:

@@ -209,7 +209,7 @@ class PageTable(ScrollView, can_focus=True):
         self._count_on(source)
 
     def _id_at(self, place: int) -> Any:
-        """What tells a row from all others, also when they are read again; None where nothing does or it is not here."""
+        """What tells a row from all others, also after a reading; None where it is not here or nothing does."""
         number, line = divmod(place, PAGE)
         rows = self._pages.get(number, ())
         return (rows[line].get("id") or rows[line].get("thing")) if line < len(rows) else None
