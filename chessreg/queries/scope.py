@@ -70,6 +70,8 @@ def filters(database: Database, scope: Scope) -> Filters:
         cells.append(f"checkpoint_id IN ({_ids(database, 'checkpoint', scope.checkpoint)})")
     if scope.since:
         runs.append(f"created_at >= TIMESTAMPTZ {_text(moment(scope.since).isoformat())}")
+    if scope.run or scope.since:
+        cells.append("run_id IS NOT NULL")  # what no run made is in no scope of runs
     if scope.tag:
         _known(scope.tag, _values(database, "tag"), "tag", "chessreg checkpoint tag CHECKPOINT TAG gives one")
         wanted = f"word = 'tag' AND value IN ({', '.join(map(_text, scope.tag))})"

@@ -109,6 +109,8 @@ def test_training_settings_come_from_the_run_or_from_what_the_checkpoint_brought
     told = {"learning_rate": 3e-4, "final_learning_rate": 3e-5, "schedule": "cosine", "optimizer": "adamw",
             "beta2": 0.95, "steps": 600000, "batch_tokens": 102300, "dropout": 0, "layers": 8}  # fmt: skip
     assert {name: row[name] for name in told} == told
+    make.play(model, [{}], name="plain")
+    assert not run_query(database, "karvonen table 5", run=["plain"]).rows, "no run made this model"
 
 
 def test_many_different_games_take_draws_made_once(database, make):
