@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.papers import expected
 from chessreg.papers.parts import shared_games
+from chessreg.papers.plan import fits
 from chessreg.queries.render import written_whole
 from chessreg.queries.scope import Scope
 
@@ -72,8 +73,8 @@ def sheet_written(work: Work, sheet: Sheet, scoring: str, folder: Path) -> Writt
     render.write(result, folder / files[1])
     if sheet.published:
         files += published(work, sheet, result, title, stem, folder)
-    files += plots(work, sheet, scoring, stem, folder) if len(result) else []
-    return Written(title, len(result), tuple(files), again, tuple(result.notes))
+    figures, empty = plots(work, sheet, scoring, stem, folder) if len(result) else ([], [])
+    return Written(title, len(result), (*files, *figures), again, (*result.notes, *empty))
 
 
 def page(result: QueryResult, title: str, again: str, beside: bool = False) -> str:
@@ -128,24 +129,25 @@ def published(work: Work, sheet: Sheet, result: QueryResult, title: str, stem: s
     return [f"{stem}-published.md", f"{stem}-published.csv"]
 
 
-def plots(work: Work, sheet: Sheet, scoring: str, stem: str, folder: Path) -> list[str]:
-    """The sheet's plots; one that has no point to show is left out."""
+def plots(work: Work, sheet: Sheet, scoring: str, stem: str, folder: Path) -> tuple[list[str], list[str]]:
+    """The files of the sheet's plots, and of those that have no point to show the reason."""
     from chessreg.queries import plot
     from chessreg.queries.ask import plotted
     from chessreg.queries.catalogue import find_plot
 
-    files = []
+    files, empty = [], []
     for number, title in enumerate(sheet.plots):
         entry, wanted = find_plot(title)
         result = plotted(work.session.database, entry, wanted, scope(work, sheet), scoring=scoring)
         try:
             figure = plot.draw(result, wanted)
-        except BadInputError:
+        except BadInputError as error:
+            empty.append(": ".join(filter(None, (f"no plot: {error.message}", error.hint))))
             continue
         name = f"{stem}{f'-{number + 1}' if number else ''}.svg"
         plot.write(figure, folder / name)
         files.append(name)
-    return files
+    return files, empty
 
 
 def command(work: Work, sheet: Sheet, scoring: str) -> str:
@@ -173,6 +175,13 @@ def missing(work: Work) -> list[str]:
     ]
 
 
+def smaller(work: Work) -> list[str]:
+    """The sheets for which a size has no step."""
+    names = [step.name for step in work.every]
+    left = [sheet.title for sheet in work.paper.sheets if sheet.steps and not any(fits(n, sheet.steps) for n in names)]
+    return [f"Size {work.request.size} leaves out: {'; '.join(left)}.", ""] if left else []
+
+
 def asked_of(request: Request) -> str:
     """What a report is about."""
     if request.checkpoint:
@@ -190,6 +199,7 @@ def index(work: Work, made: Sequence[Written]) -> str:
         f"{len(work.steps)} steps.",
         "",
         *missing(work),
+        *smaller(work),
         *shared_games(work.session, request),
         "",
         f"Results are tagged `{work.tag}`, runs that only choose settings `{work.tag_of(True)}`.",

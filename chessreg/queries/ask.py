@@ -117,7 +117,11 @@ def plotted(
     """The rows of a catalogue query that a plot of it shows."""
     result = run_query(database, entry, scope, scoring=scoring)
     table = engine_of(database).over(result.table, f"SELECT * FROM result WHERE {plot.where}")
-    return replace(result, table=table, cells=None, meta=result.meta | {"rows": table.num_rows})
+    notes = result.notes
+    if len(result) and not table.num_rows:
+        rows = "its row is not" if len(result) == 1 else f"none of its {len(result):,} rows is"
+        notes = [f"it shows rows with {plot.where}; {rows} one, as chessreg query {entry.title!r} prints them"]
+    return replace(result, table=table, cells=None, notes=notes, meta=result.meta | {"rows": table.num_rows})
 
 
 def rows_behind(
@@ -300,7 +304,10 @@ def warnings(table: pa.Table) -> list[str]:
 
 def all_skipped(question: Question, timeout: float | None) -> str:
     """Why the runs in scope give no row, where they skipped every state: how many for which reason, and what to try.
-    Empty for other runs, and for a query without the statement `skipped`."""
+    Empty for other runs, and for a query without the statement `skipped`; one with the statement `none` tells itself."""
+    if "none" in question.entry.statements:
+        reasons_told = question.engine.answer({"": question.statement("none")}, question.parameters, timeout)[""]
+        return "; ".join(reasons_told["why"].to_pylist())
     if "skipped" not in question.entry.statements:
         return ""
     rows = question.engine.answer({"": question.statement("skipped")}, question.parameters, timeout)[""].to_pylist()

@@ -255,3 +255,5 @@ def test_the_small_paper_goes_on_where_it_was_killed_and_writes_every_table(tmp_
     assert index.startswith("# Junkin")
     assert "Positions decisions, puzzles puzzles; fitted on games" in index
     assert "the models are trained on fit" in index
+    assert "Size small leaves out: Ratings by every estimator." in index
+    assert "- no plot: there is nothing to plot for 'wins by level': it shows rows with level >= 0" in index

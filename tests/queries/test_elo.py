@@ -46,6 +46,14 @@ def test_the_authors_scoring_drops_draws_and_counts_balanced_stopped_games_as_lo
     assert (author["w"], author["d"], author["l"], author["scoring"]) == (2, 1, 3, "author-2024")
 
 
+def test_that_no_game_was_drawn_or_no_draw_evaluated_is_told_where_draws_are_asked_for(database, make):
+    make.play(make.checkpoint("a"), [WON, LOST], name="decided")
+    make.play(make.checkpoint("b"), [WON, DRAWN], name="drawn")
+    assert run_query(database, "draws by evaluation", run=["decided"]).notes == ["none of 2 games was drawn"]
+    [note] = run_query(database, "draws by evaluation", run=["drawn"]).notes
+    assert note.startswith("drawn games: 1, none of them evaluated")
+
+
 def test_black_counts_from_the_models_side(database, make):
     make.play(make.checkpoint("a"), [LOST, LOST, WON, stopped(-250), stopped(250)], color="black")
     [row] = ask(database)

@@ -1,12 +1,13 @@
 """Plots: what a query's header asks for, with intervals, the same bytes every time."""
 
 import re
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.queries import plot
+from chessreg.queries import plot, run_query
 from chessreg.queries.ask import plotted
 from chessreg.queries.catalogue import Plot, entries, find_plot
 from chessreg.queries.result import QueryResult
@@ -88,6 +89,18 @@ def test_nothing_to_show_and_a_strange_suffix_are_refused(database, tmp_path):
         drawn(database, "win rate by level")
     with pytest.raises(BadInputError, match=r"no figure is written to \.gif"):
         plot.check_suffix(tmp_path / "a.gif")
+
+
+def test_a_plot_without_a_point_says_which_rows_it_shows(played):
+    entry, plot_of_levels = find_plot("win rate by level")
+    shown = plotted(played, entry, replace(plot_of_levels, where="level > 99"))
+    with pytest.raises(BadInputError) as refused:
+        plot.draw(shown, plot_of_levels)
+    rows = len(run_query(played, entry))
+    assert rows > 1
+    assert refused.value.hint == (
+        f"it shows rows with level > 99; none of its {rows} rows is one, as chessreg query {entry.title!r} prints them"
+    )
 
 
 def test_a_plot_is_found_by_title_alias_or_its_query(database):

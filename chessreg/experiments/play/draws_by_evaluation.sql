@@ -75,6 +75,13 @@ WHERE b.bin < 99
 GROUP BY ALL
 ORDER BY b.cell
 
+-- statement: none
+SELECT CASE WHEN count(*) FILTER (g.result = '1/2-1/2') = 0 THEN 'none of ' || count(*) || ' games was drawn'
+            ELSE 'drawn games: ' || count(*) FILTER (g.result = '1/2-1/2')
+                 || ', none of them evaluated; chessreg run play --evaluate-draws nodes=10000 evaluates them' END AS why
+FROM play_game AS g JOIN cells AS c ON c.run_id = g.run_id AND c.match = g.match
+HAVING count(*) > 0 AND count(g.draw_cp) = 0
+
 -- statement: clusters
 -- A cluster is one opening: how many of its evaluated draws were so.
 WITH opened AS (

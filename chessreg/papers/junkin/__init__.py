@@ -25,8 +25,10 @@ def steps(request: Request) -> list[Step]:
     size = SIZES[request.size]
     first = [(shape, shape.seeds[0]) for shape in size.shapes]
     further = [(shape, seed) for shape in size.shapes for seed in shape.seeds[1:]]
+    counts = {"dataset": request.positions}
     return [
         *parts(request),
+        Step("move-counts", "move-counts", counts, "Appendix F", units=1, rows={"metric_point": 60}),
         *(step for shape, seed in first for step in twins(request, size, shape, seed)),
         *language_models(request, size),
         *ladder(size),
@@ -63,6 +65,8 @@ PAPER = Paper(
               plots=("decoding modes",)),
         Sheet("prompts", "Section 4.3: prompts, before and after tuning, with and without legal moves",
               "prompt ablation", steps=("decoding-*", "prompts-*"), plots=("prompt ablation",)),
+        Sheet("move-counts", "Appendix F: legal moves per position", "legal moves per position",
+              steps=("move-counts",), plots=("legal moves per position", "positions within a list of legal moves")),
         Sheet("wins", "Wins, draws and losses by level", "wins by level", steps=("ladder-*",),
               plots=("wins by level",)),
         Sheet("draws", "Drawn games by their evaluation before the model's last move (his repository)",

@@ -32,6 +32,7 @@ kind in `markov.py` they are `markov.sql` and `markov_*.sql`. A file has a heade
     -- statement: clusters     per cell: distinct (counts of a cluster), and how many clusters have them
     -- statement: rows         what lies behind a cell; `board` is what `chessreg board` takes
     -- statement: skipped      where there is no row: run, reason, states and hint of runs that skipped every state
+    -- statement: none         where there is no row: why, one text
 
 A column `warning` is also printed as a note beside the table, with its rows.
 
@@ -132,7 +133,7 @@ class Entry:
     @property
     def relations(self) -> dict[str, str]:
         """The statements that others may name (`base` and those before it), in file order."""
-        asked = ("table", "clusters", "rows", "skipped")
+        asked = ("table", "clusters", "rows", "skipped", "none")
         return {name: sql for name, sql in self.statements.items() if name not in asked}
 
     def column(self, name: str) -> Column:
