@@ -130,6 +130,8 @@ class Engine:
             self.info(f"no position: {error.message}")
             return
         self._why_not = ""
+        if lost := castling_lost(words, self._board):
+            self.info(f"castling {lost} is not possible here and left out; castling of Chess960 is not played")
         for word in played:
             try:
                 move = self._board.parse_uci(word)
@@ -259,7 +261,8 @@ COMMANDS: dict[str, Callable[[Engine, list[str]], None]] = {
 
 
 def lines_of(found: Found, board: chess.Board, settings: Settings, milliseconds: int) -> Iterator[str]:
-    """The info lines of a move: the legal moves as variations of one move each, the most probable first.
+    """The info lines of a move: the legal moves as variations of one move each, that which is played first, then by
+    probability. Where it was drawn and another is more probable, an info string says so.
 
     `p` is the model's probability of a move among the legal ones. As a GUI shows no variation without a score, the same
     stands there in hundredths of a pawn (0.43 is 43 %); it is no evaluation.
@@ -271,7 +274,12 @@ def lines_of(found: Found, board: chess.Board, settings: Settings, milliseconds:
         yield f"info string {visible(' '.join(note.split()))}"
     if found.mass is not None:
         yield f"info string legal mass {found.mass:.4f}"
-    for number, (uci, share) in enumerate(list(found.shares.items())[: settings.multipv], 1):
+    played, likeliest = found.move.uci(), next(iter(found.shares), None)
+    if likeliest not in (None, played) and played in found.shares:
+        more = f"{likeliest} has p={found.shares[likeliest]:.4f}"
+        yield f"info string {played} was drawn with p={found.shares[played]:.4f}; {more}"
+    shares = {uci: found.shares[uci] for uci in dict.fromkeys((played, *found.shares)) if uci in found.shares}
+    for number, (uci, share) in enumerate(list(shares.items())[: settings.multipv], 1):
         score = f"score cp {round(100 * share)} " if settings.probability_as_score else ""
         size = f"nodes {len(found.shares)} time {milliseconds}"
         yield f"info depth 1 seldepth 1 multipv {number} {score}{size} pv {uci} string p={share:.4f}"
@@ -303,6 +311,12 @@ def start_of(words: list[str]) -> tuple[chess.Board, list[str]]:
     if not board.is_valid():
         raise BadInputError(f"{fen!r} is no position of a game of chess", "")
     return board, moves
+
+
+def castling_lost(words: list[str], board: chess.Board) -> str:
+    """The rights to castle of a position's FEN that the board does not have."""
+    given = words[3] if words[:1] == ["fen"] and len(words) > 3 else "-"
+    return "".join(letter for letter in given if letter in "KQkq" and letter not in board.castling_xfen())
 
 
 # -- options ---------------------------------------------------------------------------------------------------------

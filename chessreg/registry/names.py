@@ -255,6 +255,8 @@ def resolve(session: Session, noun: str, reference: str) -> UUID:
             called = names(session, noun)
             which = ", ".join(f"{called.get(id, '')} ({short(id, ids)})".strip() for id in ids[:5])
             raise BadInputError(f"{noun} {reference!r} is ambiguous: {which}", "give an id: one of those in brackets")
+    if made_by_runs(table) and _by_name(session, "run", reference):
+        raise NotFoundError(f"there is no {noun} {reference!r}: the run of this name made none", table.__noun__.command)
     near = near_misses(session, noun, reference)
     hint = f"did you mean {' or '.join(near)}?" if near else table.__noun__.command
     raise NotFoundError(f"there is no {noun} {reference!r}", hint)

@@ -244,6 +244,34 @@ def test_draws_go_by_seed_game_and_ply(talk: Any) -> None:
     assert line(3) != line(3, games=2)
 
 
+def test_the_first_variation_is_the_move_that_is_played_and_a_draw_of_another_is_told(talk: Any) -> None:
+    engine = talk("fen-77")
+    drawn = 0
+    for seed in range(8):
+        said = engine("setoption name Temperature value 1", f"setoption name Seed value {seed}", "position startpos",
+                      "setoption name MultiPV value 3", "go")  # fmt: skip
+        best = said[-1].removeprefix("bestmove ")
+        shown = [re.search(r" multipv (\d) .* pv (\S+) string p=([\d.]+)", line) for line in said]
+        first, *others = [(match[2], float(match[3])) for match in shown if match]
+        assert first[0] == best
+        told = [line for line in said if "was drawn" in line]
+        assert bool(told) == (first[1] < others[0][1])
+        if told:
+            drawn += 1
+            assert told == [
+                f"info string {best} was drawn with p={first[1]:.4f}; {others[0][0]} has p={others[0][1]:.4f}"
+            ]
+    assert drawn
+
+
+def test_castling_that_the_board_does_not_allow_is_told(talk: Any) -> None:
+    said = talk("fen-77")("position fen nrbqkbrn/pppppppp/8/8/8/8/PPPPPPPP/NRBQKBRN w KQkq - 0 1")
+    assert said == [
+        "info string castling KQkq is not possible here and left out; castling of Chess960 is not played"
+    ]
+    assert talk("fen-77")("position fen r3k2r/8/8/8/8/8/8/R3K2R b HAha - 0 1", "position startpos") == []
+
+
 def test_options_that_cannot_be_stay_as_they_were(talk: Any) -> None:
     engine = talk()
     for name, value in (
