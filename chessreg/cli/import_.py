@@ -109,6 +109,9 @@ def checkpoint(
     else:
         from chessreg.models import importers
 
+        source = source if source.name else source.resolve()  # "." has no name that an error could give
+        if encoding == "prompt":
+            importers.check_folder(source)
         written = prompt_of_folder(source, **settings) if encoding == "prompt" else encoding
         session = home.adding(needs=trained_on, check=lambda: importers.check(source, written))
         made = import_checkpoint(

@@ -42,8 +42,9 @@ SUFFIXES = (".bag", ".bagz")
 RECORDS_AT_ONCE = 5_000  # their bytes and places stay in the cache
 MOST_BYTES = 4096
 """A longer record is none of a position."""
+MOST_SHARDS = 99_999
 _WINDOW = 1 << 20  # bytes that are salvaged at once
-_SHARDED = re.compile(r"(.*)@(\d{1,5})(.*)", re.DOTALL)
+_SHARDED = re.compile(r"(.*)@(\d+)(.*)", re.DOTALL)
 _FRAME = b"\x28\xb5\x2f\xfd"  # of zstd
 _FEN = re.compile(rb"[pnbrqkPNBRQK1-8/]{15,71} [wb] (?:-|[A-Ha-hKQkq]{1,4}) (?:-|[a-h][36]) \d{1,4} \d{1,4}")
 _MOVE = re.compile(rb"[a-h][1-8][a-h][1-8]")
@@ -62,13 +63,15 @@ def is_bag(path: Path) -> bool:
 def shards(path: Path) -> list[Path]:
     """The files that `NAME@N_data.bag` stands for, in order; of any other name the file itself.
 
-    NotFoundError names the first that is missing, BadInputError says that N is 0."""
+    NotFoundError names the first that is missing, BadInputError says that N is 0 or above MOST_SHARDS."""
     match = _SHARDED.fullmatch(path.name)
     if match is None or not is_bag(path) or path.exists():
         return [path]
     before, count, behind = match[1], int(match[2]), match[3]
     if not count:
         raise BadInputError(f"{path} asks for 0 shards", f"one file alone is {before}{behind}")
+    if count > MOST_SHARDS:
+        raise BadInputError(f"{path} asks for {count:,} shards", f"a shard's number has five digits: {MOST_SHARDS:,}")
     files = [path.with_name(f"{before}-{number:05d}-of-{count:05d}{behind}") for number in range(count)]
     missing = [file for file in files if not file.is_file()]
     if missing:

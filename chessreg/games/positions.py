@@ -512,8 +512,11 @@ def _build(
         notes=[
             *(f"{source.path.name}: {note}" for source in sources for note in source.notes),
             "rows with " + (", ".join(f"{name} {held[name]:,}" for name in _OPTIONAL if held[name]) or "a FEN alone"),
-            *(f"{name} left empty where it is no {'rating' if name in RATINGS else 'number'}: {rows:,}"
-              for name, rows in unread.items() if rows),
+            *(
+                f"{name} left empty where it is no {'rating' if name in RATINGS else 'number'}: {rows:,}"
+                for name, rows in unread.items()
+                if rows
+            ),
         ],
         content="positions",
     )

@@ -304,7 +304,7 @@ def warnings(table: pa.Table) -> list[str]:
 
 def all_skipped(question: Question, timeout: float | None) -> str:
     """Why the runs in scope give no row, where they skipped every state: how many for which reason, and what to try.
-    Empty for other runs, and for a query without the statement `skipped`; one with the statement `none` tells itself."""
+    Empty for other runs, and for a query without the statement `skipped`; the statement `none` tells it itself."""
     if "none" in question.entry.statements:
         reasons_told = question.engine.answer({"": question.statement("none")}, question.parameters, timeout)[""]
         return "; ".join(reasons_told["why"].to_pylist())

@@ -153,6 +153,18 @@ def pickled(folder: Path) -> None:
     torch.save({"weight": without}, folder / "pytorch_model.bin")
 
 
+def without_config_and_tokenizer(folder: Path) -> None:
+    (folder / "config.json").write_text("{")
+    (folder / "tokenizer.json").unlink()
+
+
+def test_a_folder_that_is_called_by_a_dot_has_its_name_in_errors(typed: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "llama").mkdir()
+    (tmp_path / "llama" / "config.json").write_text('{"model_type": "llama"}')
+    monkeypatch.chdir(tmp_path / "llama")
+    assert "error: llama has no tokenizer.json" in typed("import", "checkpoint", ".", "--encoding", "prompt")[2]
+
+
 @pytest.mark.parametrize(
     ("change", "words", "message"),
     [
@@ -162,6 +174,7 @@ def pickled(folder: Path) -> None:
         (without_a_context, [], "models of the family mamba cannot be read"),
         (pickled, [], "pytorch_model.bin is refused: loading it would execute code"),
         (without("tokenizer.json"), [], "llama has no tokenizer.json"),
+        (without_config_and_tokenizer, [], "config.json is not JSON"),
         (missing_king, [], "no token for the character 'K' alone"),
         (no_end, [], "does not say which token ends a text"),
         (template("no place {BM}"), ["--template", "template.txt"], "a prompt template has one {FEN}"),

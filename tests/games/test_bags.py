@@ -189,6 +189,8 @@ def test_shards_are_one_dataset_in_their_order(bag: Callable[..., Path], tmp_pat
         shards(tmp_path / "av@3_data.bag")
     with pytest.raises(BadInputError, match="0 shards"):
         shards(tmp_path / "av@0_data.bag")
+    with pytest.raises(BadInputError, match=r"100,000 shards .*99,999"):
+        shards(tmp_path / "foo@100000.bag")
     assert shards(tmp_path / "games@3.pgn") == [tmp_path / "games@3.pgn"]
 
 

@@ -110,7 +110,9 @@ def test_a_rating_that_nobody_has_is_left_empty_and_told(tmp_path: Path, rating:
 
 
 @pytest.mark.parametrize("counters", ["1000 5", "0 1000"])
-def test_counters_of_four_digits_are_rejected_as_no_model_of_positions_reads_them(tmp_path: Path, counters: str) -> None:
+def test_counters_of_four_digits_are_rejected_as_no_model_of_positions_reads_them(
+    tmp_path: Path, counters: str
+) -> None:
     fen = chess.STARTING_FEN.rsplit(" ", 2)[0]
     text = HEADER + f"{fen} {counters},e2e4,,g,\n{fen} 999 999,e2e4,,g,\n{fen} 0000 0001,e2e4,,g,\n"
     report = build([write(tmp_path, text)], tmp_path / "made")

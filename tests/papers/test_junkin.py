@@ -209,6 +209,12 @@ def test_positions_that_are_games_and_datasets_that_are_not_there_are_refused(tm
         other = request(session, None, "games", None, "small", positions="decisions", language_model="fen")
         with pytest.raises(BadInputError, match="fen-77"):
             Work(session, find("junkin"), other)
+        no_puzzles = request(session, None, "games", None, "small", positions="decisions", puzzles="decisions")
+        with pytest.raises(BadInputError, match="none of these positions has a solution"):
+            Work(session, find("junkin"), no_puzzles)
+        others = request(session, None, "games", None, "small", positions="puzzles")
+        with pytest.raises(BadInputError, match="none of these games has one of the positions"):
+            Work(session, find("junkin"), others)
         work = Work(session, find("junkin"), request(session, None, "games", None, "small", positions="decisions"))
         states = {planned.step.name: planned.state for planned in work.plan()}
         assert (states["parts"], states["causal-2x32-1"]) == ("ready", "waits")

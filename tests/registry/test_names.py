@@ -171,6 +171,13 @@ def test_what_is_not_there_brings_names_that_come_near(database: Database, rows:
             names.resolve(session, "run", "zzz")
 
 
+def test_a_run_that_made_no_probe_is_told_as_such(database: Database, rows: Any) -> None:
+    with database.write() as session:
+        names.annotate(session, "run", rows.run(session).id, "name", "match")
+        with pytest.raises(NotFoundError, match=r"no probe 'match': the run of this name made none"):
+            names.resolve(session, "probe", "match")
+
+
 def test_a_probe_goes_by_the_name_of_its_run(database: Database, rows: Any) -> None:
     with database.write() as session:
         run, other, data = rows.run(session, 1), rows.run(session, 2), rows.dataset(session)

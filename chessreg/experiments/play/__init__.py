@@ -322,6 +322,8 @@ class Play(Kind):
             f"at most {2 * spec.move_limit} plies a game; illegal tries are as many as the model makes",
         )
         games = self.units(spec, inputs)
+        if spec.color == "both" and spec.games % 2:
+            remarks = ("the last opening is played with White alone: an even number of games is of pairs", *remarks)
         if len(spec.opponents) > 1:
             remarks = (f"{spec.games} games with each of {len(spec.opponents)} opponents", *remarks)
         return Estimate({"game": games}, games * BYTES_PER_GAME, (*remarks, *remarks_on(spec)))

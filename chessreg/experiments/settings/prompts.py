@@ -25,8 +25,8 @@ class AskingSpec(Spec):
 
     template: str | None = Field(
         None,
-        description=f"a prompt template: {', '.join(TEMPLATES)}; or its text, with {{FEN}}, perhaps {{LM}} behind it, and "
-        "{BM} at the end, or a file with that text",
+        description=f"a prompt template: {', '.join(TEMPLATES)}; or its text, with {{FEN}}, perhaps {{LM}} behind it, "
+        "and {BM} at the end, or a file with that text",
     )
     layout: Literal["ruoss77", "flattened_with_slashes"] | None = Field(
         None,

@@ -85,6 +85,8 @@ def read(text: str) -> TrainingLog:
             form = "iter N: loss X, time Yms" if line.lower().startswith("iter") else "ckptN.pt, loss, accuracy"
             raise BadInputError(f"line {number}: {line[:60]!r} is not {form}")
         values = [_number(value, number) for value in texts]
+        if step and values[1] < 0:
+            raise BadInputError(f"line {number}: a step takes 0 ms or more, not {values[1]:g}")
         if evaluation and math.isfinite(values[1]):
             percent |= values[1] > 1 or bool(evaluation[5])
             if not 0 <= values[1] <= 100:
@@ -100,9 +102,10 @@ def read(text: str) -> TrainingLog:
         share = value / 100 if percent and name.startswith("heldout_accuracy") else value
         points.append(LogPoint(number, name, at, share, seen[name, at]))
         seen[name, at] += 1
-    if not points:
+    if not any("loss" in point.name or "accuracy" in point.name for point in points):
         raise BadInputError(
-            "the log tells no loss", "lines such as: iter 100: loss 3.2, time 115ms; ckpt4000.pt, 2.7, 25"
+            "the log tells no loss that is a number",
+            "lines such as: iter 100: loss 3.2, time 115ms; ckpt4000.pt, 2.7, 25",
         )
     return TrainingLog(tuple(points), tuple(not_finite), others, lines)
 

@@ -5,7 +5,7 @@ To add one: a file here that registers an object which fulfils `registry.ImportF
 import pkgutil
 
 from chessreg import plugins
-from chessreg.models.importers.huggingface import HuggingFaceFolder
+from chessreg.models.importers.huggingface import HuggingFaceFolder, check_folder
 from chessreg.models.importers.registry import (
     FORMATS,
     Imported,
@@ -16,7 +16,8 @@ from chessreg.models.importers.registry import (
     register,
 )
 
-__all__ = ["FORMATS", "ImportFormat", "ImportReport", "Imported", "check", "import_checkpoint", "register"]
+__all__ = ["FORMATS", "ImportFormat", "ImportReport", "Imported", "check", "check_folder", "import_checkpoint",
+           "register"]  # fmt: skip
 
 register(HuggingFaceFolder())  # before the others: it takes any folder with a config.json
 for _file in pkgutil.iter_modules(__path__):

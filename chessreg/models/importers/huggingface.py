@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from chessreg.errors import BadInputError
 from chessreg.models.checkpoint import INFO, CheckpointInfo, load_model, read_info
 from chessreg.models.importers.nanogpt import gpt2_logits
-from chessreg.models.importers.registry import Imported
-from chessreg.models.importers.source import Source, read_torch_file, refuse_code
+from chessreg.models.importers.registry import Imported, recognise
+from chessreg.models.importers.source import Source, open_source, read_torch_file, refuse_code
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,6 +63,12 @@ def has_adapter(info: CheckpointInfo | None) -> bool:
     from chessreg.models.adapters import ADAPTERS
 
     return info is not None and info.architecture.get("family") in ADAPTERS
+
+
+def check_folder(path: Path) -> None:
+    """Raise what an import would for a path of no known format, and for a folder whose config.json cannot be read."""
+    if isinstance(recognise(open_source(path)), HuggingFaceFolder):
+        read_config(path)
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -10,11 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from chessreg.experiments.finetune import tunable
+from chessreg.experiments.puzzles import PuzzlesSpec, select
+from chessreg.experiments.settings.decisions import placed
 from chessreg.papers.junkin.expectations import EXPECTATIONS
 from chessreg.papers.junkin.models import ladder, language_models, twins
 from chessreg.papers.junkin.sizes import SIZES
 from chessreg.papers.parts import parts
 from chessreg.papers.plan import Paper, Request, Sheet, Step
+from chessreg.registry import tables
 
 if TYPE_CHECKING:
     from chessreg.session import Session
@@ -37,10 +40,31 @@ def steps(request: Request) -> list[Step]:
 
 
 def check(session: Session, request: Request) -> None:
-    """Raises BadInputError where the language model is none that can be tuned."""
+    """Raises BadInputError where the language model is none that can be tuned, where no game that is fitted or tested
+    on has one of the positions, and where the puzzles have no solution. Datasets whose bytes are elsewhere are passed
+    over."""
     inputs = session.inputs
+    here = {name: inputs.reference("dataset", name) for name in named(request) if holds(session, name)}
+    if (positions := here.get(str(request.positions))) is not None:
+        items, _ = inputs.positions(positions)
+        for name in dict.fromkeys((request.fit, request.test)):
+            if name in here:
+                placed(items, items.rows(None), *inputs.dataset(here[name]))
+    if request.puzzles in here:
+        select(PuzzlesSpec(checkpoint="", dataset=here[request.puzzles]), inputs)
     if request.language_model is not None:
         tunable(inputs.checkpoint_row(inputs.reference("checkpoint", request.language_model)))
+
+
+def named(request: Request) -> list[str]:
+    """The datasets of a request."""
+    return [name for name in (request.fit, request.test, request.positions, request.puzzles) if name is not None]
+
+
+def holds(session: Session, dataset: str) -> bool:
+    """Whether a dataset's bytes are in this store."""
+    with session.database.read() as sql:
+        return session.store.holds(sql.get_one(tables.Dataset, session.id("dataset", dataset)).artefact)
 
 
 PAPER = Paper(

@@ -300,8 +300,8 @@ def described(engine: Engine, result: QueryResult) -> pa.Table:
 
     answer = engine.answer(
         {
-            "checkpoints": """SELECT checkpoint_id, layers, d_model, random_init, tags, parent_id, tokenizer AS encoding,
-                    architecture FROM checkpoints""",
+            "checkpoints": """SELECT checkpoint_id, layers, d_model, random_init, tags, parent_id, architecture,
+                tokenizer AS encoding FROM checkpoints""",
             # of a vector that is no probe's, the scale at which a sum over eight positions does the same
             "interventions": f"""SELECT i.intervention_id, i.source, i.scale_rule, i.blank, i.side, i.token_mask,
                 layers_text(TRY_CAST(i.layers AS BIGINT[])) AS layers,

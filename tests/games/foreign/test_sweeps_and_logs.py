@@ -37,6 +37,7 @@ def test_a_sweep_that_names_its_numbers_is_read() -> None:
         ("Checkpoint: 0, Wins: 1, Draws: 2, Losses: 3\nCheckpoint: 1, Wins: 1\n", "line 2: 'Checkpoint: 1, Wins"),
         ("Checkpoint: 0, Wins: 1, Draws: two, Losses: 3\n", "line 1: 'Checkpoint: 0, Wins: 1, Draws: two"),
         ("5,0,0,0\n", "line 1: no games against level 5"),
+        ("0,1000000000,0,2\n", "line 1: 1,000,000,002 games against one level"),
         ("5,1,1,999999999\n", "line 1: 1,000,000,001 games against one level"),
         ("level,wins,draws,losses\n", "no line of results"),
         ("0,1,2,3\nlevel,wins,draws,losses\n", "line 2"),
@@ -100,6 +101,8 @@ def test_an_accuracy_is_a_share_where_no_line_says_percent() -> None:
         ("ckpt4000.pt, 2.7, 250\n", "line 1: an accuracy is 0 to 100 %, not 250"),
         ("ckpt4000.pt, 2.7, -3\n", "line 1: an accuracy"),
         ("iter 1: loss nan, time nanms\n", "tells no loss"),
+        ("iter 1: loss nan, time 3ms\n", "tells no loss"),
+        ("iter 1: loss 2, time -3ms\n", "line 1: a step takes 0 ms or more, not -3"),
     ],
 )
 def test_a_line_of_a_log_that_is_none_is_named(text: str, said: str) -> None:
