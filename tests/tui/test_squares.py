@@ -13,7 +13,7 @@ from tui.app import ChessregApp
 from tui.columns import GAP, KEPT, Column, fitted, telling_first, widths
 from tui.data.result_rows import columns_of
 from tui.widgets import board
-from tui.widgets.board import GLYPHS, SIZES, SQUARE, Glyphs, Size, draw, extent, in_use, legend, square_words
+from tui.widgets.board import GLYPHS, SIZES, SQUARE, Glyphs, Size, draw, extent, in_use, legend, numbered, square_words
 from tui.widgets.evaluation import heights, span_of
 from tui.widgets.moves import line_of, move_lines, tries, with_tries
 
@@ -104,6 +104,12 @@ def test_what_a_model_answers_is_not_said_to_be_played(label: str, words: str) -
     arrows = [("e2e4", 1.0, label, "played"), ("d2d4", 0.5, "d4 (best)", "best")]
     frame = BoardFrame.from_board(chess.Board(), arrows=arrows)
     assert [used[2] for used in in_use(frame, "medium")] == ["best move", words]
+
+
+def test_the_move_played_stands_among_the_models_by_its_probability() -> None:
+    arrows = [("e2e4", 0.1, "e4"), ("d2d4", 0.3, "d4"), ("g1f3", 0.2, "Nf3 (played)", "played")]
+    frame = BoardFrame.from_board(chess.Board(), arrows=arrows)
+    assert [(arrow.label, sign) for arrow, sign in numbered(frame)] == [("d4", "1"), ("Nf3 (played)", "~"), ("e4", "3")]
 
 
 def test_illegal_tries_are_found_in_a_game() -> None:

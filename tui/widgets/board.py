@@ -147,12 +147,13 @@ def instead(name: str, probability: float) -> str:
 
 
 def strongest(frame: BoardFrame) -> list[Arrow]:
-    """The arrows that are drawn, numbered from the strongest on; that of the move played last."""
+    """The arrows that are drawn, from the strongest on: that of the move played among them, wherever it stands."""
     order = sorted(
-        frame.arrows, key=lambda arrow: (arrow.role == "played", -arrow.weight, arrow.start, arrow.end, arrow.label)
+        frame.arrows, key=lambda arrow: (-arrow.weight, arrow.role == "played", arrow.start, arrow.end, arrow.label)
     )
     own, played = [a for a in order if a.role != "played"], [a for a in order if a.role == "played"]
-    return [*own[:ARROWS], *played[:1]]
+    drawn = [*own[:ARROWS], *played[:1]]
+    return [arrow for arrow in order if arrow in drawn]
 
 
 def shaded(frame: BoardFrame, cursor: int | None) -> dict[int, tuple[Shade, float]]:
