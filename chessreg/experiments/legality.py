@@ -90,12 +90,12 @@ class Legality(Kind):
                 model, games, places[units], black=spec.black, every=spec.every, mass=spec.mass, valid=spec.valid,
                 policy=spec.chooser(), seed=spec.seed,
             )  # fmt: skip
-            most_turns = int(plies[places[units]].max(initial=0)) // (STRIDE_PLIES * spec.every) + 1  # times, at most
+            most = int(plies[places[units]].max(initial=1))
             for number, turns in enumerate(tries, 1):
                 for turn in turns:
                     emit(task, units[turn.game], int(places[units[turn.game]]), turn)
-                share = (start + len(units) * min(number / most_turns, 1.0)) / len(task.units)
-                task.progress(share, f"turn {number:,} of {most_turns:,} of {len(units)} games")
+                share = (start + len(units) * min(number / most, 1.0)) / len(task.units)
+                task.progress(share, f"ply {number:,} of {most:,} of {len(units)} games")
             for unit in units:
                 task.done(unit)
 
