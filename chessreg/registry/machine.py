@@ -140,7 +140,7 @@ def load() -> Load:
     total, used = memory()
     return {
         "cpu": round(os.getloadavg()[0], 2),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "cores": os.cpu_count() or 1,  # of the machine, as `cpu` is: not those that this process was given
         "memory_bytes": total,
         "memory_used_bytes": used,
         "gpus": gpus(),
