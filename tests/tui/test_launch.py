@@ -145,7 +145,7 @@ async def test_a_form_is_filled_planned_and_launched_and_its_job_finishes(drive,
     """What a researcher does, on the real supervisor and a real worker."""
     folder = tmp_path / "project"
     folder.mkdir()
-    async with drive(folder, size=(160, 45)) as driver:
+    async with drive(folder, size=(180, 45)) as driver:
         await open_toy(driver)
         await typed(driver, "positions", "0")
         assert "! input should be greater than or equal to 1" in driver.text
@@ -321,7 +321,7 @@ async def test_what_a_value_is_stands_apart_from_the_help_beside_it(drive, tmp_p
 async def test_several_values_of_a_setting_are_a_sweep_and_its_cost_is_told(drive, world: Path) -> None:
     from chessreg.cli.launch import grid_of
 
-    async with drive(world, size=(160, 45), read_only=True) as driver:
+    async with drive(world, size=(180, 45), read_only=True) as driver:
         await driver.go("launch")
         driver.screen.open("probe")
         await driver.settle()

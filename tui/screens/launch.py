@@ -122,6 +122,7 @@ def drafted(draft: Mapping[str, Any]) -> str:
     return show.counted(number, "setting") if number else draft.get("preset", "")
 
 
+WIDE = 180  # cells from which on the plan stands beside the form; below, its help needs them
 PAUSE = 0.4  # seconds without a change before it is planned
 PASTED = 300  # characters from which on a text is checked in that pause too: it is pasted, and comes letter by letter
 AT_ONCE = 12  # rows that are mounted in one step of the event loop
@@ -153,7 +154,7 @@ class FormScreen(AppScreen):
     FormScreen #side VerticalScroll { height: auto; max-height: 7; scrollbar-size-vertical: 1; }
     FormScreen.-wide > #parts { layout: horizontal; }
     FormScreen.-wide #fields { width: 1fr; height: 100%; }
-    FormScreen.-wide #side { width: 64; height: 100%; max-height: 100%; padding: 0 2; }
+    FormScreen.-wide #side { width: 60; height: 100%; max-height: 100%; padding: 0 2; }
     FormScreen.-wide #about { height: auto; min-height: 4; margin-bottom: 1; }
     FormScreen.-wide #side VerticalScroll { height: 1fr; max-height: 100%; }
     """
@@ -211,7 +212,7 @@ class FormScreen(AppScreen):
         self.go(self.rows, next(needed, 0))
 
     def on_resize(self) -> None:
-        self.set_class(self.size.width >= 130, "-wide")
+        self.set_class(self.size.width >= WIDE, "-wide")
         self.tell()
 
     @property

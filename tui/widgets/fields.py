@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from rich.cells import cell_len
 from rich.style import Style
 from rich.text import Text
 from textual import events
@@ -149,7 +150,9 @@ class FieldRow(Horizontal, can_focus=True):
         text.append(fitted(seen.source, SOURCE), style("field-row--source"))
         cells = max(0, self.size.width - GUTTER - self.name_width - wide - SOURCE - 4)
         if seen.error:
-            text.append(fitted(f"! {seen.error}", cells), style("field-row--error"))
+            error = fitted(f"! {seen.error}", min(cells, cell_len(seen.error) + 2))
+            text.append(error, style("field-row--error"))
+            text.append(fitted(f"  {seen.note}", max(0, cells - cell_len(error))), style("field-row--note"))
         else:
             text.append(fitted(seen.note, cells), style("field-row--note"))
         return text
@@ -222,15 +225,14 @@ PLAN_STATUS = {"complete": "complete already: nothing to do", "already_queued": 
 
 
 def about(field: Field, error: str) -> Text:
-    """A field: what is wrong with it, or what it means and may be."""
+    """A field: what it may be, what is wrong with it, and what it means."""
     text = Text(field.path, style="bold")
     text.append(f"  {what_form(field)}", style="dim")
     if error:
-        text.append(f"\n! {error}", style="bold")
-    else:
-        text.append(f"\n{field.text}")
-        if not field.needed:
-            text.append(f" (default: {field.shown_default or 'none'})", style="dim")
+        text.append(f"  ! {error}", style="bold")
+    text.append(f"\n{field.text}")
+    if not field.needed:
+        text.append(f" (default: {field.shown_default or 'none'})", style="dim")
     return text
 
 
