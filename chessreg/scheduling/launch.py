@@ -31,7 +31,7 @@ from chessreg.runs import transfer
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Kind
 from chessreg.runs.resolve import check, counted, identified, keep, missing_units, references
-from chessreg.runs.spec import ExecutionOptions, Spec, flat, hashed
+from chessreg.runs.spec import ExecutionOptions, Spec, clipped, flat, hashed
 from chessreg.scheduling import queue
 from chessreg.scheduling.executors import executor
 
@@ -206,12 +206,13 @@ def launch(
     with database.write() as session:
         queue.lock(session)
         planned = [replace(each, status=status_now(session, each)) for each in planned]
+        differs = differing(planned)
         for each in planned:
             if each.order.name and names.name_of(session, "run", each.run_id) != each.order.name:
                 names.check_free(session, "run", each.run_id, each.order.name)
                 names.annotate(session, "run", each.run_id, "name", each.order.name)
             if each.status == "queued":
-                session.add_all(jobs_of(each, group, store, folder or Path.cwd()))
+                session.add_all(jobs_of(each, group, store, folder or Path.cwd(), differs[each.spec_hash]))
     return group if any(each.status == "queued" for each in planned) else None, planned
 
 
@@ -223,8 +224,28 @@ def status_now(session: Session, planned: Planned) -> str:
     return "already_queued" if queue.active(session, planned.run_id) else "queued"
 
 
-def jobs_of(planned: Planned, group: UUID, store: Store, folder: Path) -> list[Job]:
-    """One job a shard, and one for the reduce of a kind that has one. A run whose units go in order is one shard."""
+def differing(planned: Sequence[Planned]) -> dict[str, str]:
+    """What makes each run of a sweep another than those of its kind, by spec hash, in words; `games=3`. Empty of a run
+    that is alone."""
+    specs = {
+        each.spec_hash: {name: written(value) for name, value in flat(each.order.spec.model_dump(mode="json")).items()}
+        for each in planned
+    }
+    values: dict[tuple[str, str], set[str]] = {}  # kind and setting → its values
+    for each in planned:
+        for name, value in specs[each.spec_hash].items():
+            values.setdefault((each.order.kind.name, name), set()).add(value)
+    told: dict[str, str] = {}
+    for each in planned:
+        own = specs[each.spec_hash].items()
+        apart = [f"{name}={value}" for name, value in own if len(values[each.order.kind.name, name]) > 1]
+        told[each.spec_hash] = clipped(", ".join(apart))
+    return told
+
+
+def jobs_of(planned: Planned, group: UUID, store: Store, folder: Path, differs: str = "") -> list[Job]:
+    """One job a shard, and one for the reduce of a kind that has one. A run whose units go in order is one shard.
+    `differs`: what makes it another than the other runs of its launch."""
     order = planned.order
     most = 1 if order.kind.in_order(planned.spec) else order.shards
     shards = min(most, max((planned.units or most) - (order.kind.reduce is not None), 1))
@@ -251,6 +272,7 @@ def jobs_of(planned: Planned, group: UUID, store: Store, folder: Path) -> list[J
                 "execution_options": options,
                 "explicit": sorted(order.explicit),
                 "name": order.name,
+                "differs": differs,
                 "after": list(planned.after),
                 "units": planned.units,
                 "reduces": order.kind.reduce is not None,

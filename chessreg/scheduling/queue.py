@@ -45,11 +45,11 @@ def folder_of(store: Store, job: Job) -> Path:
 
 
 def title(job: Job) -> str:
-    """A job in words: `probe 3f2a1c 2/4`."""
+    """A job in words: `probe 3f2a1c 2/4`; one of a sweep by what makes it another: `probe epochs=2 2/4`."""
+    what = f"{job.kind} {job.detail.get('differs') or job.run_id.hex[-6:]}"
     if job.shard == job.shards:
-        return f"{job.kind} {job.run_id.hex[-6:]} reduce"
-    part = f" {job.shard + 1}/{job.shards}" if job.shards > 1 else ""
-    return f"{job.kind} {job.run_id.hex[-6:]}{part}"
+        return f"{what} reduce"
+    return f"{what} {job.shard + 1}/{job.shards}" if job.shards > 1 else what
 
 
 def work_of(database: Database, store: Store, job: Job) -> Work:

@@ -60,6 +60,7 @@ def _row(session: Session, job: Job, run: tables.Run | None, attempt: tables.Att
         "name": name,
         "kind": job.kind,
         "title": queue.title(job),
+        "differs": job.detail.get("differs", ""),
         "state": state,
         "waits_for": waits,
         "shard": job.shard,

@@ -229,6 +229,7 @@ def test_a_sweep_is_one_group_of_which_only_missing_cells_run(desk):
     planned = desk.launch(*(desk.order(count=n) for n in (3, 4, 5, 3)))
     assert [each.status for each in planned] == ["queued", "complete", "queued"]
     assert len({job.group_id for job in desk.jobs()}) == 1
+    assert {queue.title(job) for job in desk.jobs()} == {"gated count=3", "gated count=5"}
     desk.finish()
     assert sorted(run.spec["count"] for run in desk.rows(tables.Run)) == [3, 4, 5]
     assert len(desk.rows(tables.Attempt)) == 3

@@ -99,6 +99,15 @@ async def test_columns_of_jobs_are_completed(drive, queue: Any) -> None:
         assert "1 of 5 jobs" in driver.text
 
 
+async def test_a_job_is_asked_about_by_the_name_on_the_screen(drive, queue: Any) -> None:
+    async with drive(queue.folder, size=(120, 30)) as driver:
+        for room in ("jobs", "home"):
+            await driver.go(room)
+            await driver.press("x")
+            assert "Cancel sums (job a1b2c3)?" in driver.text
+            await driver.press("n")
+
+
 async def test_typing_narrows_the_list(drive, queue: Any) -> None:
     async with drive(queue.folder) as driver:
         await driver.go("jobs")

@@ -17,7 +17,7 @@ from tui import show
 from tui.actions import TABLE, Action, bindings
 from tui.columns import Column
 from tui.data.pages import PAGE, Listed, Row
-from tui.screens.jobs import HOST, ON, PACE, PROGRESS, SHARD, STATE, UNITS, WHY, JobActionsScreen
+from tui.screens.jobs import HOST, ON, PACE, PROGRESS, SHARD, STATE, UNITS, WHY, JobActionsScreen, called
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from tui.data.job_rows import AtHome, Curve
 
 MACHINES, MACHINES_HIGH = 3, 8  # that are shown, in a low and in a high terminal
-
-
-def called(row: Mapping[str, Any]) -> str:
-    return row["name"] or row["title"]
 
 
 def cause(row: Mapping[str, Any]) -> str:

@@ -31,6 +31,7 @@ from tui.screens.jobs import (
     UNITS,
     WHY,
     JobActionsScreen,
+    crumb_of,
     part,
     why,
 )
@@ -205,7 +206,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
         """Look at another shard of the same run."""
         if self.view is not None and job_id != self.job_id:
             self.job_id = job_id
-            self.crumb = next(row["title"] for row in self.view.shards if row["id"] == job_id)
+            self.crumb = next(crumb_of(row) for row in self.view.shards if row["id"] == job_id)
             self.relabel()
             self.load()
 

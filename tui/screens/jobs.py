@@ -27,6 +27,21 @@ if TYPE_CHECKING:
     from chessreg.session import Session
 
 
+def called(row: Mapping[str, Any]) -> str:
+    """A job or a run by its name, else by its kind and what makes it another."""
+    return row["name"] or row["title"]
+
+
+def crumb_of(row: Mapping[str, Any]) -> str:
+    """The same with its shard, which a title has."""
+    return f"{row['name']} {part(row)}".rstrip() if row["name"] else row["title"]
+
+
+def told(row: Mapping[str, Any]) -> str:
+    """A job so that no other is meant: as it is called, with the id that the list of jobs shows."""
+    return f"{row['name'] or row['kind']} (job {show.short(row['id'])})"
+
+
 class JobActionsScreen(AppScreen):
     """A screen that has a `chosen` job."""
 
@@ -50,7 +65,7 @@ class JobActionsScreen(AppScreen):
         if not whole and row.get("ended_at") is not None:
             self.notify("it had ended already", severity="warning")
         elif not whole:
-            question = f"Cancel {row['title']}? Complete units are kept."
+            question = f"Cancel {told(row)}? Complete units are kept."
             self.app.push_screen(Confirm(question), partial(self._cancel, row, False))
         else:
             question = f"Cancel every job of launch {show.short(row['group_id'])}? Complete units are kept."
@@ -91,7 +106,7 @@ class JobActionsScreen(AppScreen):
         if number is None:
             return
         if number:
-            self.notify(f"{done}: {row['title'] if number == 1 else show.counted(number, 'job')}")
+            self.notify(f"{done}: {told(row) if number == 1 else show.counted(number, 'job')}")
         else:
             self.notify(nothing, severity="warning")
         self.load()
@@ -132,7 +147,7 @@ WHY = Column("why", "message", text=why, widest=70, least=30)
 COLUMNS = (
     ID,
     Column("kind", "kind", widest=16),
-    Column("name", "name", widest=28),
+    Column("name", "name", text=lambda row: row["name"] or row["differs"], widest=28),
     SHARD, STATE, PROGRESS, UNITS, PACE, WHY, ON, HOST, PRIORITY, TRIES,
     Column("created_at", "launched", text=lambda row: show.when(row["created_at"]), least=16),
 )  # fmt: skip
@@ -209,7 +224,7 @@ class JobsScreen(JobActionsScreen, PreviewingScreen):
         self.load()
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
-        self.app.open("job", event.row["id"], event.row["title"])
+        self.app.open("job", event.row["id"], crumb_of(event.row))
 
 
 NOTHING = """\
