@@ -32,6 +32,8 @@ def selects(sql: str) -> str:
     kind = statements[0].type
     if kind != duckdb.StatementType.SELECT:
         name = str(kind).rpartition(".")[2].replace("_", " ")
+        if kind == duckdb.StatementType.LOAD and statements[0].query.split()[0].upper() != name:
+            name = "INSTALL"  # which DuckDB has as LOAD
         raise BadInputError(f"{name} is not allowed here", HINT)
     text: str = statements[0].query.strip()
     return text.rstrip(";").rstrip()

@@ -374,7 +374,8 @@ def footer(result: QueryResult) -> str:
     meta = result.meta
     read = ", ".join(f"{count:,} {name}" for name, count in meta["rows_read"].items() if count) or "no rows"
     named = meta["query"] if "paper" in meta else "sql"
+    rows = "row" if meta["rows"] == 1 else "rows"
     return (
-        f"{named}: {meta['rows']:,} rows; query {meta['query_hash']}, registry schema {meta['registry_schema']}, "
+        f"{named}: {meta['rows']:,} {rows}; query {meta['query_hash']}, registry schema {meta['registry_schema']}, "
         f"data {meta['data_version']}; read {read}"
     )

@@ -53,6 +53,13 @@ def test_anything_but_one_select_is_refused(sql, empty):
     assert "\n" not in caught.value.message
 
 
+@pytest.mark.parametrize("sql", ["INSTALL sqlite", "LOAD httpfs", "force install sqlite"])
+def test_what_is_refused_is_called_as_it_was_typed(sql, empty):
+    name = "LOAD" if "LOAD" in sql else "INSTALL"
+    with pytest.raises(BadInputError, match=f"^{name} is not allowed here"):
+        run_sql(empty, sql)
+
+
 @pytest.mark.parametrize("sql", NO_WAY_OUT)
 def test_a_select_reaches_no_file_network_environment_or_variable(sql, empty):
     secret = [{"a": 1}]  # a variable of the caller that DuckDB could otherwise read

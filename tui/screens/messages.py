@@ -65,7 +65,9 @@ class MessagesScreen(AppScreen):
             for notice in reversed(self.app.notices)
         ]  # fmt: skip
         held = f"{show.counted(len(waits), 'change')} not written yet · " if waits else ""
-        self.query_one("#overview", Static).update(f"{held}the newest {show.counted(len(self.app.notices), 'message')}")
+        told = len(self.app.notices)
+        newest = f"the newest {show.counted(told, 'message')}" if told else "no messages yet"
+        self.query_one("#overview", Static).update(f"{held}{newest}")
         self.query_one(PageTable).show(Listed(rows), rows, columns=COLUMNS, keep=True)
         self.relabel()
 
