@@ -360,6 +360,7 @@ ACTIONS: tuple[Action, ...] = (
            verb="paper"),
     Action("form", "preset", "left_parenthesis", "The preset before", parameter="-1"),
     Action("form", "wrong", "exclamation_mark", "Next setting that is needed or wrong", "what is missing"),
+    Action("form", "run", "v", "View the run that is complete already", "run", "chessreg runs show RUN", verb="view"),
     Action("form", "filter", "slash", "Find a setting", "find", "chessreg launch KIND --help", first=True),
     Action("field", "keep", "enter", "Keep the value", "keep", parameter="0"),
     Action("field", "keep", "down,tab", "Keep it and go to the next", "next", parameter="1"),

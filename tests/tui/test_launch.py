@@ -401,3 +401,19 @@ def test_pickers_offer_the_starred_then_the_complete_then_the_newest(world: Path
         caches = candidates(session, "run:cache")
         assert [row["value"] for row in caches] == ["cache-test", "cache-fit", "newest"]
         assert caches[-1]["about"].endswith("of an untrained model")
+
+
+async def test_a_form_opens_the_run_that_is_complete_already(drive) -> None:
+    from tui.screens.run import RunScreen
+
+    async with drive(size=(180, 45)) as driver:
+        await driver.go("launch")
+        driver.screen.open("probe")
+        await driver.settle()
+        assert "v run" not in driver.lines[-1]
+        for name, text in (("cache", "cache-fit"), ("test_cache", "cache-test"), ("epochs", "1")):
+            await typed(driver, name, text)
+        assert "complete already: nothing to do, v views it" in await planned(driver)
+        await driver.press("v")
+        assert isinstance(driver.screen, RunScreen)
+        assert "board" in driver.lines[0]

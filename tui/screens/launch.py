@@ -327,6 +327,7 @@ class FormScreen(AppScreen):
             self._planning = False
         self.show_fields()
         self.tell()
+        self.relabel()
 
     def tell(self) -> None:
         """Write what the field means, and what the form comes to."""
@@ -437,6 +438,16 @@ class FormScreen(AppScreen):
     def on_pane_strip_chosen(self, event: PaneStrip.Chosen) -> None:
         self.choose_preset(event.place)
 
+    @property
+    def complete(self) -> Mapping[str, Any] | None:
+        """The plan of a run that is complete already."""
+        plan = self.outlook.plan if self.outlook is not None else None
+        return plan if plan is not None and plan["status"] == "complete" and plan.get("runs", 1) == 1 else None
+
+    def action_run(self) -> None:
+        if (plan := self.complete) is not None:
+            self.app.open("run", plan["run_id"], plan["name"] or f"{plan['kind']} {show.short(plan['run_id'])}")
+
     def action_wrong(self) -> None:
         """The next field that is needed or wrong."""
         rows = [row for row in self.rows if self.error_of(row.field.key)]
@@ -524,6 +535,8 @@ class FormScreen(AppScreen):
             return len(self.form.presets) > 1
         if action.place == "form" and action.method == "clear_form":
             return bool(self.form.typed or self.form.preset)
+        if action.place == "form" and action.method == "run":
+            return self.complete is not None
         return super().offers(action)
 
     def node_of(self, action: Action) -> Any:

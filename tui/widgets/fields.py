@@ -221,7 +221,10 @@ def note_of(field: Field) -> str:
 
 
 LONGEST = 500  # characters of the command that are shown
-PLAN_STATUS = {"complete": "complete already: nothing to do", "already_queued": "a job stands for it already"}
+PLAN_STATUS = {
+    "complete": "complete already: nothing to do, v views it",
+    "already_queued": "a job stands for it already",
+}
 
 
 def about(field: Field, error: str) -> Text:
