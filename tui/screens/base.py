@@ -246,6 +246,8 @@ class AppScreen(Screen[None]):
             self.require_shown()
             self.log.error(error)
             self.refused = isinstance(error, BadInputError)
+            for table in self.query(PageTable):
+                table.fail()
             if once and not isinstance(error, RegistryError):
                 message, hint, _ = described(error)
                 self.notify(f"{message} ({hint})" if hint else message, title=what, severity="error")
