@@ -219,7 +219,14 @@ def as_table(title: str, result: QueryResult) -> Answer:
     matters = frozenset(n for n, name in enumerate(names) if name in result.intervals or name == "n")
     rows: list[Row] = [numbered(place, line) for place, line in enumerate(cells, 1)]
     return Answer(
-        title, headings, numeric, Listed(rows), render.caption(same), result.notes, render.footer(result), result,
+        title,
+        headings,
+        numeric,
+        Listed(rows),
+        render.caption(same),
+        result.notes,
+        render.footer(result),
+        result,
         matters,
     )
 
@@ -334,12 +341,12 @@ def names(session: Session) -> Names:
     return engine_of(session.database).described()
 
 
-def rows_of(session: Session, table: str) -> str:
-    """The rows of a table as far as they are counted; empty for a view."""
+def row_counts(session: Session) -> dict[str, str]:
+    """The rows of every table, as far as they are counted."""
     from chessreg.queries import ask
 
-    counts = ask.row_counts(session.database, [table])
-    return ask.counted(*counts[table]) if table in counts else ""
+    counts = ask.row_counts(session.database, names(session))
+    return {table: ask.counted(*number) for table, number in counts.items()}
 
 
 def explained(session: Session, text: str) -> dict[str, str]:

@@ -347,6 +347,8 @@ class SqlScreen(ResultScreen):
         if not editor.names:
             editor.names = await self.ask("reading the names of tables", query_answers.names) or {}
             self.draw_tree()
+            self.counts = await self.ask("counting rows", query_answers.row_counts) or {}
+            self.draw_tree()
 
     def on_sql_editor_nameless(self) -> None:
         """They are read when the screen opens, unless that failed."""
@@ -398,19 +400,11 @@ class SqlScreen(ResultScreen):
         name = row["table"]
         if name and name not in self.unfolded:
             self.unfolded |= {name}
-            self.run_worker(self.count(name), group="count")
         elif name:
             self.unfolded -= {name}
         else:
             self.query_one(SqlEditor).insert(row["name"])
         self.draw_tree()
-
-    async def count(self, table: str) -> None:
-        """Tell the rows of a table that is unfolded."""
-        rows = await self.ask("counting rows", lambda session: query_answers.rows_of(session, table))
-        if rows is not None:
-            self.counts = {**self.counts, table: rows}
-            self.draw_tree()
 
     def action_history(self) -> None:
         def chosen(text: str) -> None:
@@ -448,7 +442,8 @@ class SqlScreen(ResultScreen):
         self.query_one(".below", Static).update("asking … Esc stops it")
         page = await self.ask("asking the SQL", lambda session: first_page(query_answers.ask(session, text)))
         if page is None:
-            self.query_one(".below", Static).update("not answered; Esc goes to the rows of before")
+            before = "Esc goes to the rows of before" if self.table.count else "Esc leaves"
+            self.query_one(".below", Static).update(f"not answered; {before}")
             return
         answer, rows = page
         self.show_answer(answer, rows)
