@@ -121,7 +121,8 @@ class LabScreen(FourBoardsScreen):
         if known is None:
             return
         if not known:
-            self.tell("No model yet: chessreg import checkpoint --reference brings in the bundled one.")
+            self.tell("No model yet: chessreg import checkpoint --reference brings in the bundled one, as does M at "
+                      "home (1) while nothing was run.")  # fmt: skip
             return
         self.choose_again(known)
         if self.pending is not None:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from chessreg.session import Session
 
 
+HOME = "\n\nHome has keys for the first steps: 1, then D, A or M."
 LIST = "runs.list"  # under which words, order and columns are remembered
 
 
@@ -111,7 +112,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         if not page.pages.count:
             self.set_class(not counts["run"], "-empty")
             if not counts["run"]:
-                self.query_one("#nothing", Static).update(nothing_yet(counts))
+                self.query_one("#nothing", Static).update(nothing_yet(counts) + ("" if self.app.read_only else HOME))
             table.show(page.pages, page.rows, columns=self.headed(), keep=keep)
 
     def headed(self) -> list[Column]:
