@@ -13,6 +13,7 @@ from tui import show
 WIDEST = 48
 GAP = 2
 KEPT = 18
+BOOKKEEPING = ("runs", "machines")  # headings
 MEASURED = 1000  # characters of a text that are looked at: no screen is wider
 
 
@@ -49,8 +50,7 @@ def widths(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], space: 
         for place, column in enumerate(columns):
             natural[place] = max(natural[place], cell_len(column.of(row)[:MEASURED]))
     wide = [
-        max(cell_len(column.heading), min(cells, column.widest))
-        for column, cells in zip(columns, natural, strict=True)
+        max(cell_len(column.heading), min(cells, column.widest)) for column, cells in zip(columns, natural, strict=True)
     ]
     floor = [
         wide[place] if column.right or column.whole else max(column.least, cell_len(column.heading))
@@ -84,7 +84,7 @@ def telling_first(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], 
     def rank(column: Column) -> int:
         if column.right:
             return 1 if column.matters else 2
-        return 0 if 2 * different[column.field] >= most else 3
+        return 0 if 2 * different[column.field] >= most and column.heading not in BOOKKEEPING else 3
 
     return [*columns[:1], *sorted(columns[1:], key=rank)]
 

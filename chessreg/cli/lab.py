@@ -51,7 +51,11 @@ if TYPE_CHECKING:
     help="Another setting of `chessreg run edit`, such as scale-rule=ln-next; may be given several times.",
 )
 @click.option(
-    "--unit", type=click.IntRange(min=0), default=0, help="Draw random controls as for this state of a run.  [default: 0]"
+    "--unit",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Draw random controls as for this state of a run.",
 )
 @click.option("--layer", type=int, help="Of which layer the probe's boards are shown.  [default: the last edited]")
 @click.option("--top", type=click.IntRange(min=0), default=5, show_default=True, help="So many moves of each.")

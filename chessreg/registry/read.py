@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -100,10 +100,12 @@ def run_rows(
     return list(rows.values()) if ids is None else [rows[id] for id in ids if id in rows]
 
 
-def marks(row: Row) -> str:
-    """What stands behind the state of a run: ` (failed)` of a partial one, ` (invalid)` or ` (stale)`."""
+def marks(row: Mapping[str, Any]) -> str:
+    """What stands behind the state of a run: ` (failed)` of a partial one that no person ended, ` (invalid)` or
+    ` (stale)`."""
+    end = None if row["end"] in ("interrupted", "cancelled") else row["end"]
     wrong = "invalid" if row["invalid"] else "stale" if row["stale"] else None
-    said = ", ".join(filter(None, [row["end"], wrong]))
+    said = ", ".join(filter(None, [end, wrong]))
     return f" ({said})" if said else ""
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from textual import work
+from textual import events, work
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.widgets import Static
@@ -114,10 +114,10 @@ class ResultScreen(AppScreen):
         number, *cells = columns
         return [number, *telling_first(cells, rows, self.table.room - len(str(answer.pages.count)) - GAP)]
 
-    def on_resize(self) -> None:
+    def on_resize(self, event: events.Resize) -> None:
         if self.shown is not None and self.arranges:
             answer, rows = self.shown
-            self.table.arrange(self.columns_of(answer, rows))
+            self.table.reorder(self.columns_of(answer, rows))
 
     @property
     def table(self) -> PageTable:

@@ -86,11 +86,11 @@ class CompareScreen(PartsScreen):
         for n, label in list(enumerate(compared.labels))[1:]:
             numbers.append(Column(comparison.value_key(n), label, right=True))
             numbers.append(Column(comparison.difference_key(n), f"Δ {label}", right=True))
+        metric = Column("metric", "metric", widest=44, least=26, ends=True)
         panes = [
             Pane(f"differing {len(compared.differing)}", (Column("group", "of"), Column("what", "what"), *values),
                  compared.differing),
-            Pane(f"metrics {len(compared.metrics)}", (Column("metric", "metric", widest=44, least=30, ends=True), *numbers),
-                 compared.metrics),
+            Pane(f"metrics {len(compared.metrics)}", (metric, *numbers), compared.metrics),
             Pane("machines", (Column("what", "what"), *values), compared.machines),
         ]  # fmt: skip
         return [*panes, Pane(f"curves {len(compared.curves)}", (), ())]

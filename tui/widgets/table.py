@@ -160,11 +160,19 @@ class PageTable(ScrollView, can_focus=True):
         """Cells of a line that its columns have."""
         return self.size.width - GUTTER - 1
 
-    def arrange(self, columns: Sequence[Column]) -> None:
+    def reorder(self, columns: Sequence[Column]) -> None:
         """The same columns in another order."""
         self.columns = tuple(columns)
         self._fit()
         self.refresh()
+
+    unread = "reading…"
+
+    def fail(self) -> None:
+        """Its rows could not be read: the banner says why."""
+        if not self.loaded:
+            self.unread = "not read"
+            self.refresh()
 
     def narrow(self, keep: bool = False) -> None:
         """Have the rows that fit the view; those that are shown stay until then."""
@@ -339,7 +347,7 @@ class PageTable(ScrollView, can_focus=True):
             empty = "no row fits these words; Esc clears them" if self.whole is not self._source else self.empty
             if self._source is not None and not counted(self._source):
                 empty = "looking on…"
-            text = (empty if self.loaded else "reading…") if y == min(2, self.size.height - 1) else ""
+            text = (empty if self.loaded else self.unread) if y == min(2, self.size.height - 1) else ""
             return self._line(" " * GUTTER + text, width, self.get_component_rich_style("page-table--faint"))
         if place >= self.count:
             return self._line("", width, self.get_component_rich_style("page-table--even"))
