@@ -13,6 +13,7 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.color import Color
 from textual.containers import Horizontal
+from textual.events import Resize
 from textual.geometry import Offset
 from textual.message import Message
 from textual.widgets import OptionList, Static
@@ -382,7 +383,7 @@ class SqlScreen(ResultScreen):
     unfolded: frozenset[str] = frozenset()
     counts: Mapping[str, str] = MappingProxyType({})  # rows by table
 
-    def on_resize(self) -> None:
+    def on_resize(self, event: Resize) -> None:
         self.set_class(self.size.width >= 130, "-wide")
 
     def draw_tree(self) -> None:
