@@ -162,6 +162,16 @@ def test_the_differences_of_twins_are_paired_by_game(session: Session) -> None:
     tokens = {name: session.model(name).info.source["tokens_read"] for name in TWINS}
     assert tokens["bidirectional"] == tokens["causal"] == 78 * mask["learned"]
     assert mask["flops"] == 6 * 12 * 16**2 * tokens["causal"] + 6 * (2 * 16 + 16) * tokens["causal"]
+    with session.database.write() as sql:
+        causal = sql.get_one(tables.Checkpoint, session.id("checkpoint", "causal"))
+        causal.tokens_seen, learned = None, causal.tokens_seen
+    unknown = {row["differs"] for row in session.query("mask ablation", run=runs).rows}
+    with session.database.write() as sql:
+        sql.get_one(tables.Checkpoint, causal.id).tokens_seen = learned
+    assert unknown == {
+        "mask: bidirectional minus causal, training not known", "input: position minus game, training not known",
+        "both: bidirectional position minus game",
+    }  # fmt: skip
     both = found["input: position minus game"]
     assert (
         12 * 26 * 4 < tokens["games"] == pytest.approx(both["twin_flops"] / both["flops"] * tokens["causal"], rel=0.05)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from chessreg.errors import BadInputError
 from chessreg.experiments.finetune import tunable
 from chessreg.experiments.puzzles import PuzzlesSpec, select
 from chessreg.experiments.settings.decisions import placed
@@ -51,7 +52,10 @@ def check(session: Session, request: Request) -> None:
             if name in here:
                 placed(items, items.rows(None), *inputs.dataset(here[name]))
     if request.puzzles in here:
-        select(PuzzlesSpec(checkpoint="", dataset=here[request.puzzles]), inputs)
+        try:
+            select(PuzzlesSpec(checkpoint="", dataset=here[request.puzzles]), inputs)
+        except BadInputError as error:
+            raise BadInputError(f"--puzzles {request.puzzles}: {error.message}", error.hint) from error
     if request.language_model is not None:
         tunable(inputs.checkpoint_row(inputs.reference("checkpoint", request.language_model)))
 

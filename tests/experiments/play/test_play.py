@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import func, select
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.experiments.play import PlaySpec
+from chessreg.experiments.play import Play, PlaySpec
 from chessreg.games.moves import replay, unpack
 from chessreg.games.openings import openings, parse_opening
 from chessreg.models.slot_cache import SlotCache
@@ -229,3 +229,12 @@ def test_frames_of_a_game_that_is_not_there(session, play):
     report = play(games=1, policy="legal", move_limit=1)
     with pytest.raises(NotFoundError, match="no game 5"):
         kind("play").frames({"run_id": report.run_id, "unit": 5}, session.inputs)
+
+
+def test_a_game_that_has_no_pair_is_told(session):
+    def remarks(games: int) -> str:
+        spec = PlaySpec(checkpoint="bigram", opponent="random", adjudication="none", color="both", games=games)
+        return " ".join(Play().estimate(spec, session.inputs).remarks)
+
+    assert "the last opening is played with White alone" in remarks(3)
+    assert "White alone" not in remarks(4)
