@@ -252,8 +252,9 @@ def test_the_small_paper_goes_on_where_it_was_killed_and_writes_every_table(tmp_
     lines = list(csv.DictReader((tmp_path / "tables" / "reference-result.csv").open()))
     assert {line["quantity"] for line in lines} == {each.quantity for each in work.paper.expectations}
     [compute] = [line for line in lines if "equal compute" in line["quantity"]]
-    assert "% compute" in compute["what"]
-    assert compute["outcome"] not in ("open", "not run")
+    apart = float(compute["what"].rpartition(", ")[2].removesuffix(" % compute"))
+    assert abs(apart) <= 17, "half of one step in three: these games are of a few moves"
+    assert compute["outcome"] != "not run"
     published = (tmp_path / "tables" / "move-accuracy-published.csv").read_text()
     assert "another model (2 x 32; the paper's is 8 x 512)" in published
     assert "lost" in published
