@@ -22,6 +22,10 @@ from chessreg.kinds import Kind
 class Good(Kind):
     "A kind that works."
     name, tables = "good", ("score",)
+    def units(self, spec, inputs):
+        return 1
+    def run(self, task):
+        task.done(0)
 """
 BROKEN = {
     "def broken(:\n": "SyntaxError: invalid syntax, {file} line 1",

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterable, Sequence
@@ -561,7 +562,7 @@ def template_text(given: str) -> str:
     text = TEMPLATES.get(given, given)
     path = Path(given).expanduser()
     if "{" not in text:
-        if not path.is_file():
+        if not os.path.isfile(path):  # also of what is too long for a name
             raise NotFoundError(f"no prompt template and no file {given[:60]!r}", f"known: {', '.join(TEMPLATES)}")
         try:
             text = path.read_text(encoding="utf-8").removesuffix("\n")

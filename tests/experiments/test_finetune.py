@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -257,7 +258,8 @@ def test_settings_that_do_not_go_together_are_refused(settings: dict[str, Any], 
 def test_lora_without_its_library_is_refused_before_anything_runs(world_session: Any, monkeypatch: Any) -> None:
     start, _ = tuned(world_session, steps=0, **SMALL)
     monkeypatch.setitem(sys.modules, "peft", None)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)
+    there = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *package: None if name == "peft" else there(name))
     with pytest.raises(NotFoundError, match="LoRA needs the library peft") as caught:
         world_session.run(FinetuneSpec(checkpoint=start.id.hex, datasets=("puzzles",), tune="lora"), HOW)
     assert "chessreg[llm]" in str(caught.value.hint)

@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from chessreg.encodings import Encoding, encoding
 from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.games.engines import find_stockfish
+from chessreg.kinds import Kind
 from chessreg.models.language_model import LanguageModel
+from chessreg.runs.spec import CheckpointRef, Spec
 from chessreg.session import Session, open_session
 
 NAME = "bigram"
@@ -75,49 +78,38 @@ def stockfish() -> Path:
         pytest.skip(str(error))
 
 
-VECTORS = '''
-import numpy as np
-from chessreg.runs.kind import Kind
-from chessreg.runs.spec import CheckpointRef, Spec
-
 class VectorSpec(Spec):
     checkpoint: CheckpointRef
     layers: tuple[int, ...] = (0,)
     d_model: int = 32
 
+
 class Vectors(Kind):
     """Directions 3, 4, 5, ... for tests: rows and files as the kind `vector` leaves them."""
-    name, families, spec = "vector", ("metric_point",), VectorSpec
 
-    def units(self, spec, inputs):
+    name, tables, spec = "vector", ("metric_point",), VectorSpec
+
+    def units(self, spec: VectorSpec, inputs: Any) -> int:
         return len(spec.layers)
 
-    def run(self, task):
-        from safetensors.numpy import save_file
+    def run(self, task: Any) -> None:
         checkpoint, _ = task.inputs.checkpoint(task.spec.checkpoint)
         for unit in task.units:
             layer = task.spec.layers[unit]
             vector = np.arange(3, 3 + task.spec.d_model, dtype=np.float32) * (layer + 1)
-            with task.output(f"layer-{layer}", unit, "vector") as folder:
-                save_file({"vector": vector}, folder / "vector.safetensors")
-                (folder / "meta.json").write_text("{}")
-            task.record("vector", run_id=task.run_id, unit=unit, artefact=task.last_output.digest,
-                        checkpoint_id=checkpoint.id, hook_point=f"blocks.{layer}.hook_resid_post", layer=layer,
-                        source="contrastive:white_elo", positions="dots", norm=float(np.linalg.norm(vector)), detail={})
+            meta = {"layer": layer, "hook_point": f"blocks.{layer}.hook_resid_post"}
+            task.publish_layer(
+                "vector", unit, {"vector": vector}, meta, checkpoint_id=checkpoint.id, source="contrastive:white_elo",
+                positions="dots", norm=float(np.linalg.norm(vector)),
+            )  # fmt: skip
             task.done(unit)
-'''
 
 
 @pytest.fixture
-def make_vectors(session: Session, tmp_path: Path) -> Callable[..., str]:
+def make_vectors(session: Session) -> Callable[..., str]:
     """Make a run of kind `vector` on the bigram model and return its id."""
-    from chessreg.runs.kind import kind
-
-    path = tmp_path / "test_vector_kind.py"
-    path.write_text(VECTORS)
 
     def make(**settings: Any) -> str:
-        spec = kind(str(path)).spec(**{"checkpoint": NAME, **settings})
-        return session.run(spec, kind=str(path)).run_id.hex  # type: ignore[no-any-return]
+        return session.run(VectorSpec(**{"checkpoint": NAME, **settings}), kind=Vectors()).run_id.hex
 
     return make
