@@ -199,8 +199,12 @@ class Screen:
         return time.perf_counter() - began
 
     def read(self, seconds: float) -> bytes:
+        """What comes within these seconds. A question about its status is answered, as every terminal does."""
         ready, _, _ = select.select([self.main], [], [], seconds)
-        return os.read(self.main, 1 << 16) if ready else b""
+        output = os.read(self.main, 1 << 16) if ready else b""
+        if b"\x1b[5n" in output:
+            os.write(self.main, b"\x1b[0n")
+        return output
 
     def quiet(self, seconds: float = 0.15) -> None:
         """Read what still comes, until nothing does for a moment."""

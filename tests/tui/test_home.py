@@ -20,6 +20,7 @@ from chessreg.registry.migrations import backup
 from chessreg.registry.tables import Attempt, Cause, Job, JobState, Machine, MetricPoint, UnitRange
 from chessreg.scheduling import status as job_status
 from chessreg.session import Session, open_session
+from store import Store
 from tui import show
 from tui.model_process import ModelProcess
 from tui.screens.dialogs import Confirm
@@ -190,7 +191,7 @@ async def test_a_long_unit_has_a_share_a_rate_and_time_left_and_a_machine_its_la
     monkeypatch.setattr(show, "when", lambda time: f"{time:%H:%M}" if time else "")
     monkeypatch.setattr(show, "duration", lambda seconds: "" if seconds is None else f"{seconds:.0f} s")
     backup(queue.folder / "registry.db", tmp_path / "registry.db")
-    (tmp_path / "store").symlink_to(queue.folder / "store")
+    Store.create(tmp_path / "store")  # its own: that of the queue holds check-ins of what runs
     with Database.open(tmp_path / "registry.db") as database, database.write() as sql:
         (machine,) = sql.scalars(select(Machine))
         hour = timedelta(hours=1)
@@ -205,6 +206,7 @@ async def test_a_long_unit_has_a_share_a_rate_and_time_left_and_a_machine_its_la
     told = status(tmp_path)["machines"]
     assert [datetime.fromisoformat(row["last_seen"]) for row in told] == [latest]
     async with drive(tmp_path, size=(180, 40), start="home") as driver:
+        await driver.until("31 plies of 4 games in play")
         line = next(line for line in driver.lines if "31 plies of 4 games in play" in line)
         assert show.bar(0.25) in line
         assert "3.0/min, 60 s left" in line

@@ -63,6 +63,14 @@ def wait_for(process, session, games, seconds=300):
     return True
 
 
+def engines_of(process):
+    """The engines of a match; none of one that has just come to its end."""
+    try:
+        return psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
 def check_whole(session, games, matches):
     with session.database.read() as sql:
         assert sql.scalars(select(tables.Game.unit).order_by(tables.Game.unit)).all() == list(range(games))
@@ -74,7 +82,7 @@ def test_an_interrupted_match_keeps_what_is_finished_and_ends_its_engines(sessio
     games, opponent = 400, opponent_here()
     process = match(settings_of(opponent, games))
     assert wait_for(process, session, 3)
-    engines = psutil.Process(process.pid).children(recursive=True)
+    engines = engines_of(process)
     os.kill(process.pid, signal.SIGINT)
     process.join(300)
     assert process.exitcode == 130
@@ -94,7 +102,7 @@ def kill_again_and_again(session, play, match, opponent, games, kills):
         process = match(settings)
         if not wait_for(process, session, before + 1):
             break
-        engines = psutil.Process(process.pid).children(recursive=True)
+        engines = engines_of(process)
         time.sleep(uniform("kill", number) * 0.5)  # anywhere between two games, in a flush or in an ingest
         process.kill()
         process.join(300)
