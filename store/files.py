@@ -166,7 +166,7 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 DAY = 86_400.0
-_ALIVE_FOR = 7 * DAY  # after this long without a write, a living process of that number is taken for a stranger
+_ALIVE_FOR = 7 * DAY  # after this long without a write, a living process of that number is taken for another process
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,10 @@ def judged(
     return "missed" if high < least or low > most else "not decided"
 
 
+def both(*judges: Judge) -> Judge:
+    return lambda rows, made: [finding for judge in judges for finding in judge(rows, made)]
+
+
 def held(work: Work, expectation: Expectation) -> list[tuple[Finding | None, str]]:
     """The findings of an expectation, each with the command that prints the rows behind it; one without a finding where
     no run or no row is there."""

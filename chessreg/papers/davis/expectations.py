@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from chessreg.papers.davis.edits import CODE_SCALE, EDITS, MIDDLE, chosen
-from chessreg.papers.expected import Judge, each, judged
+from chessreg.papers.expected import Judge, both, each, judged
 from chessreg.papers.plan import Expectation, Finding
 from chessreg.papers.work import Made
 
@@ -100,10 +100,6 @@ def larger_is_better(rows: Sequence[Row], made: Made) -> list[Finding]:
             difference = largest["explained_variance"] - row["explained_variance"]
             findings.append(Finding(what, difference, None, None, "open", place))
     return findings
-
-
-def both(*judges: Judge) -> Judge:
-    return lambda rows, made: [finding for judge in judges for finding in judge(rows, made)]
 
 
 MASS, BETWEEN = "legal move mass by edit", "legal move mass between edits"

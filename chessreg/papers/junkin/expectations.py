@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from chessreg.papers.expected import Judge, each, judged
+from chessreg.papers.expected import both, each, judged
 from chessreg.papers.plan import Expectation, Finding
 from chessreg.papers.work import Made
 
@@ -62,10 +62,6 @@ def end(row: Row, which: str) -> float:
     """One end of the interval of a row's share of first moves; a share of none, or of all, has one end only."""
     known = row[f"first_{which}"]
     return float(row["first"] if known is None else known)
-
-
-def both(*judges: Judge) -> Judge:
-    return lambda rows, made: [finding for judge in judges for finding in judge(rows, made)]
 
 
 def alone(row: Row, made: Made) -> bool:
