@@ -181,6 +181,8 @@ class Finetune(Kind):
         spec = task.spec
         trainer, heldout = trainer_of(task)
 
+        task.resume(trainer.step / max(spec.steps, 1))
+
         def on_point(point: TrainPoint) -> None:
             text = f"loss {point.loss:.4f}, {point.tokens_per_second:,.0f} tokens of moves/s"
             task.progress(point.step / max(spec.steps, 1), text)

@@ -217,6 +217,8 @@ class Train(Kind):
         heldout = corpus(spec, (spec.heldout,), task.inputs, "heldout") if spec.heldout else None
         measure = measure_of(spec, task.inputs) if spec.heldout_moves else None
 
+        task.resume(trainer.step / spec.steps)
+
         def on_point(point: TrainPoint) -> None:
             what = "characters" if spec.games is None and spec.architecture == "gpt2" else "moves"
             text = f"loss {point.loss:.4f}, {point.tokens_per_second:,.0f} {what}/s"

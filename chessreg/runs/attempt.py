@@ -326,6 +326,7 @@ class Heartbeat(threading.Thread):
             "next_check_in_seconds": PROMISE_SECONDS,
             "units_done": self.task.units_done,
             "progress": min(max(float(self.task.fraction), 0.0), 1.0),
+            "progress_before": self.task.fraction_before,
             "doing": self.task.doing[:200],
             "load": load(),
         }

@@ -71,7 +71,7 @@ class Task(Generic[S, Options]):
         self.units_done = 0
         self.threads: set[int] = set()  # numbers of threads that the kind has set while it ran
         self.stopping = False
-        self.fraction, self.doing = 0.0, ""  # progress, written by the next check-in
+        self.fraction, self.fraction_before, self.doing = 0.0, 0.0, ""  # progress, written by the next check-in
         self._writer, self._after_flush, self._on_progress = writer, after_flush, on_progress
         self._held: dict[int, list[tuple[str, dict[str, Any]]]] = defaultdict(list)
         self._fitting: set[tuple[str, ...]] = set()  # a result table and the columns of a row, looked at already
@@ -191,6 +191,12 @@ class Task(Generic[S, Options]):
                         raise ChessregError(f"kind {self.kind.name} emits two {name} rows of {told}")
                     seen.add(place)
                 admit(table, rows)
+
+    def resume(self, fraction: float) -> None:
+        """Report that this share of it (0 to 1) was done by earlier attempts, whose saved state is loaded: what is left
+        to do is reckoned by what follows. Raises Stop after a signal to end."""
+        self.fraction_before = fraction
+        self.progress(fraction, "")
 
     def progress(self, fraction: float, text: str) -> None:
         """Report the progress of this attempt (0 to 1) and what it does. Raises Stop after a signal to end."""

@@ -117,9 +117,10 @@ def pace_of(attempt: tables.Attempt | None, done: int, units: int) -> tuple[floa
     if seconds <= 0:
         return None, None
     progress = attempt.progress or 0.0
+    here = progress - (attempt.progress_before or 0.0)  # not from the state that it loaded
     mine = units - max(done - attempt.units_done, 0)  # what earlier attempts left
-    rate = max(attempt.units_done, progress * mine) / seconds or None
-    left = seconds * (1 - progress) / progress if progress > 0 else (units - done) / rate if rate else None
+    rate = max(attempt.units_done, here * mine) / seconds or None
+    left = seconds * (1 - progress) / here if here > 0 else (units - done) / rate if rate else None
     return rate, left
 
 

@@ -176,6 +176,19 @@ def test_a_second_process_at_one_training_is_refused_and_harms_nothing(world_ses
     assert world_session.run(spec, HOW).state == "complete"
 
 
+def test_progress_of_a_training_that_goes_on_begins_where_it_broke_off(world_session: Any) -> None:
+    spec = TrainSpec(**SHAPE | UCI | {"seed": 12}, datasets=("sample:fit",), rows="games")
+
+    def stop(fraction: float, text: str) -> None:
+        if fraction >= 0.4:
+            raise KeyboardInterrupt
+
+    assert world_session.run(spec, HOW, on_progress=stop).interrupted
+    seen: list[float] = []
+    world_session.run(spec, HOW, on_progress=lambda fraction, text: seen.append(fraction))
+    assert (seen[0], seen[-1]) == (pytest.approx(0.4), 1.0)
+
+
 def test_a_damaged_state_is_told_in_one_line_with_its_file(world_session: Any) -> None:
     spec = TrainSpec(**{**SHAPE, "steps": 10, "seed": 6}, datasets=("sample:fit",))
     run_id = uuid_of(identified(kind("train"), spec, world_session.inputs)[1])

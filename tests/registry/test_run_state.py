@@ -235,6 +235,18 @@ def test_status_of_what_runs(registry: tuple[Session, str, Path]) -> None:
     assert {name: causes[name] for name in words} == {name: SAID[name][0] for name in words}, "the same word"
 
 
+@pytest.mark.parametrize(
+    ("fractions", "rate", "left"), [((0.75, 0.5), 0.25, 100), ((0.75, None), 0.75, 100 / 3), ((0.5, 0.5), None, None)]
+)
+def test_an_attempt_that_began_with_a_saved_state_is_reckoned_by_its_own_work(
+    fractions: tuple[float, float | None], rate: float | None, left: float | None
+) -> None:
+    progress, before = fractions
+    times = {"started_at": START, "checked_in_at": START + timedelta(seconds=100)}
+    attempt = tables.Attempt(units_done=0, progress=progress, progress_before=before, **times)
+    assert status.pace_of(attempt, 0, 1) == (rate and rate / 100, left and pytest.approx(left))
+
+
 def test_a_machine_counts_each_run_once(registry: tuple[Session, str, Path]) -> None:
     with registry[0].database.read() as sql:
         (machine,) = read.machines(sql)

@@ -66,6 +66,12 @@ class Trainer:
         return -(-tokens // self.spec.batch_tokens)
 
     @property
+    def place(self) -> tuple[int, int]:
+        """Updates that are done, of how many, all stages together."""
+        steps = [self.steps_of(stage) for stage in range(self.stages)]
+        return sum(steps[: self.stage]) + (0 if self.complete else self.step), sum(steps)
+
+    @property
     def coefficient(self) -> float:
         """λ of this stage, or of the last."""
         stage = min(self.stage, self.stages - 1)

@@ -52,6 +52,8 @@ class SaeWork:
         self.saved = time.monotonic()
 
     def do(self) -> None:
+        places = [trainer.place for trainer in self.trainers.values()]
+        self.task.resume(TRAINING * min(done / steps for done, steps in places))
         with denormals_flushed():
             self.learn_scales()
             while going := [trainer for trainer in self.trainers.values() if not trainer.complete]:
@@ -90,13 +92,11 @@ class SaeWork:
 
     def report_progress(self, trainer: Trainer) -> None:
         """Report the progress of all. Raises Stop after a signal to end."""
-        stages = range(trainer.stages)
-        steps = [trainer.steps_of(stage) for stage in stages]
-        done = sum(steps[: trainer.stage]) + (0 if trainer.complete else trainer.step)
-        text = f"step {done:,} of {sum(steps):,}"
+        done, steps = trainer.place
+        text = f"step {done:,} of {steps:,}"
         if trainer.curve:
             text += f", loss {trainer.curve[-1]['train_loss']:.4g}, L0 {trainer.curve[-1]['train_l0']:.1f}"
-        self.task.progress(TRAINING * done / sum(steps), text)
+        self.task.progress(TRAINING * done / steps, text)
 
     def save(self) -> None:
         for trainer in self.trainers.values():

@@ -133,7 +133,8 @@ class Attempt(Base):
     message: Mapped[str | None] = mapped_column(Text)
     exit_code: Mapped[int | None]
     units_done: Mapped[int] = mapped_column(default=0)
-    progress: Mapped[float | None] = mapped_column(FiniteFloat)  # of its own share, 0 to 1
+    progress: Mapped[float | None] = mapped_column(FiniteFloat)  # of what it has to do, 0 to 1
+    progress_before: Mapped[float | None] = mapped_column(FiniteFloat)  # of it, what an earlier attempt's state held
     doing: Mapped[str | None] = mapped_column(Text)  # its last progress message
     load: Mapped[dict[str, Any] | None] = mapped_column(Json)  # of its machine at the last check-in: registry.machine
     log: Mapped[str | None] = mapped_column(Text)
