@@ -135,6 +135,7 @@ class Finetune(Kind):
     tables = ("metric_point",)
     spec = FinetuneSpec
     options = FinetuneHow
+    makes_checkpoint = True
     states = ("state.pt",)
     clocked = ("tokens_per_second",)
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {

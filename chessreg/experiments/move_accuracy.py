@@ -40,8 +40,8 @@ class MoveAccuracySpec(Spec):
         None, description="the games that they are of: only their positions are taken; a model of games needs them"
     )
     unseen_of: Annotated[str | None, Ref("dataset")] = Field(
-        None, description="games: a position that is also among those of these (pieces, side to move, castling, en "
-        "passant) is left out"
+        None, description="games: a position (pieces, side to move, castling, en passant) that the dataset, all of its "
+        "parts, has of these too is left out"
     )  # fmt: skip
     positions: int = Field(50_000, ge=1, description="at most this many positions, the first in file order")
     intervention: InterventionSettings = Field(
@@ -167,7 +167,8 @@ def select(spec: MoveAccuracySpec, inputs: Inputs, checked: bool = False) -> Dec
     its game has."""
     selection = decisions(inputs, spec.dataset, spec.games, "dataset", checked=checked)
     if spec.unseen_of is not None:
-        other = decisions(inputs, spec.dataset, spec.unseen_of, "dataset", "unseen_of", checked=False)
+        whole = spec.dataset.partition("[")[0]  # not the part alone: another may hold those games' positions
+        other = decisions(inputs, whole, spec.unseen_of, "dataset", "unseen_of", checked=False)
         hashes = selection.positions.position_hashes
         selection = selection.chosen(~np.isin(hashes[selection.places], hashes[other.places]))
         if not len(selection):

@@ -162,6 +162,7 @@ class Train(Kind):
     tables = ("metric_point",)
     spec = TrainSpec
     options = TrainHowSettings
+    makes_checkpoint = True
     states = ("state.pt",)
     clocked = ("tokens_per_second",)
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"davis": DAVIS, "davis-small": DAVIS_SMALL} | JUNKIN

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from chessreg.games.dataset import Games
 
-POSITION_READER_VERSION = 2
+POSITION_READER_VERSION = 3
 """Raised whenever the rows made from the same bytes may change: part of a dataset's identity."""
 COLUMNS = {
     "fen": ("fen",),
@@ -122,7 +122,8 @@ class Positions(DatasetFile):
 
     @property
     def position_hashes(self) -> np.ndarray:
-        """uint64 [total]: equal for equal pieces, side to move, castling and en passant."""
+        """uint64 [total]: equal for equal pieces, side to move, castling and legal captures en passant, however a FEN
+        writes those. Not those of boards (`games/moves.py`), which know no rights."""
         return self._read(["position_hash"])["position_hash"].to_numpy()
 
     def new_rows(self, part: dataset.Part | None, seen: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -648,7 +649,7 @@ def _keys(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """position_hash and game_hash uint64, and ply int64, of each row."""
     fields = [fen.rsplit(" ", 2) if place not in bad else ("", "0", "0") for place, fen in enumerate(fens)]
-    position_hash = np.frombuffer(b"".join(_digest(four) for four, _, _ in fields), "<u8")
+    position_hash = np.frombuffer(b"".join(_digest(_known(four)) for four, _, _ in fields), "<u8")
     game_hash = np.array([position_hash[place] if game is None else _game_hash(game)
                           for place, game in enumerate(games)], np.uint64)  # fmt: skip
     ply = np.array([2 * max(int(number) - 1, 0) + (" b " in four) for four, _, number in fields], np.int64)
@@ -685,7 +686,7 @@ def _row(fen: str, words: Mapping[str, str | None]) -> _Row:
             raise _BadRowError(f"a counter above {MOST_COUNTED}: {board.fen()}")
     fields = fen.split(" ")
     if line or len(fields) != 6 or fields[2] not in _RIGHTS or max(map(len, fields[4:])) > 3:
-        rewritten, fen = not line, board.fen(en_passant="fen")
+        rewritten, fen = not line, board.fen(en_passant="legal" if line else "fen")
     moves |= {name: _legal(board, word, f"{name} move") for name in _MOVES if (word := words.get(name))}
     return _Row(fen, rewritten, moves, board.legal_moves.count())
 
@@ -722,6 +723,14 @@ def code_of(uci: str) -> int:
     except ValueError:
         return 0
     return move.from_square | move.to_square << 6 | (move.promotion or 0) << 12
+
+
+def _known(four: str) -> str:
+    """The first four fields of a FEN as a position is known by them: a square en passant only where a pawn may take."""
+    fields = four.split(" ")
+    if fields[-1] in ("", "-") or chess.Board(f"{four} 0 1").has_legal_en_passant():
+        return four
+    return " ".join([*fields[:-1], "-"])
 
 
 def _digest(text: str) -> bytes:
@@ -782,7 +791,9 @@ def verify(folder: Path, *, sample: int = 200, seed: int = 0) -> Verification:
     for row in positions.take(chosen, ["row", "fen", "best", "played", "position_hash"]).to_pylist():
         try:
             checked = _row(row["fen"], {name: row[name] for name in ("best", "played")})
-            if int.from_bytes(_digest(checked.fen.rsplit(" ", 2)[0]), "little") != row["position_hash"]:
+            four = checked.fen.rsplit(" ", 2)[0]
+            told = four if recorded.reader_version < 3 else _known(four)  # as it was written, before version 3
+            if int.from_bytes(_digest(told), "little") != row["position_hash"]:
                 problems.append(f"position {row['row']} has a hash that is not that of its FEN")
         except _BadRowError as bad:
             problems.append(f"position {row['row']}: {bad}")

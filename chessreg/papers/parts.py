@@ -59,6 +59,7 @@ def shared_games(session: Session, request: Request) -> list[str]:
     else:
         training = [np.asarray(games.hashes[places]) for games, places in trained]
         lines += [shared(f"training and {name}", hashes[name], training) for name in hashes]
+        lines += [f"other training games are unknown: {why}"] if why else []
     return ["Whole games that two parts share (kinds refuse to report on them): " + "; ".join(lines) + "."]
 
 

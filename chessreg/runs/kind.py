@@ -67,6 +67,7 @@ class Kind:
     options: ClassVar[type[ExecutionOptions]] = ExecutionOptions
     columns: ClassVar[Mapping[str, type[BaseModel]]] = {}  # result table → the kind's extra columns of it
     queries: ClassVar[tuple[str, ...]] = ()  # the catalogue queries that show its results
+    makes_checkpoint: ClassVar[bool] = False  # its output `checkpoint` is a model, which goes by the run's name
     states: ClassVar[tuple[str, ...]] = ()  # patterns of files in a run's folder that it goes on from (runs/unfinished)
     clocked: ClassVar[tuple[str, ...]] = ()  # metric points that are measured times: `reproduce` does not compare them
     example: ClassVar[str] = ""  # settings of a small run on what `chessreg demo` makes, shown in help
@@ -334,6 +335,14 @@ def kind(reference: str) -> Kind:
     if reference not in known and (broken := failed.get(reference) or failed.get(reference.replace("-", "_"))):
         raise broken
     return known[reference]
+
+
+def makes_checkpoint(name: str) -> bool:
+    """Whether runs of our own or an installed kind of this name make a model."""
+    if (ours := own(name)) is not None:
+        return ours.makes_checkpoint
+    known, _ = kinds_and_failures()
+    return name in known and known[name].makes_checkpoint
 
 
 def own(name: str) -> Kind | None:

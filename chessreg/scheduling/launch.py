@@ -29,7 +29,7 @@ from chessreg.registry.tables import Job, JobState
 from chessreg.registry.tables.types import utc_now
 from chessreg.runs import transfer
 from chessreg.runs.inputs import Inputs
-from chessreg.runs.kind import Kind
+from chessreg.runs.kind import Kind, makes_checkpoint
 from chessreg.runs.resolve import check, counted, identified, keep, missing_units, references
 from chessreg.runs.spec import ExecutionOptions, Spec, clipped, flat, hashed
 from chessreg.scheduling import queue
@@ -106,7 +106,7 @@ class Expected(Inputs):
         expected = self._expected(reference)
         if expected is None:
             return super()._checkpoint_reference(reference)
-        if expected[0] != "train":
+        if not makes_checkpoint(expected[0]):
             raise BadInputError(f"{reference} is a {expected[0]} run, which makes no checkpoint")
         return f"run:{expected[1]}/checkpoint"
 
@@ -123,9 +123,9 @@ class Expected(Inputs):
             if len(runs) > 1:
                 raise BadInputError(f"{reference} is a launch of {len(runs)} runs", "name one of them")
             kind, spec_hash = next(iter(runs))
-            # One that has begun is found as any run is; only a train run's checkpoint is not there before its end.
+            # One that has begun is found as any run is; only a checkpoint is not there before its run's end.
             begun = session.get(tables.Run, uuid_of(spec_hash))
-            return None if begun and (kind != "train" or begun.completed_at) else (kind, spec_hash)
+            return None if begun and (begun.completed_at or not makes_checkpoint(kind)) else (kind, spec_hash)
 
 
 def plan(orders: Sequence[Order], database: Database, store: Store) -> list[Planned]:

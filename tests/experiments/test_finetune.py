@@ -219,6 +219,26 @@ def test_a_checkpoint_is_tuned_on_with_a_template_of_its_own(world_session: Any)
     assert again.tokenizer == start.tokenizer
 
 
+def test_a_tuned_model_is_refused_its_own_positions_and_does_not_know_what_its_parent_read(world_session: Any) -> None:
+    from chessreg.experiments.settings import overlap
+
+    start, _ = tuned(world_session, steps=0, seed=6, **SMALL)
+    row, _ = tuned(world_session, checkpoint=start.id.hex, steps=1, warmup_steps=0, batch_positions=2)
+    inputs, reference = world_session.inputs, world_session.inputs.reference("checkpoint", row.id.hex)
+    positions, _ = inputs.positions(inputs.reference("dataset", "puzzles"))
+    evaluated = overlap.Evaluated.of(positions, np.arange(3))
+    found = overlap.measure(inputs, reference, evaluated)
+    assert found.positions == found.of_positions > 1
+    with pytest.raises(BadInputError, match="3 of the 3 games"):
+        overlap.refuse(inputs, reference, positions, np.arange(3), allow=False)
+    with world_session.database.write() as sql:
+        sql.get_one(tables.Checkpoint, start.id).training_datasets = None
+    found = overlap.measure(inputs, reference, evaluated)
+    assert (found.positions, "tuned from was imported" in (found.why_unknown or "")) == (None, True)
+    with pytest.raises(BadInputError, match="3 of the 3 games"):
+        overlap.refuse(inputs, reference, positions, np.arange(3), allow=False)
+
+
 def test_a_template_of_a_file_is_its_text(tmp_path: Path) -> None:
     (tmp_path / "own.txt").write_text("Position {FEN}, best {BM}\n")
     by_file = FinetuneSpec(datasets=("d",), family="llama", template=str(tmp_path / "own.txt"))

@@ -13,6 +13,7 @@ import torch
 
 from chessreg.encodings import encoding
 from chessreg.entities.adding import add_dataset
+from chessreg.entities.dataset import split_dataset
 from chessreg.errors import BadInputError
 from chessreg.experiments.move_accuracy import MoveAccuracyHow, MoveAccuracySpec, has_form
 from chessreg.experiments.settings.decisions import Decisions, decisions
@@ -199,6 +200,11 @@ def test_positions_of_other_games_can_be_left_out(session: Session) -> None:
     assert [row.item for row in unseen] == left
     assert 0 < len(left) <= len(everything) - 6
     assert asked(session, "causal", positions=7)[-1].item == everything[6].item
+    split_dataset(session.database, session.store, "decisions", "even=0.5,odd=0.5", seed=1)
+    part = {row.item for row in asked(session, "causal", dataset="decisions:odd")}
+    seldom = [row.item for row in asked(session, "causal", dataset="decisions:odd", unseen_of="fit")]
+    assert seldom == [item for item in left if item in part]
+    assert 0 < len(seldom) < len(part)
     with pytest.raises(BadInputError, match="every position is among those"):
         asked(session, "causal", unseen_of="test")
 

@@ -395,6 +395,35 @@ def test_moves_evaluations_and_games_are_read_as_arrays(tmp_path: Path) -> None:
     assert made.games_of(Games(tmp_path / "games")).tolist() == [1, -1, -1]
 
 
+def test_a_position_is_one_however_its_square_en_passant_is_written(tmp_path: Path) -> None:
+    """A pawn that went two squares leaves one behind only where it may be taken, in the hash and after a puzzle's first
+    move; a FEN that says more stays as it was given."""
+    told = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq"
+    taken = "rnbqkbnr/ppp1pppp/8/8/3pP3/8/PPPP1PPP/RNBQKBNR b KQkq"
+    fens = [f"{told} e3 0 1", f"{told} - 0 1", f"{taken} e3 0 3", f"{taken} - 0 3"]
+    build([write(tmp_path, HEADER + "".join(f"{fen},,,,\n" for fen in fens))], tmp_path / "made")
+    hashes = Positions(tmp_path / "made").position_hashes
+    assert [row["fen"] for row in rows(tmp_path / "made")] == fens
+    assert [hash_ == hashes[0] for hash_ in hashes] == [True, True, False, False]
+    assert hashes[2] != hashes[3]
+    assert not verify(tmp_path / "made").problems
+    build([write(tmp_path, f"{chess.STARTING_FEN},e2e4 c7c5,1500\n", "puzzles.csv")], tmp_path / "puzzles")
+    assert (rows(tmp_path / "puzzles")[0]["fen"], Positions(tmp_path / "puzzles").position_hashes[0]) == (
+        f"{told} - 0 1", hashes[0]
+    )  # fmt: skip
+
+
+def test_positions_of_the_reader_before_verify_by_the_fields_as_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(positions, "POSITION_READER_VERSION", 2)
+        before.setattr(positions, "_known", lambda four: four)
+        text = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq e3 0 1,,,,\n"
+        build([write(tmp_path, HEADER + text)], tmp_path / "made")
+    assert not verify(tmp_path / "made").problems
+
+
 @pytest.mark.slow
 def test_the_real_positions_belong_to_the_three_parts_of_rated_games(shared_data: Path, tmp_path: Path) -> None:
     """569,981, 285,895 and 288,217 of them, and 7.2 % of those of the last part recur in the first (Junkin's

@@ -16,7 +16,7 @@ from chessreg.registry import tables
 from chessreg.registry.identity import uuid_of
 from chessreg.registry.tables import AttemptState, Cause
 from chessreg.scheduling import queue
-from chessreg.scheduling.launch import Order, cells, plan
+from chessreg.scheduling.launch import Expected, Order, cells, plan
 from chessreg.scheduling.status import log_of
 
 
@@ -352,3 +352,8 @@ def test_a_cache_may_name_the_checkpoint_of_a_training_that_has_not_begun(small_
         desk.session.inputs.reference("run:train", "tiny")
     with pytest.raises(BadInputError, match="train run, not a cache run"):
         desk.launch(Order(Vector(), VectorSpec(cache="tiny"), Vector.how()))
+    expected = Expected(desk.session.database, desk.session.store)
+    expected.of_launch = {"tuned": ("finetune", "f" * 64), "fitted": ("probe", "e" * 64)}
+    assert expected.reference("checkpoint", "tuned") == f"run:{'f' * 64}/checkpoint"
+    with pytest.raises(BadInputError, match="fitted is a probe run, which makes no checkpoint"):
+        expected.reference("checkpoint", "fitted")

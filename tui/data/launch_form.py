@@ -19,7 +19,7 @@ from chessreg.registry import names, tables
 from chessreg.registry.names import check_name
 from chessreg.registry.tables import Job
 from chessreg.runs.inputs import IMPORTED, REFERENCE, stands_for
-from chessreg.runs.kind import Kind
+from chessreg.runs.kind import Kind, makes_checkpoint
 from chessreg.runs.spec import FILES, WORDS, Setting, flat, made, nested, settings_of, value_text
 from chessreg.scheduling.executors import EXECUTORS, slurm_script
 from chessreg.scheduling.launch import Expected, LaunchOptions, Order, cell_name, plan, preview
@@ -289,7 +289,7 @@ def candidates(session: Session, noun: str, filter_text: str = "") -> list[Row]:
         if noun == "dataset":
             rows = datasets(sql)
         elif noun == "checkpoint":
-            rows = [*to_come(sql, "train"), *checkpoints(sql)]
+            rows = [*to_come(sql, noun), *checkpoints(sql)]
         else:
             kind = noun.partition(":")[2]
             rows = [*to_come(sql, kind), *runs(session, sql, kind)]
@@ -380,14 +380,16 @@ def of_controls(sql: SqlSession, ids: Sequence[UUID]) -> set[UUID]:
     return set(sql.scalars(query.where(checkpoint.source_format == UNTRAINED, read.run_id.in_(ids))))
 
 
-def to_come(sql: SqlSession, kind: str) -> list[Row]:
-    """Runs that jobs stand for and that have not begun: what names one waits for it."""
+def to_come(sql: SqlSession, wanted: str) -> list[Row]:
+    """Runs of a kind, or that make a `checkpoint`, that jobs stand for and that have not begun, or whose checkpoint is
+    not there yet: what names one waits for it."""
     query = select(Job).where(Job.ended_at.is_(None), Job.shard == 0).order_by(Job.created_at.desc(), Job.id)
     rows: list[Row] = []
     for job in sql.scalars(query):
-        fits = kind in ("", "run") or stands_for(job.kind, kind)
+        model = makes_checkpoint(job.kind)
+        fits = model if wanted == "checkpoint" else wanted in ("", "run") or stands_for(job.kind, wanted)
         begun = sql.get(tables.Run, job.run_id)
-        if fits and (begun is None or (job.kind == "train" and begun.completed_at is None)):
+        if fits and (begun is None or (model and begun.completed_at is None)):
             name = names.name_of(sql, "run", job.run_id) or job.run_id.hex[-6:]
             rows.append({"value": name, "about": f"{job.kind} · a job, {job.state.value}", "at": job.created_at})
     return rows

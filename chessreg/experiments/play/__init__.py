@@ -495,8 +495,8 @@ class TrainingGames:
     @classmethod
     def of(cls, inputs: Inputs, checkpoint: str) -> TrainingGames | None:
         """The training games of a checkpoint, an input reference; None where they are unknown or not here."""
-        training, _ = trained_on(inputs, checkpoint)
-        if training is None or not all(isinstance(games, Games) for games, _ in training):
+        training, why = trained_on(inputs, checkpoint)
+        if training is None or why is not None or not all(isinstance(games, Games) for games, _ in training):
             return None
         openings, whole = [np.zeros(0, np.uint64)], [np.zeros(0, np.uint64)]
         for games, places in training:

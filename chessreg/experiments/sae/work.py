@@ -15,7 +15,6 @@ from chessreg.experiments.sae.measuring import Measured, histogram, measure
 from chessreg.experiments.sae.spec import LatentRow, SaeHow, SaeSpec
 from chessreg.experiments.sae.training import Trainer
 from chessreg.experiments.settings import overlap
-from chessreg.games.dataset import holds_positions
 from chessreg.models.devices import denormals_flushed, prepare
 from chessreg.models.language_model import LanguageModel
 
@@ -150,21 +149,14 @@ class SaeWork:
             task.emit("prediction", unit, row, item=latent, name="latent", value=strongest)
 
     def overlaps(self) -> dict[str, Any]:
-        """What the held-out games share with the model's training games, and with those trained on here."""
+        """What the held-out games, or positions, share with the model's training games, and with those trained on here."""
         origin, inputs = self.origin, self.task.inputs
-        evaluated = self.evaluated()
+        evaluated = overlap.Evaluated.of(origin.held_items, origin.held_places)
         counts = {
             "checkpoint": overlap.measure(inputs, origin.checkpoint, evaluated),
             "probe": overlap.measure_games([(origin.items, origin.places)], evaluated),
         }
         return {name: value.columns() for name, value in counts.items()}
-
-    def evaluated(self) -> overlap.Evaluated:
-        """The held-out games, or positions."""
-        items, places = self.origin.held_items, self.origin.held_places
-        if holds_positions(items):
-            return overlap.Evaluated.at(items, places, items.position_hashes[places])
-        return overlap.Evaluated.of(items, places)
 
 
 def latent_row(measured: Measured, latent: int) -> LatentRow:

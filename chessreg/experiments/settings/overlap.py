@@ -19,6 +19,7 @@ from chessreg.experiments.settings.games import select_items, selection_of
 from chessreg.games import labels
 from chessreg.games.dataset import holds_positions
 from chessreg.games.moves import HashSet, boards_after, move_hashes, position_hashes
+from chessreg.registry import tables
 from chessreg.runs.spec import Added
 
 if TYPE_CHECKING:
@@ -49,11 +50,15 @@ class Evaluated:
 
     @classmethod
     def of(
-        cls, games: Games, places: np.ndarray, item: np.ndarray | None = None, ply: np.ndarray | None = None
+        cls, items: Games | Positions, places: np.ndarray, item: np.ndarray | None = None, ply: np.ndarray | None = None
     ) -> Evaluated:
         """Games of a dataset. The positions are those after `ply` int [n] plies of the games `item` int [n]; without
-        them every position of every game."""
-        packed, hashes = games.moves(places), []
+        them every position of every game. Of a dataset of positions they are all."""
+        hashes = []
+        if holds_positions(items):
+            hashes += [positions.hashes for _, positions in labels.positions_at(items, places)]
+            return cls(joined([]), joined([]), joined(hashes))
+        packed = items.moves(places)
         for start in range(0, len(places), GAMES_AT_ONCE):
             chunk = places[start : start + GAMES_AT_ONCE]
             boards, offsets = boards_after(packed[start : start + GAMES_AT_ONCE])
@@ -68,7 +73,8 @@ class Evaluated:
 
     @classmethod
     def at(cls, items: Games | Positions, places: np.ndarray, positions: np.ndarray) -> Evaluated:
-        """These positions (hashes) of the games at rows of a dataset; of a dataset of positions they are all."""
+        """These positions (hashes of boards, `games/moves.py`) of the games at rows of a dataset; of a dataset of
+        positions they are all."""
         if holds_positions(items):
             return cls(joined([]), joined([]), positions)
         return cls(items.hashes[places], opening_hashes(items.moves(places)), positions)
@@ -120,9 +126,9 @@ def measure(
 
     Reads the training games once, in pieces: about 3 million positions a second. `on_progress` gets their share.
     """
-    sizes = len(evaluated.games), len(evaluated.openings), len(np.unique(evaluated.positions))
     trained, why = trained_on(inputs, reference)
-    if trained is None:
+    if trained is None or why is not None:
+        sizes = len(evaluated.games), len(evaluated.openings), len(np.unique(evaluated.positions))
         return Overlap(None, None, None, *sizes, None, why)
     return _intersection(trained, evaluated, on_progress)
 
@@ -160,10 +166,11 @@ def refuse_games(trained: Trained, hashes: np.ndarray, allow: bool, what: str) -
 
 
 def trained_on(inputs: Inputs, reference: str) -> tuple[Trained | None, str | None]:
-    """The games that a checkpoint, probe, vector or cache was made from, or None and why they are unknown.
+    """The games that a checkpoint, probe, vector or cache was made from, as far as they are known (None: not at all),
+    and why some are not.
 
     A probe's and a vector's are the games of its cache, the held-out ones too; a vector's without a cache are those
-    that were put into classes.
+    that were put into classes. Those of a model before it was tuned are its too.
     """
     run = None if reference.startswith("sha256:") else inputs.run(reference, complete=False)
     for source in ("cache", "probe", "of"):  # a vector is made from a cache, a probe's weights or another vector
@@ -171,11 +178,11 @@ def trained_on(inputs: Inputs, reference: str) -> tuple[Trained | None, str | No
             return trained_on(inputs, run.spec[source])
     if run is not None and (run.kind == "cache" or (run.kind == "vector" and run.spec.get("dataset"))):
         return [select_items(selection_of(run.spec), inputs, TRAINED_ON)], None
-    if run is not None and run.kind != "train":
-        return None, f"a {run.kind} run does not say what it was made from"
     try:
-        checkpoint, _ = inputs.checkpoint(reference)
+        checkpoint = inputs.checkpoint_row(reference)
     except NotFoundError:
+        if run is not None:
+            return None, f"a {run.kind} run does not say what it was made from"
         return None, "it was imported, and its file does not say"
     if checkpoint.training_datasets is None:
         return None, "the checkpoint was imported without --trained-on"
@@ -186,7 +193,16 @@ def trained_on(inputs: Inputs, reference: str) -> tuple[Trained | None, str | No
         except NotFoundError:
             return None, f"its training games ({dataset[:20]}…) are not in this registry"
         training.append((items, items.rows(part)))
-    return training, None
+    return training, unknown_before(inputs, checkpoint)
+
+
+def unknown_before(inputs: Inputs, checkpoint: tables.Checkpoint) -> str | None:
+    """Why the training games of a tuned model are not all known: those of the model that it was tuned from are not."""
+    with inputs.database.read() as session:
+        while checkpoint.parent_id is not None and "tuned_from" in (checkpoint.detail.get("source") or {}):
+            checkpoint = session.get_one(tables.Checkpoint, checkpoint.parent_id)
+        told = checkpoint.training_datasets is not None
+    return None if told else "the model that it was tuned from was imported without --trained-on"
 
 
 def _intersection(trained: Trained, evaluated: Evaluated, on_progress: Callable[[float, str], None] | None) -> Overlap:
