@@ -149,7 +149,7 @@ class SaeWork:
             task.emit("prediction", unit, row, item=latent, name="latent", value=strongest)
 
     def overlaps(self) -> dict[str, Any]:
-        """What the held-out games, or positions, share with the model's training games, and with those trained on here."""
+        """What the held-out games or positions share with the model's training games, and with those read here."""
         origin, inputs = self.origin, self.task.inputs
         evaluated = overlap.Evaluated.of(origin.held_items, origin.held_places)
         counts = {
