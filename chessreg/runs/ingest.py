@@ -287,7 +287,7 @@ def compare(session: Session, table: Table, rows: list[dict[str, Any]], report: 
     key = [column.name for column in table.primary_key]
     for row in rows:
         found = session.execute(select(table).where(*matches(table, key, row))).mappings().first()
-        there = None if found is None else cropped(table, found)
+        there = None if found is None else cropped(table, dict(found))
         content = row.keys() - {"attempt_id", "seconds"}
         if there is not None and all(there[name] == row[name] for name in content):
             report.repeated += 1

@@ -219,14 +219,15 @@ def admitting_columns(table: Table) -> tuple[tuple[str, Admitting], ...]:
 @cache
 def limited_columns(table: Table) -> tuple[tuple[str, int], ...]:
     """The columns of texts with a greatest length, each with it; those that are cropped to it aside."""
-    texts = [column for column in table.columns if isinstance(column.type, String) and column.type.length]
-    return tuple((column.name, column.type.length) for column in texts if not isinstance(column.type, WrittenText))
+    types = ((column.name, column.type) for column in table.columns if not isinstance(column.type, WrittenText))
+    return tuple((name, kind.length) for name, kind in types if isinstance(kind, String) and kind.length)
 
 
 @cache
 def written_columns(table: Table) -> tuple[tuple[str, int], ...]:
     """The columns of what models wrote, each with its length."""
-    return tuple((c.name, c.type.length) for c in table.columns if isinstance(c.type, WrittenText) and c.type.length)
+    types = ((column.name, column.type) for column in table.columns)
+    return tuple((name, kind.length) for name, kind in types if isinstance(kind, WrittenText) and kind.length)
 
 
 @cache
