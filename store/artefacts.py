@@ -104,9 +104,10 @@ def stage(store: Store, kind: str) -> Iterator[Path]:
 def publish(store: Store, folder: Path, expect: str | None = None) -> Artefact:
     """Publish a staged folder and return the artefact; the staging folder is gone afterwards.
 
-    Content that is here already is recognised: the existing artefact is returned. `expect` is the digest that the
-    content must have (a copy from another machine). Raises StoreError (nothing to publish, links, full disk) and
-    CorruptError (not the expected digest, or the disk returned other bytes than were written); then nothing is visible.
+    Content that is here already is recognised: the existing artefact is returned, as young as a new one. `expect` is
+    the digest that the content must have (a copy from another machine). Raises StoreError (nothing to publish, links,
+    full disk) and CorruptError (not the expected digest, or the disk returned other bytes than were written); then
+    nothing is visible.
     """
     store.require_writable()
     kind = staged_kind(folder)
@@ -122,11 +123,11 @@ def publish(store: Store, folder: Path, expect: str | None = None) -> Artefact:
         if expect is not None and digest != expect:
             raise CorruptError(f"the content of this {kind} has digest {digest[:12]}, not {expect[:12]} as expected")
         target = _target(store, digest)
-        if _intact(store, digest):
+        if (known := _known(store, digest)) is not None:
             discard(folder)
             fsync_path(target.parent)  # whoever renamed it may have ended before this
             fsync_path(store.artefacts)
-            return describe(store, digest)
+            return known
         fsync_tree(folder)
         if _manifest(folder, from_disk=True) != files:
             raise CorruptError(f"the disk returned other bytes than were written to {folder}", "check the disk")
@@ -176,7 +177,7 @@ def lend(store: Store, source: Path, kind: str, name: str = "") -> str:
         shutil.copyfile(source, folder / name)
         files = _manifest(folder)
         digest = _digest(files)
-        if digest in store.lent or _intact(store, digest):
+        if digest in store.lent or _known(store, digest) is not None:
             discard(folder)
         else:
             store.lent[digest] = Artefact(digest, kind, sum(size for _, size, _ in files), folder)
@@ -255,15 +256,22 @@ def _target(store: Store, digest: str) -> Path:
     return store.root / key(digest)
 
 
-def _intact(store: Store, digest: str) -> bool:
-    """Whether the artefact is here, every byte as it was published."""
+def _known(store: Store, digest: str) -> Artefact | None:
+    """The artefact if it is here, every byte as it was published. From now on it is young: only old ones are garbage.
+    None also if it has just been taken away as such."""
     if not exists(store, digest):
-        return False
+        return None
     try:
-        verify(store, digest)
-    except StoreError:
-        return False
-    return True
+        artefact = verify(store, digest)
+    except (StoreError, FileNotFoundError):
+        return None
+    try:
+        os.utime(artefact.path)
+    except FileNotFoundError:
+        return None
+    except PermissionError:  # another user's, who alone may take it away
+        pass
+    return artefact
 
 
 def _record(folder: Path) -> dict[str, Any]:

@@ -145,9 +145,10 @@ def gc(home: Home, remove: bool, restore: bool, empty: bool, days: float) -> Non
         rows = collector.restore(store)
         done = "are back"
     else:
-        rows = collector.find(database, store)
+        now = time.time()
+        rows = collector.find(database, store, now=now)
         if remove:
-            collector.remove(store, rows)
+            collector.remove(store, rows, now)
         done = f"are in the bin; it keeps them {days:g} days or more" if remove else "could go: chessreg gc --remove"
     emit(home, [asdict(row) for row in rows], ["what", "why", "bytes", "path"])
     click.echo(f"{len(rows)} things, {sum(row.bytes for row in rows):,} bytes, {done}", err=True)

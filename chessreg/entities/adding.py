@@ -20,7 +20,7 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import uuid_of
-from chessreg.registry.tables.types import utc_now
+from chessreg.registry.tables.types import require_lengths, utc_now
 from chessreg.runs.inputs import Inputs
 from store.files import sha256_file
 
@@ -76,7 +76,7 @@ def add_dataset(
     same board or of the same game. Of positions only those of a game of `within` are kept, where that is given.
     The same bytes under the same filters are recognised, and only named. `rating_scale` None: guessed from the tags.
     `extra` is added to the report. Raises NotFoundError and BadInputError as `games.build.build` does, and
-    BadInputError for a taken name; then nothing is stored or recorded.
+    BadInputError for a taken name, a rating scale or a licence that is too long; then nothing is stored or recorded.
     """
     from chessreg.games import bags, build, positions
 
@@ -84,6 +84,7 @@ def add_dataset(
     of_positions = holds_positions(paths, salvage)
     if within and not of_positions:
         raise BadInputError("--within chooses positions by their game, and these files hold games", "leave it out")
+    require_lengths(tables.Base.metadata.tables["dataset"], {"rating_scale": rating_scale, "licence": licence})
     register.prepare(database, name)
     inputs = Inputs(database, store)
     excluded = {} if of_positions else hashes_of(inputs, exclude)

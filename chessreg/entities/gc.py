@@ -6,6 +6,7 @@ caches, checkpoints and datasets, and all that these were made from.
 
 from __future__ import annotations
 
+import calendar
 import shutil
 import time
 from contextlib import suppress
@@ -18,6 +19,7 @@ from sqlalchemy import select
 from chessreg.registry import lineage, names, tables
 from chessreg.registry.database import Database
 from chessreg.runs import transfer
+from store.errors import StoreError
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 BIN = "bin"
 LOGS = "jobs"  # of a run's folder: the logs of its jobs stay
 DAY = 86_400.0
+STAMP = "%Y%m%dT%H%M%SZ"  # a folder of the bin is named by when it was made, in UTC
+EARLIER_STAMP = "%Y%m%dT%H%M%S"  # in version 0.1.0: local time
 YOUNG = 3600.0  # seconds: what was written so lately may be about to be registered
 
 
@@ -41,9 +45,10 @@ class Rubbish:
 
 
 def find(database: Database, store: Store, *, now: float | None = None) -> list[Rubbish]:
-    """Artefacts and arrays in the store that nothing registered needs, or only archived things; scratch of complete
-    runs. Nothing younger than an hour, so that what is being written is left alone."""
+    """Artefacts and arrays in the store that nothing needs, neither registered nor in a fragment, or only archived
+    things; scratch of complete runs. Nothing younger than an hour, so that what is being written is left alone."""
     now = time.time() if now is None else now
+    coming = of_fragments(store)  # before the registry is read: a fragment that is taken in meanwhile counts in both
     with database.read() as session:
         needed, archived = references(session)
         complete = set(session.scalars(select(tables.Run.id).where(tables.Run.completed_at.is_not(None))))
@@ -52,7 +57,7 @@ def find(database: Database, store: Store, *, now: float | None = None) -> list[
     places = [(folder, folder.name) for folder in sorted(store.artefacts.glob("??/*"))]
     places += [(folder, folder.name) for folder in sorted(store.arrays.iterdir())]
     for folder, key in places:
-        if key in needed or not old(folder, now) or key.partition("-")[0] in waiting:
+        if key in needed or key in coming or not old(folder, now) or key.partition("-")[0] in waiting:
             continue
         why = f"only archived: {archived[key]}" if key in archived else "nothing registered refers to it"
         kind = "array" if folder.parent == store.arrays else "artefact"
@@ -70,6 +75,21 @@ def old(folder: Path, now: float) -> bool:
         return folder.stat().st_mtime <= now - YOUNG
     except FileNotFoundError:
         return False
+
+
+def of_fragments(store: Store) -> set[str]:
+    """Keys of bytes (digests, names of arrays), among other texts, in fragments that wait or were set aside. Units of
+    one that cannot be read are made again."""
+    from store.fragments import SUFFIX, Fragment
+
+    keys = set[str]()
+    for folder in (store.incoming, store.quarantine):  # in this order: one that is set aside meanwhile is read there
+        for path in folder.glob(f"*{SUFFIX}"):
+            with suppress(StoreError):
+                for _, rows in Fragment.at(path).read():
+                    texts = (value for row in rows for value in row.values() if isinstance(value, str))
+                    keys.update(text.removeprefix("arrays/") for text in texts)
+    return keys
 
 
 def references(session: Session) -> tuple[set[str], dict[str, str]]:
@@ -100,19 +120,24 @@ def references(session: Session) -> tuple[set[str], dict[str, str]]:
     return needed, {key: who for key, who in archived.items() if key not in needed}
 
 
-def remove(store: Store, rubbish: list[Rubbish]) -> int:
+def remove(store: Store, rubbish: list[Rubbish], now: float | None = None) -> int:
     """Move these into the bin; returns the bytes. `restore` takes them back until `empty` removes them for good.
 
-    What is gone already, by hand or by another's `gc`, is passed over.
+    What is gone already, by hand or by another's `gc`, is passed over; and, with the `now` that `find` had, what was
+    published again since.
     """
     store.require_writable()
     moved = 0
-    folder = store.root / BIN / time.strftime("%Y%m%dT%H%M%S")
+    folder = store.root / BIN / time.strftime(STAMP, time.gmtime())
     for item in rubbish:
-        target = folder / item.path
+        place, target = store.root / item.path, folder / item.path
         target.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
-            (store.root / item.path).rename(target)
+            place.rename(target)
+            if now is not None and not old(target, now):  # looked at once nobody can find it any more
+                with suppress(OSError):  # a new copy lies there already
+                    target.rename(place)
+                continue
             moved += item.bytes
     return moved
 
@@ -143,10 +168,19 @@ def empty(store: Store, older_than: float) -> int:
     store.require_writable()
     gone = 0
     for folder in sorted((store.root / BIN).glob("*")):
-        if time.time() - time.mktime(time.strptime(folder.name, "%Y%m%dT%H%M%S")) >= older_than:
+        since = removed_at(folder.name)
+        if since is not None and time.time() - since >= older_than:
             gone += size(folder)
             shutil.rmtree(folder)
     return gone
+
+
+def removed_at(name: str) -> float | None:
+    """When a folder of the bin was made; None for any other name, which is not ours."""
+    for stamp, seconds in ((STAMP, calendar.timegm), (EARLIER_STAMP, time.mktime)):
+        with suppress(ValueError, OverflowError):
+            return float(seconds(time.strptime(name, stamp)))
+    return None
 
 
 def was_at(path: Path, store: Store) -> str:
@@ -155,14 +189,15 @@ def was_at(path: Path, store: Store) -> str:
 
 
 def time_of(path: Path, store: Store) -> str:
-    stamp = path.relative_to(store.root / BIN).parts[0]
-    return time.strftime("%Y-%m-%d %H:%M", time.strptime(stamp, "%Y%m%dT%H%M%S"))
+    since = removed_at(path.relative_to(store.root / BIN).parts[0])
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(since))
 
 
 def in_bin(store: Store) -> list[Path]:
     """The folders in the bin."""
-    patterns = ("*/artefacts/??/*", "*/arrays/*", "*/runs/*/*")
-    return sorted(path for pattern in patterns for path in (store.root / BIN).glob(pattern))
+    folders = [folder for folder in (store.root / BIN).glob("*") if removed_at(folder.name) is not None]
+    patterns = ("artefacts/??/*", "arrays/*", "runs/*/*")
+    return sorted(path for folder in folders for pattern in patterns for path in folder.glob(pattern))
 
 
 def size(folder: Path) -> int:

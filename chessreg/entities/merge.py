@@ -155,7 +155,10 @@ def merge_registry(
     url: str | None = None,
 ) -> None:
     """All of `there`, or what belongs to these runs, with their annotations. `url`: where it is a copy of, if it is
-    one made for this."""
+    one made for this.
+
+    Raises BadInputError for a row that cannot be here: of facts before anything is, of results when all other runs are.
+    """
     origin = identity(there)
     assert origin
     if origin == identity(database):  # a copy: its location identifies it
@@ -178,21 +181,33 @@ def merge_registry(
             for rows in parts:
                 with refused(table.name):
                     take_facts(session, table, rows, report)
+    failed: list[BadInputError] = []
     for run_id in ids:
-        before = report.results
-        for name, results in result_rows(there, run_id, seen=fragments_of(database, run_id), origin=origin):
-            with database.write() as session, refused(f"run {run_id.hex[-6:]}"):
-                one_at_a_time(session)
-                if session.get(tables.FragmentRecord, name) is not None:
-                    continue  # another merge has just taken it in
-                taken = IngestReport()
-                take_rows(session, results, taken)
-                session.add(tables.FragmentRecord(name=name, run_id=run_id, rows=taken.rows, ingested_at=utc_now()))
-            report.results += taken.rows
-            report.repeated += taken.repeated
-            report.conflicts += taken.conflicts
-        report.runs += report.results > before
-        settle(database, there, run_id)
+        try:
+            merge_results(database, there, run_id, origin, report)
+        except BadInputError as error:  # the results of other runs do not wait for it
+            failed.append(error)
+    if failed:
+        others = f"; of {len(failed) - 1} more runs too" if len(failed) > 1 else ""
+        raise BadInputError(f"{failed[0].message}{others}; all other runs were taken in", failed[0].hint)
+
+
+def merge_results(database: Database, there: Database, run_id: UUID, origin: UUID, report: MergeReport) -> None:
+    """The results of one run. Raises BadInputError for a row that cannot be here; the parts before it are."""
+    before = report.results
+    for name, results in result_rows(there, run_id, seen=fragments_of(database, run_id), origin=origin):
+        with database.write() as session, refused(f"run {run_id.hex[-6:]}"):
+            one_at_a_time(session)
+            if session.get(tables.FragmentRecord, name) is not None:
+                continue  # another merge has just taken it in
+            taken = IngestReport()
+            take_rows(session, results, taken)
+            session.add(tables.FragmentRecord(name=name, run_id=run_id, rows=taken.rows, ingested_at=utc_now()))
+        report.results += taken.rows
+        report.repeated += taken.repeated
+        report.conflicts += taken.conflicts
+    report.runs += report.results > before
+    settle(database, there, run_id)
 
 
 @contextmanager

@@ -114,7 +114,7 @@ def emit(task: Task[LegalitySpec, GameBatches], unit: int, place: int, turn: Fir
         item=place,
         ply=turn.ply,
         fen=turn.board.fen(),
-        text=turn.text[:32],
+        text=turn.text,
         legal_original=turn.move is not None,
         mass_original=turn.mass,
     )

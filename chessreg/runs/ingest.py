@@ -32,7 +32,7 @@ from chessreg.registry.database import Database
 from chessreg.registry.engines import SchemaError
 from chessreg.registry.identity import new_id
 from chessreg.registry.run_state import complete_units, done_of
-from chessreg.registry.tables.types import UtcDateTime, admit, utc_now, without_nul
+from chessreg.registry.tables.types import UtcDateTime, admit, cropped, utc_now, without_nul
 from chessreg.runs.kind import RESULT_TABLES
 from store.errors import StoreError
 
@@ -202,9 +202,10 @@ def take_rows(session: Session, by_table: dict[str, list[dict[str, Any]]], repor
     parents_first = [table.name for table in tables.Base.metadata.sorted_tables]
     for name in sorted(by_table.keys() - set(UPDATES), key=parents_first.index):
         if name in RESULT_TABLES:
-            admit(TABLES[name], by_table[name])
-            fresh = [row for row in by_table[name] if (row["run_id"], row["unit"]) not in complete]
-            again = [row for row in by_table[name] if (row["run_id"], row["unit"]) in complete]
+            rows = [cropped(TABLES[name], row) for row in by_table[name]]
+            admit(TABLES[name], rows)
+            fresh = [row for row in rows if (row["run_id"], row["unit"]) not in complete]
+            again = [row for row in rows if (row["run_id"], row["unit"]) in complete]
             insert_rows(session, TABLES[name], fresh)
             compare(session, TABLES[name], again, report)
             report.rows += len(fresh)
@@ -285,7 +286,8 @@ def compare(session: Session, table: Table, rows: list[dict[str, Any]], report: 
     """Rows of units that are complete already: equal ones are repeats, others conflicts."""
     key = [column.name for column in table.primary_key]
     for row in rows:
-        there = session.execute(select(table).where(*matches(table, key, row))).mappings().first()
+        found = session.execute(select(table).where(*matches(table, key, row))).mappings().first()
+        there = None if found is None else cropped(table, dict(found))
         content = row.keys() - {"attempt_id", "seconds"}
         if there is not None and all(there[name] == row[name] for name in content):
             report.repeated += 1

@@ -21,7 +21,7 @@ from chessreg.errors import ChessregError
 from chessreg.named import checked_name
 from chessreg.registry.machine import this_machine
 from chessreg.registry.tables import Base
-from chessreg.registry.tables.types import admit, utc_now
+from chessreg.registry.tables.types import admit, cropped, require_lengths, utc_now
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.resolve import ResolvedSpec
 from chessreg.runs.spec import ExecutionOptions, Spec
@@ -111,10 +111,11 @@ class Task(Generic[S, Options]):
     # -- handing back ---------------------------------------------------------------------------------------------
 
     def emit(self, table: str, unit: int, extra: BaseModel | None = None, **columns: Any) -> None:
-        """One result row of `unit`. `extra` holds the kind's extra columns (earlier name: `detail`).
+        """One result row of `unit`. `extra` holds the kind's extra columns (earlier name: `detail`). What a model wrote
+        is cropped to its column.
 
-        Raises ChessregError for another kind's result table, for columns that it has not or that its key lacks, and for
-        a unit that is done: such a row would be lost.
+        Raises ChessregError for another kind's result table, for columns that it has not or that its key lacks, for a
+        text longer than its column, and for a unit that is done: such a row would be lost.
         """
         if table not in self.kind.tables:
             raise ChessregError(f"kind {self.kind.name} emits a {table} row, which is not among its result tables")
@@ -128,7 +129,8 @@ class Task(Generic[S, Options]):
         if (table, *row) not in self._fitting:
             self._require_columns(table, row)
             self._fitting.add((table, *row))
-        self._held[unit].append((table, row))
+        require_lengths(Base.metadata.tables[table], row)
+        self._held[unit].append((table, cropped(Base.metadata.tables[table], row)))
 
     def _require_columns(self, table: str, row: dict[str, Any]) -> None:
         has = Base.metadata.tables[table].c
@@ -145,8 +147,11 @@ class Task(Generic[S, Options]):
         """Write an entity row (probe, vector, match, intervention, engine, …), which results refer to.
 
         One that a unit made (its column `unit`, or `of_unit`) is held back with that unit's rows. All
-        others (an engine, an intervention, a match) are the same in every attempt, and go out at once.
+        others (an engine, an intervention, a match) are the same in every attempt, and go out at once. Raises
+        BadInputError for a text longer than its column.
         """
+        if table in Base.metadata.tables:
+            require_lengths(Base.metadata.tables[table], columns)
         unit = columns.get("unit") if of_unit is None else of_unit
         if unit is not None:
             self._held[unit].append((table, columns))

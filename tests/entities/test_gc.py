@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 
@@ -13,6 +14,7 @@ from chessreg.entities import gc
 from chessreg.registry import names, tables
 from chessreg.registry.tables.types import utc_now
 from chessreg.session import open_session
+from store.fragments import SUFFIX, FragmentWriter, pending
 
 LATER = 2 * gc.YOUNG
 
@@ -45,6 +47,31 @@ def test_a_leftover_artefact_is_rubbish_once_it_is_old_enough(session, tmp_path)
     assert (item.what, item.why) == (f"artefact {artefact.digest[:12]}", "nothing registered refers to it")
 
 
+@pytest.mark.parametrize("folder", ["incoming", "quarantine"])
+def test_what_a_fragment_names_is_no_rubbish_before_it_is_taken_in(session, tmp_path, folder):
+    (tmp_path / "made.txt").write_text("a unit's")
+    digest = session.store.add(tmp_path / "made.txt", "file").digest
+    assert any(digest in item.path for item in found(session))
+    with FragmentWriter(session.store, "0" * 32, "1" * 32) as writer:
+        writer.add("output", {"digest": digest})
+    (fragment,) = pending(session.store)
+    fragment.path.rename(session.store.root / "fragments" / folder / fragment.name)
+    (session.store.quarantine / f"odd{SUFFIX}").write_text("no fragment")
+    assert not any(digest in item.path for item in found(session))
+
+
+def test_what_is_published_again_while_gc_looks_stays(session, tmp_path):
+    (tmp_path / "left.txt").write_text("over")
+    artefact = session.store.add(tmp_path / "left.txt", "file")
+    os.utime(artefact.path, (1.0, 1.0))
+    now = time.time()
+    rubbish = gc.find(session.database, session.store, now=now)
+    assert str(artefact.path.relative_to(session.store.root)) in {item.path for item in rubbish}
+    session.store.add(tmp_path / "left.txt", "file")
+    gc.remove(session.store, rubbish, now)
+    assert session.store.verify(artefact.digest)
+
+
 def test_an_archived_run_gives_its_bytes_up_but_not_while_a_live_one_rests_on_it(session):
     archive(session, "run", "reference-fit")
     assert [i for i in found(session) if i.what.startswith("array")] == []  # the probe was fitted on it
@@ -72,6 +99,19 @@ def test_what_is_removed_comes_back_until_the_bin_is_emptied(session):
     assert gc.restore(session.store) == []
     with session.database.read() as sql:
         assert sql.scalar(select(func.count()).select_from(tables.Probe)) == rows
+
+
+def test_other_names_in_the_bin_stay_and_stop_nobody(session):
+    archive(session, "run", "skill")
+    gc.remove(session.store, found(session))
+    bin_folder = session.store.root / gc.BIN
+    (bin_folder / ".DS_Store").write_bytes(b"")
+    for name in ("mine", "20261025T010000Z", "20250101T000000"):  # the last as version 0.1.0 names them
+        (bin_folder / name / "artefacts" / "ab" / "cd").mkdir(parents=True)
+    assert not any(item.path.startswith("bin/mine") for item in gc.binned(session.store))
+    gc.empty(session.store, older_than=0)
+    assert {path.name for path in bin_folder.iterdir()} == {".DS_Store", "mine"}
+    assert gc.removed_at("20261025T010000Z") == 1792890000.0  # the clocks of Europe go back in this hour
 
 
 def test_scratch_of_a_complete_run_goes_and_the_logs_of_its_jobs_stay(session):

@@ -167,6 +167,28 @@ def test_the_character_0_of_a_tokenizer_of_bytes_and_of_what_a_model_wrote_comes
             ] * 2
 
 
+def test_texts_that_only_sqlite_takes_lose_no_other_row_on_the_way_into_postgresql(homes, postgres, tmp_path):
+    _, there = homes
+    with there as session:
+        for seed in range(3):
+            run_toy(session, positions=2, seed=seed)
+        with session.database.write() as sql:
+            first, second = sql.scalars(select(tables.Attempt).order_by(tables.Attempt.started_at).limit(2))
+            wordy = {"run_id": first.run_id, "unit": 0, "attempt_id": first.id, "ply": 0, "number": 1}
+            named = {"run_id": second.run_id, "unit": 0, "attempt_id": second.id, "step": 0, "value": 0.5}
+            sql.add(tables.IllegalAttempt(**wordy, text="e4 " * 40))
+            sql.add(tables.MetricPoint(**named, name="x" * 65))
+    with open_session(postgres.migrated(), tmp_path / "here") as session:
+        url = session.database.url
+        with pytest.raises(BadInputError, match=r"too long.*all other runs were taken in"):
+            merge(session.database, session.store, str(there.folder))
+        with session.database.read() as sql:
+            assert sql.scalars(select(tables.IllegalAttempt.text)).all() == [("e4 " * 40)[:32]]
+        assert count(session.database, tables.Score) == 4
+    with there as session:
+        assert merge(session.database, session.store, url).conflicts == 0
+
+
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"])
 def test_a_match_played_in_two_homes_counts_once_and_only_the_machine_differs(
     backend, world, tmp_path, monkeypatch, request

@@ -10,6 +10,7 @@ from sqlalchemy import func, select
 
 from chessreg.registry import tables
 from chessreg.runs.ingest import ingest, put_back, take_in_waiting, waiting
+from chessreg.runs.kind import kind
 from chessreg.session import open_session
 from store.fragments import SUFFIX, FragmentWriter, adopt, ingested, uuid7
 
@@ -170,6 +171,30 @@ def test_rows_that_their_tables_cannot_hold_are_set_aside_and_keep_nobody_back(s
     report = ingest(session.database, session.store)
     assert (len(report.set_aside), report.fragments, report.waiting) == (1, 1, {})
     assert count(session, tables.Score) == before
+
+
+def test_what_a_model_wrote_is_cropped_to_its_column(session, tmp_path):
+    path = tmp_path / "wordy_kind.py"
+    path.write_text(
+        "from chessreg.kinds import Kind, Spec\n"
+        "class Wordy(Kind):\n"
+        "    name, spec, tables = 'wordy', Spec, ('illegal_attempt',)\n"
+        "    def units(self, spec, inputs):\n"
+        "        return 1\n"
+        "    def run(self, task):\n"
+        "        task.emit('illegal_attempt', 0, ply=0, number=0, text='e4 ' * 40)\n"
+        "        task.done(0)\n"
+    )
+    found = kind(str(path))
+    done = session.run(found.spec(), kind=str(path))
+    row = {"run_id": done.run_id.hex, "unit": 0, "ply": 0, "attempt_id": done.attempt_id.hex, "text": "e4 " * 40}
+    with FragmentWriter(session.store, done.run_id.hex, done.attempt_id.hex) as writer:  # of an earlier version
+        writer.add("illegal_attempt", row | {"number": 0})
+        writer.add("unit_range", {"run_id": done.run_id.hex, "start": 0, "stop": 1, "attempt_id": done.attempt_id.hex})
+    report = ingest(session.database, session.store)
+    assert (report.repeated, report.conflicts) == (1, 0)
+    with session.database.read() as sql:
+        assert sql.scalars(select(tables.IllegalAttempt.text)).all() == [("e4 " * 40)[:32]]
 
 
 def test_results_that_come_before_their_run_wait_for_it_and_go_in_once(session, toy, tmp_path):

@@ -97,6 +97,8 @@ ROW = "task.emit('score', unit, split='x', item=1, n=1, correct=1)"
         (ROW.replace("split='x', ", ""), "without split, part of its key"),
         (ROW.replace("n=1", "n=None"), "without n"),
         (ROW.replace("n=1", "n='many'"), "its n cannot be 'many'"),
+        (ROW.replace("'x'", "'x' * 33"), "its split cannot be 'xxxx"),
+        ("task.record('engine', name='x', version='y' * 65)", "it has 65 characters, 64 fit: shorten it"),
         (f"{ROW}; {ROW}", "emits two score rows of unit 0, split x, item 1"),
         (f"{ROW}; task.record('dream', unit=unit)", "unknown table 'dream'"),
         (POINT.format("float('nan')"), "metric_point row of unit 0, field value: NaN or infinite"),

@@ -54,6 +54,21 @@ def test_the_same_content_twice_is_one_artefact(store: Store) -> None:
     assert not list(store.tmp.iterdir())
 
 
+def test_content_that_is_published_again_is_as_young_as_new(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = publish(store, FILES)
+    os.utime(first.path, (1.0, 1.0))
+    assert publish(store, FILES) == first
+    assert first.path.stat().st_mtime > 1.0
+    plain = os.utime
+
+    def taken_away_first(path: Path) -> None:
+        path.rename(store.tmp / "taken")
+        plain(path)
+
+    monkeypatch.setattr(module.os, "utime", taken_away_first)
+    assert publish(store, FILES) == first == store.verify(first.digest)
+
+
 def test_ctrl_c_while_a_staging_folder_is_made_leaves_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = Path.mkdir
 

@@ -178,7 +178,7 @@ class Editor:
             item=state.item,
             ply=state.ply,
             fen=state.board.fen() if name == CLEAN and sample == GREEDY else None,
-            text=written.text[:32],
+            text=written.text,
             legal_original=self.encoding.parse(written.tokens, state.board) is not None,
             legal_modified=self.encoding.parse(written.tokens, removed.modified) is not None,
             mass_original=mass[0],
@@ -186,7 +186,7 @@ class Editor:
         )
 
     def skipped(self, state: State, written: SampledText | None, move: chess.Move | None, reason: str) -> None:
-        text = written.text[:32] if written else ""
+        text = written.text if written else ""
         emit_skipped(self.task, state, reason, text, legal=move is not None, move=move.uci() if move else None)
 
 

@@ -391,8 +391,8 @@ class SiteEditor(CaseEdits):
     def text_of(self, token: int) -> str:
         """A token that is written, as it is read."""
         if self.encoding.answer_size == self.encoding.size:
-            return self.encoding.vocabulary[token][:32]
-        return self.encoding.answer_text([token])[:32]
+            return self.encoding.vocabulary[token]
+        return self.encoding.answer_text([token])
 
     def skipped(self, prefix: Prefix, favourite: int | None, reason: str) -> None:
         """The row of a prefix that is not edited, with the reason."""

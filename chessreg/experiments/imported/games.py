@@ -179,7 +179,7 @@ class ImportedGames(ImportedFile):
                 task.emit("game", unit, extra, match=arm.number, **columns)
                 for ply, number, text in game.illegal:
                     if (ply % 2 == 0) == arm.color:
-                        task.emit("illegal_attempt", unit, ply=ply, number=number, text=text[:32])
+                        task.emit("illegal_attempt", unit, ply=ply, number=number, text=text)
             task.done(unit)
 
     def report(self, spec: ImportedGamesSpec, inputs: Inputs) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import BigInteger, Boolean, ForeignKey, Index, LargeBinary, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from chessreg.registry.tables.types import Base, FiniteFloat, Json, Small, bulk, check
+from chessreg.registry.tables.types import Base, FiniteFloat, Json, Small, WrittenText, bulk, check
 
 
 def move_hash(packed: bytes) -> int:
@@ -51,7 +51,7 @@ class Trial(Base):
     item: Mapped[int]  # the game's row in its dataset
     ply: Mapped[int] = mapped_column(Small)
     fen: Mapped[str | None] = mapped_column(String(100))  # on the first row of a unit
-    text: Mapped[str] = mapped_column(String(32))
+    text: Mapped[str] = mapped_column(WrittenText(32))
     legal_original: Mapped[bool | None] = mapped_column(Boolean)
     legal_modified: Mapped[bool | None] = mapped_column(Boolean)
     mass_original: Mapped[float | None] = mapped_column(FiniteFloat)  # exact probability of a legal move
@@ -122,7 +122,7 @@ class IllegalAttempt(Base):
     ply: Mapped[int] = mapped_column(Small, primary_key=True)
     number: Mapped[int] = mapped_column(Small, primary_key=True)
     attempt_id: Mapped[UUID]
-    text: Mapped[str] = mapped_column(String(32))
+    text: Mapped[str] = mapped_column(WrittenText(32))
 
 
 class Rating(Base):

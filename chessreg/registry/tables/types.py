@@ -157,6 +157,10 @@ class ArrayPath(Admitting, Text):
     pattern = re.compile(r"arrays/[A-Za-z0-9][A-Za-z0-9_-]{0,119}")
 
 
+class WrittenText(String):
+    """What a model wrote where a move was asked: rows have as much of its beginning as fits the column (`cropped`)."""
+
+
 class Units(Admitting, Integer):
     """How many units a run has, or where a range of them begins or ends."""
 
@@ -181,6 +185,20 @@ def admit(table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
                 raise _refused(table, column, value, Admitting.hint)
 
 
+def cropped(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row with what models wrote cropped to its columns: SQLite keeps any length, PostgreSQL refuses it."""
+    written = ((column, row.get(column), most) for column, most in written_columns(table))
+    return {**row, **{column: text[:most] for column, text, most in written if isinstance(text, str)}}
+
+
+def require_lengths(table: Table, row: Mapping[str, Any]) -> None:
+    """Raise BadInputError for a text, other than what a model wrote, that is longer than its column."""
+    for column, most in limited_columns(table):
+        value = row.get(column)
+        if isinstance(value, str) and len(value) > most:
+            raise _refused(table, column, value, f"it has {len(value)} characters, {most} fit: shorten it")
+
+
 def as_whole(value: object) -> int | None:
     """The whole number that a float is."""
     return int(value) if isinstance(value, float) and value.is_integer() else None
@@ -196,6 +214,20 @@ def _refused(table: Table, column: str, value: object, hint: str) -> BadInputErr
 def admitting_columns(table: Table) -> tuple[tuple[str, Admitting], ...]:
     """The columns that declare what they admit, each with its type."""
     return tuple((column.name, column.type) for column in table.columns if isinstance(column.type, Admitting))
+
+
+@cache
+def limited_columns(table: Table) -> tuple[tuple[str, int], ...]:
+    """The columns of texts with a greatest length, each with it; those that are cropped to it aside."""
+    types = ((column.name, column.type) for column in table.columns if not isinstance(column.type, WrittenText))
+    return tuple((name, kind.length) for name, kind in types if isinstance(kind, String) and kind.length)
+
+
+@cache
+def written_columns(table: Table) -> tuple[tuple[str, int], ...]:
+    """The columns of what models wrote, each with its length."""
+    types = ((column.name, column.type) for column in table.columns)
+    return tuple((name, kind.length) for name, kind in types if isinstance(kind, WrittenText) and kind.length)
 
 
 @cache
