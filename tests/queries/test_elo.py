@@ -41,9 +41,9 @@ def test_the_authors_scoring_drops_draws_and_counts_balanced_stopped_games_as_lo
     make.play(make.checkpoint("a"), [WON, LOST, DRAWN, stopped(250), stopped(100), stopped(99), stopped(-500)])
     paper, author = (ask(database, scoring=s)[0] for s in ("paper", "author-2024"))
     assert paper["score"] == pytest.approx((1 + 0 + 0.5 + 1 + 0.5 + 0.5 + 0) / 7)
-    assert author["score"] == pytest.approx((1 + 0 + 1 + 0.5 + 0 + 0) / 6)
-    assert (paper["unscored"], author["unscored"]) == (0, 1)
-    assert (author["w"], author["d"], author["l"], author["scoring"]) == (2, 1, 3, "author-2024")
+    assert author["score"] == pytest.approx((1 + 0 + 1 + 0 + 0) / 5)
+    assert (paper["unscored"], author["unscored"]) == (0, 2)  # draws, and exactly 100 centipawns, are left out
+    assert (author["w"], author["d"], author["l"], author["scoring"]) == (2, 0, 3, "author-2024")
 
 
 def test_that_no_game_was_drawn_or_no_draw_evaluated_is_told_where_draws_are_asked_for(database, make):
