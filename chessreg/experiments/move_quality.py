@@ -368,12 +368,13 @@ def views_of_moves(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
     """One frame for each judged move of a unit."""
     games = source(MoveQualitySpec(**inputs.spec_of(row)), inputs)
     number, moves = games.moves(int(row["unit"]))
+    flipped = games.color(int(row["unit"])) == "black"
     rows = inputs.unit_rows(tables.Prediction, row, tables.Prediction.item)
     judged = {one.item: one for one in rows if one.name == MOVE}
     views, board = [], chess.Board()
     for ply, move in enumerate(moves):
         if ply in judged:
-            views.append(_frame(board, judged[ply], f"game {number}, ply {ply}", games.color == "black"))
+            views.append(_frame(board, judged[ply], f"game {number}, ply {ply}", flipped))
         board.push(move)
     return views
 

@@ -46,19 +46,17 @@
 --   where: moves <> 'all'
 
 -- statement: judged_runs
--- One row per run with what all of its games share; the match of a play run, or the dataset of first tries.
-SELECT r.run_id, r.run, r.done, r.planned, q."limit",
-       q.cap, p.run_id AS play_id, a.opening, a.opening_seed,
-       coalesce(a.opponent || ', ' || a.opening || ', ' || a.policy, s.dataset,
-                q.dataset) AS games_of
+-- One row per run with what all of its games share.
+SELECT r.run_id, r.run, r.done, r.planned, q."limit", q.cap, p.run_id AS play_id,
+       coalesce(s.dataset, q.dataset) AS dataset
 FROM scoped AS r
 JOIN move_quality_run AS q ON q.run_id = r.run_id
 LEFT JOIN runs AS p ON 'run:' || p.spec_hash = q.play
-LEFT JOIN arms AS a ON a.run_id = p.run_id AND a.match = 0
 LEFT JOIN datasets AS s ON s.reference = q.dataset
 
 -- statement: cells
--- One row per judged game, with its arm. Arms of one protocol differ in their intervention alone.
+-- One row per judged game, with its arm: it is of its own match in the play run, as a ladder has several, or of the
+-- dataset. Arms of one protocol differ in their intervention alone.
 SELECT g.*, c.checkpoint, coalesce(i.intervention, 'none') AS intervention,
        e.name || ' ' || e.version AS judge,
        dense_rank() OVER (ORDER BY c.place, g.color, g.games_of, e.name, e.version, g.engine_id,
@@ -67,12 +65,15 @@ SELECT g.*, c.checkpoint, coalesce(i.intervention, 'none') AS intervention,
                                    g."limit", g.cap, g.intervention_id IS NOT NULL, i.intervention,
                                    g.intervention_id) AS arm
 FROM (
-    SELECT j.*, p.unit, p.attempt_id, p.color,
-           p.game,
+    SELECT j.* EXCLUDE (play_id, dataset), p.unit, p.attempt_id, p.color, p.game,
+           coalesce(a.opponent || ', ' || a.opening || ', ' || a.policy, j.dataset) AS games_of,
+           coalesce(a.opening_stream, '') AS opening_stream, coalesce(o.opening_number, p.game) AS opening_number,
            TRY_CAST(p.checkpoint_id AS UUID) AS checkpoint_id,
            TRY_CAST(p.intervention_id AS UUID) AS intervention_id,
            TRY_CAST(p.engine_id AS UUID) AS engine_id
     FROM move_quality_prediction AS p JOIN judged_runs AS j ON j.run_id = p.run_id
+    LEFT JOIN game AS o ON o.run_id = j.play_id AND o.unit = p.game
+    LEFT JOIN arms AS a ON a.run_id = o.run_id AND a.match = o.match
     WHERE p.name = 'game'
 ) AS g
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = g.checkpoint_id
@@ -81,13 +82,11 @@ LEFT JOIN engine AS e ON e.id = g.engine_id
 
 -- statement: base
 -- One row per move and table row: every move is in the row `all`, and in that of its ten moves.
-SELECT 1000 * k.arm + m.number AS cell, k.arm, k.protocol, m.number, m.moves, k.opening_seed,
-       CASE WHEN k.opening = 'standard' OR k.play_id IS NULL THEN k.game ELSE g.opening_number END AS opening_number,
+SELECT 1000 * k.arm + m.number AS cell, k.arm, k.protocol, m.number, m.moves, k.opening_stream, k.opening_number,
        p.run_id, p.unit, p.item AS ply, p.attempt_id, p.value AS loss, p.text, p.best, p.best_cp, p.move_cp, k.game, k.run, k.checkpoint_id,
        k.checkpoint, k.intervention
 FROM move_quality_prediction AS p
 JOIN cells AS k ON k.run_id = p.run_id AND k.unit = p.unit
-LEFT JOIN game AS g ON g.run_id = k.play_id AND g.unit = k.game
 CROSS JOIN LATERAL (
     SELECT v.number, v.moves
     FROM (SELECT 1 + p.item // 20 AS number, (p.item // 20 * 10 + 1) || '–' || (p.item // 20 * 10 + 10) AS moves
@@ -116,7 +115,7 @@ ORDER BY b.cell
 -- statement: clusters
 -- A cluster is one opening; beside its moves stand those of the plain model from the same opening.
 WITH opened AS (
-    SELECT protocol, arm, number, cell, coalesce(opening_seed, -1) AS opening_seed, opening_number,
+    SELECT protocol, arm, number, cell, opening_stream, opening_number,
            sum(TRY_CAST(loss AS DECIMAL(18, 3)))::DOUBLE AS lost, count(loss) AS judged, median(loss) AS middle,
            count(*) FILTER (loss = 0) AS faultless
     FROM base
@@ -129,7 +128,7 @@ SELECT o.cell, o.lost, o.judged, o.middle, o.faultless, b.lost AS base_lost, b.j
        count(*) AS clusters
 FROM opened AS o
 LEFT JOIN plain AS p ON p.protocol = o.protocol AND p.arm <> o.arm
-LEFT JOIN opened AS b ON b.arm = p.arm AND b.number = o.number AND b.opening_seed = o.opening_seed
+LEFT JOIN opened AS b ON b.arm = p.arm AND b.number = o.number AND b.opening_stream = o.opening_stream
     AND b.opening_number = o.opening_number
 GROUP BY ALL
 ORDER BY ALL

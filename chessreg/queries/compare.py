@@ -60,8 +60,7 @@ found AS (
     WHERE u.hits IS NOT NULL
     UNION ALL BY NAME
     SELECT s.number, u.metric,
-           g.opening || ' ' || g.opening_seed || ' ' || g.color || ' '
-           || CASE WHEN g.opening = 'standard' THEN g.unit ELSE g.opening_number END AS cluster, u.hits, u.trials
+           g.opening_stream || ' ' || g.color || ' ' || g.opening_number AS cluster, u.hits, u.trials
     FROM games AS g JOIN subject AS s ON g.run_id = s.run_id AND g.attempt_id = coalesce(s.attempt_id, g.attempt_id),
     LATERAL (
         SELECT unnest(['score', 'first try legal', 'forfeits']) AS metric,

@@ -4,8 +4,9 @@ MACROS = (
     # A value that does not fit is unknown: no row of anybody's makes a query fail.
     "CREATE MACRO whole(x) AS TRY_CAST(x AS BIGINT)",
     "CREATE MACRO exact(probability) AS TRY_CAST(probability AS DECIMAL(18, 15))",  # sums are the same in any order
-    # A score from the model's side. `paper` is the rule that Karvonen 2024 states; `author-2024` is what its code does
-    # (specs: draws drop out of the mean, and at the move limit only more than 100 centipawns count).
+    # A score from the model's side, as games/adjudication.py scores. `paper` is the rule that Karvonen 2024 states;
+    # `author-2024` is what its code does (specs: draws drop out of the mean, and so does exactly 100 centipawns at the
+    # move limit; there less is lost).
     """CREATE MACRO game_score(scoring, result, termination, cp, color) AS CASE
     WHEN termination = 'forfeit_illegal' THEN 0.0::DOUBLE
     WHEN result = '1-0' THEN (color = 'white')::INTEGER::DOUBLE
@@ -14,7 +15,7 @@ MACROS = (
     WHEN cp IS NULL THEN NULL
     WHEN (CASE WHEN color = 'white' THEN cp ELSE -cp END) > 100 THEN 1.0::DOUBLE
     WHEN scoring = 'paper' AND (CASE WHEN color = 'white' THEN cp ELSE -cp END) >= -100 THEN 0.5::DOUBLE
-    WHEN (CASE WHEN color = 'white' THEN cp ELSE -cp END) = 100 THEN 0.5::DOUBLE
+    WHEN (CASE WHEN color = 'white' THEN cp ELSE -cp END) = 100 THEN NULL
     ELSE 0.0::DOUBLE END""",
     "CREATE MACRO square_text(square) AS substr('abcdefgh', square % 8 + 1, 1) || (square // 8 + 1)",
     # 1.5 and 2, not 1.500000 and 2.0

@@ -214,13 +214,21 @@ FROM (
 )
 
 -- view: arms
--- One row per arm of a match, with everything that its games share.
+-- One row per arm of a match, with everything that its games share. `opening_stream` is what the opening numbers of its
+-- games count: games of one stream and number began alike, in whichever run. From the standard position every game of a
+-- match is an opening of its own, paired with the game of its number in matches of this colour against this opponent. An
+-- import does not tell its openings' seed: what it numbers is in no other run.
 SELECT m.run_id, m.number AS match, m.checkpoint_id, coalesce(c.checkpoint, m.player) AS checkpoint,
        CASE WHEN m.checkpoint_id IS NULL THEN m.player ELSE c.own_name END AS own_name, c.place AS checkpoint_place,
        m.player, m.intervention_id, coalesce(i.intervention, 'none') AS intervention, i.source, i.layers, i.scale, i.token_mask,
        i.vector, i.stands_for, m.color, m.engine_id, e.name AS engine, e.version AS engine_version, m.opponent, m.level, m."limit", m.opening,
-       m.opening_seed, m.policy, m.move_limit, r.rules, coalesce(r.assist, 'none') AS assist, m.planned
+       m.opening_seed,
+       CASE WHEN starts_with(u.kind, 'imported-') THEN m.run_id::VARCHAR
+            ELSE concat_ws(' ', m.opening, m.opening_seed, CASE WHEN m.opening = 'standard' THEN m.opponent END,
+                           CASE WHEN m.opening = 'standard' THEN m.color END) END AS opening_stream,
+       m.policy, m.move_limit, r.rules, coalesce(r.assist, 'none') AS assist, m.planned
 FROM "match" AS m
+LEFT JOIN run AS u ON u.id = m.run_id
 LEFT JOIN match_rules AS r ON r.run_id = m.run_id AND r.number = m.number
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = m.checkpoint_id
 LEFT JOIN interventions AS i ON i.intervention_id = m.intervention_id

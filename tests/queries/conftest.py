@@ -154,18 +154,28 @@ class Maker:
         return self.add(row)
 
     def play(self, checkpoint, games, *, intervention=None, color="white", planned=None, opening="random:20",
-             opening_seed=0, level=0, limit="nodes=1000", version="15.1", policy="retry:5", detail=None,
-             **run):  # fmt: skip
-        """A play run; `games` are dicts of what matters in each (result, …), unit by unit."""
-        run = self.run("play", planned or len(games), done=len(games), checkpoint=checkpoint, **run)
-        match = tables.Match(
-            run_id=run.id, number=0, player="model", checkpoint_id=checkpoint.id,
-            intervention_id=intervention.id if intervention else None, engine_id=self.engine(version),
-            opponent=f"stockfish:{level}@{limit}", level=level, limit=limit, color=color, opening=opening,
-            opening_seed=opening_seed, policy=policy, move_limit=90, planned=planned or len(games), detail=detail,
-        )  # fmt: skip
-        rows = [self.game(run, unit, **game) for unit, game in enumerate(games)]
-        self.add(match, *rows)
+             opening_seed=0, level=0, ladder=(), limit="nodes=1000", version="15.1", policy="retry:5", detail=None,
+             kind="play", **run):  # fmt: skip
+        """A play run; `games` are dicts of what matters in each (result, …), unit by unit; of a ladder of levels as
+        many on each. With color `both` White's and Black's take turns."""
+        run = self.run(kind, planned or len(games), done=len(games), checkpoint=checkpoint, **run)
+        levels, colors = ladder or (level,), ("white", "black") if color == "both" else (color,)
+        arms, rung = [(level, color) for level in levels for color in colors], len(games) // len(levels)
+        matches = [
+            tables.Match(
+                run_id=run.id, number=number, player="model", checkpoint_id=checkpoint.id,
+                intervention_id=intervention.id if intervention else None, engine_id=self.engine(version),
+                opponent=f"stockfish:{level}@{limit}", level=level, limit=limit, color=color, opening=opening,
+                opening_seed=opening_seed, policy=policy, move_limit=90, detail=detail,
+                planned=(planned or len(games)) // len(arms),
+            )
+            for number, (level, color) in enumerate(arms)
+        ]  # fmt: skip
+        for unit, game in enumerate(games):
+            numbers = {"match": unit // rung * len(colors) + unit % len(colors),
+                       "opening_number": unit % rung // len(colors)}  # fmt: skip
+            matches.append(self.game(run, unit, **numbers | game))
+        self.add(*matches)
         return run
 
     def game(self, run, unit, **given):

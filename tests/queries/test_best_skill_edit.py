@@ -35,6 +35,20 @@ def test_an_edit_that_lost_or_won_every_game_is_not_chosen(contest):
     assert (down["scale"], down["qualified"], up["scale"], up["qualified"]) == (-1.0, 1, 1.0, 1)
 
 
+def test_from_the_standard_position_both_colours_have_games_to_choose_on_and_to_report_on(database, make):
+    """White has the games of even number, Black the others: those of either colour are counted by themselves."""
+    checkpoint = make.checkpoint("m")
+    for scale in (None, -1.0, -2.0):
+        edit = scale and make.intervention(checkpoint, scale=scale)
+        games = [WON if n % 3 else LOST for n in range(24)]
+        make.play(checkpoint, games, intervention=edit, color="both", opening="standard")
+    rows = run_query(database, "best skill edit").rows
+    assert [(row["color"], row["tried"], row["qualified"], row["n"]) for row in rows] == [
+        ("black", 2, 2, 6), ("white", 2, 2, 6)
+    ]  # fmt: skip
+    assert [row["delta_score"] for row in rows] == [0, 0]
+
+
 @pytest.mark.parametrize(("unedited", "floor"), [(200, 98.0), (160, 78.0)])
 def test_an_edit_that_makes_the_model_write_illegal_moves_is_not_chosen(contest, unedited, floor):
     """The paper's 98 %, or two points below the model's own where that is lower; of 200 turns."""

@@ -41,9 +41,9 @@ def test_the_authors_scoring_drops_draws_and_counts_balanced_stopped_games_as_lo
     make.play(make.checkpoint("a"), [WON, LOST, DRAWN, stopped(250), stopped(100), stopped(99), stopped(-500)])
     paper, author = (ask(database, scoring=s)[0] for s in ("paper", "author-2024"))
     assert paper["score"] == pytest.approx((1 + 0 + 0.5 + 1 + 0.5 + 0.5 + 0) / 7)
-    assert author["score"] == pytest.approx((1 + 0 + 1 + 0.5 + 0 + 0) / 6)
-    assert (paper["unscored"], author["unscored"]) == (0, 1)
-    assert (author["w"], author["d"], author["l"], author["scoring"]) == (2, 1, 3, "author-2024")
+    assert author["score"] == pytest.approx((1 + 0 + 1 + 0 + 0) / 5)
+    assert (paper["unscored"], author["unscored"]) == (0, 2)  # draws, and exactly 100 centipawns, are left out
+    assert (author["w"], author["d"], author["l"], author["scoring"]) == (2, 0, 3, "author-2024")
 
 
 def test_that_no_game_was_drawn_or_no_draw_evaluated_is_told_where_draws_are_asked_for(database, make):
@@ -239,10 +239,39 @@ def test_games_of_one_opening_are_one_cluster(database, make):
     together = [{**(WON if n % 12 < 6 else LOST), "opening_number": n // 6} for n in range(120)]
     make.play(checkpoint, apart, level=0)
     make.play(checkpoint, together, level=1)
-    make.play(checkpoint, [{**game, "opening_number": 0} for game in apart], level=2, opening="standard")
+    make.play(checkpoint, apart, level=2, opening="standard")
     widths = [row["score_high"] - row["score_low"] for row in ask(database)]
     assert widths[1] > 2 * widths[0]
     assert widths[2] == pytest.approx(widths[0], rel=0.1)  # from the start position every game is its own
+
+
+def test_a_ladder_is_paired_with_a_match_against_one_of_its_opponents(database, make):
+    """Also from the standard position, where a rung's games are counted from its first."""
+    checkpoint = make.checkpoint("a")
+    make.play(checkpoint, [LOST] * 4 + [WON, LOST] * 2, ladder=(0, 1), opening="standard")
+    edit = make.intervention(checkpoint)
+    make.play(checkpoint, [LOST] * 4, intervention=edit, level=1, opening="standard")
+    assert [(row["level"], row["delta_score"]) for row in ask(database)] == [(0, None), (1, None), (1, -0.5)]
+
+
+@pytest.mark.parametrize(("opening", "width"), [("random:20", 14), ("standard", 31)])
+def test_both_colours_of_an_opening_are_one_cluster_and_games_from_the_start_are_not(database, make, opening, width):
+    """White wins both games of all pairs but two, so that the model wins one of them."""
+    games = [WON, WON] * 18 + [WON, LOST] + [LOST, WON]
+    make.play(make.checkpoint("a"), games, color="both", opening=opening)
+    [row] = run_query(database, "wins by level").rows
+    assert (row["color"], row["n"], row["win"]) == ("both", 40, 50)
+    assert row["win_high"] - row["win_low"] == pytest.approx(width, rel=0.3)
+
+
+def test_imported_games_that_begin_randomly_share_no_opening_with_those_of_another_run(database, make):
+    """Row n of two files: which random plies they are is told nowhere."""
+    checkpoint = make.checkpoint("a")
+    make.play(checkpoint, [WON, LOST] * 20, kind="imported-games", name="one")
+    make.play(checkpoint, [LOST, WON] * 18 + [WON, LOST] * 2, kind="imported-games", name="other")
+    [row] = ask(database)
+    assert (row["n"], row["score"]) == (80, 0.5)
+    assert row["score_high"] - row["score_low"] == pytest.approx(2 * 1.96 * 0.5 / 80**0.5, rel=0.1)
 
 
 def test_nothing_is_pooled_that_differs(database, make):

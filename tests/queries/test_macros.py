@@ -1,8 +1,12 @@
 """Macros that statements call."""
 
+from itertools import product
+
+import chess
 import duckdb
 import pytest
 
+from chessreg.games.adjudication import SCORING, score
 from chessreg.queries.macros import MACROS
 
 
@@ -20,3 +24,25 @@ def test_pieces_are_of_who_is_to_move_where_one_side_always_is(sites: str, white
             connection.execute(macro)
         asked = "SELECT class_text('piece', $1, 7), class_text('piece', $1, 0), class_text('piece', $1, 6)"
         assert connection.execute(asked, [sites]).fetchone() == (white, black, "Blank")
+
+
+def test_a_game_scores_in_sql_as_in_python() -> None:
+    """Under every policy, for both colours; a forfeit is lost whatever else its row says."""
+    ends = [("1-0", None), ("0-1", None), ("1/2-1/2", None), *(("*", cp) for cp in (None, *range(-101, 102)))]
+    games = [
+        (policy, result, termination, cp, color)
+        for policy, termination, color, (result, cp) in product(
+            SCORING, ("move_limit", "context_full", "checkmate", "forfeit_illegal"), chess.COLORS, ends
+        )
+    ]
+    columns = [[*column] for column in zip(*games, strict=True)]
+    columns[-1] = [chess.COLOR_NAMES[color] for color in columns[-1]]
+    with duckdb.connect() as connection:
+        for macro in MACROS:
+            connection.execute(macro)
+        listed = ", ".join(f"unnest(${place + 1}) AS c{place}" for place in range(len(columns)))
+        asked = f"SELECT game_score(c0, c1, c2, c3, c4) FROM (SELECT {listed})"
+        scores = [found for (found,) in connection.execute(asked, columns).fetchall()]
+    for (policy, result, termination, cp, color), found in zip(games, scores, strict=True):
+        own = 0.0 if termination == "forfeit_illegal" else score(policy, color, result, cp)
+        assert found == own, (policy, result, termination, cp, color)

@@ -12,8 +12,8 @@ from chessreg.registry import tables
 def judge(make):
     """Judges a play run: for each game the (ply, loss or None) of its moves."""
 
-    def judged(checkpoint, games, *, intervention=None, limit="nodes=1000", **run):
-        played = make.play(checkpoint, [{} for _ in games], intervention=intervention)
+    def judged(checkpoint, games, *, intervention=None, limit="nodes=1000", match=None, **run):
+        played = make.play(checkpoint, [{} for _ in games], intervention=intervention, **match or {})
         spec = {"play": f"run:{played.spec_hash}", "limit": limit, "cap": 1000}
         found = make.run("move-quality", len(games), checkpoint=checkpoint, spec=spec, **run)
         detail = {"color": "white", "checkpoint_id": checkpoint.id.hex, "engine_id": make.engine().hex,
@@ -48,6 +48,22 @@ def test_mean_and_median_loss_with_what_the_edit_adds_on_the_same_openings(datab
     assert (plain["delta_loss"], edited["loss"], edited["median_loss"]) == (None, 100, 100)
     assert edited["delta_loss"] == 80
     assert edited["delta_loss_low"] <= 80 <= edited["delta_loss_high"]
+
+
+@pytest.mark.parametrize("opening", ["random:20", "standard"])
+def test_every_rung_of_a_ladder_is_a_row_that_is_paired_with_matches_against_its_opponent(
+    database, make, judge, opening
+):
+    model = make.checkpoint("a")
+    judge(model, [[(0, 10)], [(0, 30)], [(0, 50)], [(0, 90)]], match={"ladder": (0, 1), "opening": opening})
+    edited = [[(0, 60)], [(0, 100)]]
+    judge(model, edited, intervention=make.intervention(model), match={"level": 1, "opening": opening})
+    rows = run_query(database, "move quality", where="moves = 'all'").rows
+    assert [(row["games_of"], row["n"], row["loss"], row["delta_loss"]) for row in rows] == [
+        (f"stockfish:0@nodes=1000, {opening}, retry:5", 2, 20, None),
+        (f"stockfish:1@nodes=1000, {opening}, retry:5", 2, 70, None),
+        (f"stockfish:1@nodes=1000, {opening}, retry:5", 2, 80, 10),
+    ]
 
 
 def test_ten_moves_at_a_time(database, make, judge):

@@ -47,9 +47,8 @@ JOIN (SELECT run_id, run FROM scoped) USING (run_id)
 WHERE intervention_id IS NULL OR NOT regexp_matches(source, '^(random|shuffled)')
 
 -- statement: played
-SELECT c.protocol, c.source, c.goal, c.intervention_id, c.opening_seed, g.run_id, g.unit, g.attempt_id, g.termination,
-       g.result, g.plies, c.run, c.checkpoint, c.checkpoint_id, c.intervention, g.turns, g.first_try_legal, g.legal_mass,
-       CASE WHEN c.opening = 'standard' THEN g.unit ELSE g.opening_number END AS opening_number,
+SELECT c.protocol, c.source, c.goal, c.intervention_id, c.opening_stream, g.opening_number,
+       g.run_id, g.unit, g.attempt_id, g.termination, g.result, g.plies, c.run, c.checkpoint, c.checkpoint_id, c.intervention, g.turns, g.first_try_legal, g.legal_mass,
        game_score($scoring, g.result, g.termination, g.adjudication_cp, c.color) AS score
 FROM play_game AS g JOIN cells AS c ON c.run_id = g.run_id AND c.match = g.match
 
@@ -114,7 +113,7 @@ ORDER BY b.cell
 -- statement: clusters
 -- A cluster is one opening; beside its points stand those of the plain model from the same opening.
 WITH opened AS (
-    SELECT protocol, intervention_id, opening_seed, opening_number, sum(score) AS points, count(score) AS scored
+    SELECT protocol, intervention_id, opening_stream, opening_number, sum(score) AS points, count(score) AS scored
     FROM played
     GROUP BY ALL
 )
@@ -125,7 +124,7 @@ SELECT b.cell, CASE WHEN o.opening_number % 2 = 0 THEN o.points END AS chosen_po
        p.points AS base_points, p.scored AS base_scored, count(*) AS clusters
 FROM best AS b
 JOIN opened AS o ON o.protocol = b.protocol AND o.intervention_id = b.intervention_id
-LEFT JOIN opened AS p ON p.protocol = o.protocol AND p.intervention_id IS NULL AND p.opening_seed = o.opening_seed
+LEFT JOIN opened AS p ON p.protocol = o.protocol AND p.intervention_id IS NULL AND p.opening_stream = o.opening_stream
     AND p.opening_number = o.opening_number
 GROUP BY ALL
 ORDER BY ALL

@@ -34,7 +34,7 @@ JOIN (SELECT run_id, run FROM scoped) USING (run_id)
 
 -- statement: base
 SELECT 100 * c.arm + g.bin AS cell, g.*, c.arm, c.run, c.checkpoint, c.checkpoint_id, c.intervention, c.opponent,
-       c.opening, c.opening_seed
+       c.opening_stream
 FROM (
     SELECT run_id, unit, match, attempt_id, opening_number, result, termination, plies, draw_cp,
            CASE WHEN draw_cp IS NULL THEN 99
@@ -87,7 +87,7 @@ HAVING count(*) > 0 AND count(g.draw_cp) = 0
 WITH opened AS (
     SELECT arm, list_sort(list(cell)) AS ends
     FROM base WHERE bin < 99
-    GROUP BY arm, opening_seed, CASE WHEN opening = 'standard' THEN unit ELSE opening_number END
+    GROUP BY arm, opening_stream, opening_number
 ),
 alike AS (
     SELECT arm, ends, count(*) AS openings FROM opened GROUP BY ALL

@@ -20,6 +20,7 @@ from chessreg.games.estimators import DRAW, JOINT, LOSS, WIN, Pool
 from chessreg.games.foreign.sweep import MOST_GAMES
 from chessreg.registry import names, tables
 from chessreg.registry.identity import short
+from chessreg.runs.inputs import IMPORTED
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -123,7 +124,8 @@ def add_run(
             continue
         outcome = OUTCOMES[points]
         count_result(player, opponent, outcome)
-        cluster = (run.id, unit) if match.opening == "standard" else (match.opening, match.opening_seed, opening)
+        own = match.opening == "standard" or run.kind.startswith(IMPORTED)  # no other game is from the same opening
+        cluster = (run.id, unit) if own else (match.opening, match.opening_seed, opening)
         games.append((player.number, opponent.number, outcome, cluster))
 
 
@@ -164,7 +166,7 @@ def sides_of(session: Session, match: tables.Match, run: tables.Run, players: di
         key = key_of(session, match, run, own)
         both.append(players.setdefault(key, Player(key, len(players))))
         both[-1].sides.add((run.id.hex, match.number))
-        both[-1].origins.add("imported" if run.kind.startswith("imported") else "ours")
+        both[-1].origins.add("imported" if run.kind.startswith(IMPORTED) else "ours")
     both[0].is_rated = True
     return both
 

@@ -98,8 +98,7 @@ FROM (
 )
 
 -- statement: base
-SELECT c.cell, c.protocol, c.opening_seed,
-       CASE WHEN c.opening = 'standard' THEN g.unit ELSE g.opening_number END AS opening_number,
+SELECT c.cell, c.protocol, c.opening_stream, g.opening_number,
        g.run_id, g.unit, g.match, g.attempt_id, c.run, c.checkpoint_id, c.checkpoint, c.intervention, c.color,
        game_score($scoring, g.result, g.termination, g.adjudication_cp, c.color) AS score,
        g.plies, g.result, g.termination, g.adjudication_cp, g.turns, g.first_try_legal, g.seconds,
@@ -191,7 +190,7 @@ WITH opened AS (
                                                     WHEN termination IN ('forfeit_illegal', 'opponent_forfeit')
                                                     THEN 4 + score::BIGINT ELSE (2 * score)::BIGINT END)) AS games
     FROM base
-    GROUP BY protocol, opening_seed, opening_number
+    GROUP BY protocol, opening_stream, opening_number
 ),
 alike AS (
     SELECT row_number() OVER () AS number, games, openings

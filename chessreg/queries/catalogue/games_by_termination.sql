@@ -38,8 +38,7 @@ FROM arms
 JOIN (SELECT run_id, run FROM scoped) USING (run_id)
 
 -- statement: base
-SELECT c.arm, 1000 * c.arm + t.place AS cell, c.opening_seed,
-       CASE WHEN c.opening = 'standard' THEN g.unit ELSE g.opening_number END AS opening_number,
+SELECT c.arm, 1000 * c.arm + t.place AS cell, c.opening_stream, g.opening_number,
        g.run_id, g.unit, g.match, g.attempt_id, c.run, c.checkpoint_id, c.checkpoint, c.intervention, c.color,
        game_score($scoring, g.result, g.termination, g.adjudication_cp, c.color) AS score,
        g.plies, g.result, g.termination, g.adjudication_cp, g.turns, g.first_try_legal, g.seconds
@@ -72,7 +71,7 @@ ORDER BY cell
 WITH opened AS (
     SELECT arm, list_sort(list(cell)) AS ends
     FROM base
-    GROUP BY arm, opening_seed, opening_number
+    GROUP BY arm, opening_stream, opening_number
 ),
 alike AS (
     SELECT arm, ends, count(*) AS openings FROM opened GROUP BY ALL

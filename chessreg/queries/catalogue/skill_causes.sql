@@ -47,7 +47,7 @@ WHERE p.label IN ('skill', 'skill-shuffled')
 -- statement: measured
 -- One row per game: what it counts, out of what, and what its baseline does.
 SELECT f.checkpoint_id, f.checkpoint, f.place, '1 source' AS cause, 'test games read right' AS measured, f.of_probe AS "of",
-       f.labels, f.layer, f.run, s.run_id, s.unit, s.attempt_id, s.item, 0 AS seed, s.correct::DOUBLE AS hits,
+       f.labels, f.layer, f.run, s.run_id, s.unit, s.attempt_id, s.item, '' AS opening_stream, s.correct::DOUBLE AS hits,
        s.n::DOUBLE AS counted, s.n * (s.source_class = s.game_class)::DOUBLE AS base_hits,
        CASE WHEN s.source_class IS NOT NULL THEN s.n::DOUBLE END AS base_counted, true AS paired
 FROM fitted AS f
@@ -56,7 +56,7 @@ JOIN probe_score AS s ON s.run_id = f.run_id AND s.unit = f.unit AND s.split = '
 UNION ALL
 SELECT f.checkpoint_id, f.checkpoint, f.place, '2 level', 'games read as lowest class',
        coalesce(d.dataset, k.dataset, 'games') || ', by ' || f.of_probe, f.labels, p.layer, r.run, p.run_id, p.unit, p.attempt_id,
-       p.item, 0, (p.vote_class = 0)::DOUBLE, 1.0, NULL, NULL, false
+       p.item, '', (p.vote_class = 0)::DOUBLE, 1.0, NULL, NULL, false
 FROM probe_apply_prediction AS p
 JOIN scoped AS r ON r.run_id = p.run_id
 JOIN probe_apply_run AS q ON q.run_id = p.run_id
@@ -68,7 +68,7 @@ WHERE p.vote_class IS NOT NULL
 UNION ALL
 SELECT f.checkpoint_id, f.checkpoint, f.place, '2 level', 'games read as lowest class',
        coalesce(d.dataset, k.dataset, 'games') || ', by ' || f.of_probe, f.labels, p.layer, r.run, p.run_id, p.unit, p.attempt_id,
-       -1 - s.item, 0, NULL, NULL, (s.vote_class = 0)::DOUBLE, 1.0, false
+       -1 - s.item, '', NULL, NULL, (s.vote_class = 0)::DOUBLE, 1.0, false
 FROM (SELECT DISTINCT run_id, unit, layer, attempt_id FROM probe_apply_prediction WHERE vote_class IS NOT NULL) AS p
 JOIN scoped AS r ON r.run_id = p.run_id
 JOIN probe_apply_run AS q ON q.run_id = p.run_id
@@ -81,7 +81,7 @@ LEFT JOIN datasets AS d ON d.reference = k.dataset
 UNION ALL
 SELECT a.checkpoint_id, a.checkpoint, a.checkpoint_place, '3 opponent', 'points of the unedited model',
        a.opponent || ', ' || a.opening || ', ' || a.policy || ', ' || a.color, NULL, NULL, r.run, g.run_id, g.unit,
-       g.attempt_id, CASE WHEN a.opening = 'standard' THEN g.unit ELSE g.opening_number END, a.opening_seed,
+       g.attempt_id, g.opening_number, a.opening_stream,
        game_score($scoring, g.result, g.termination, g.adjudication_cp, a.color), 1.0, NULL, NULL, false
 FROM arms AS a
 JOIN scoped AS r ON r.run_id = a.run_id
@@ -100,7 +100,7 @@ SELECT cell, any_value(checkpoint) AS checkpoint, any_value(cause) AS cause, any
            WHEN '2 level' THEN CASE WHEN sum(hits) > 0.9 * sum(counted) THEN 'stands' ELSE 'does not stand' END
            WHEN '3 opponent' THEN CASE WHEN sum(hits) < 0.2 * sum(counted) OR sum(hits) > 0.8 * sum(counted)
                                        THEN 'stands' ELSE 'does not stand' END END AS says,
-       min(layer) AS layer, count(DISTINCT (run_id, unit, item, seed)) FILTER (counted IS NOT NULL) AS n,
+       min(layer) AS layer, count(DISTINCT (run_id, unit, item)) FILTER (counted IS NOT NULL) AS n,
        string_agg(DISTINCT run, ', ' ORDER BY run) AS runs, any_value(checkpoint_id) AS checkpoint_id
 FROM base
 GROUP BY cell
@@ -109,7 +109,7 @@ ORDER BY cell
 -- statement: clusters
 -- A cluster is one game, with all runs that read it; of matches one opening.
 WITH summed AS (
-    SELECT cell, item, seed, sum(hits) AS hits, sum(counted) AS counted, sum(base_hits) AS base_hits,
+    SELECT cell, item, opening_stream, sum(hits) AS hits, sum(counted) AS counted, sum(base_hits) AS base_hits,
            sum(base_counted) AS base_counted, sum(base_hits) FILTER (paired) AS paired_hits,
            sum(base_counted) FILTER (paired) AS paired_counted
     FROM base GROUP BY ALL

@@ -62,13 +62,13 @@ FROM (
 -- statement: base
 -- Games, and counts of games that are told without them: `n` alike.
 SELECT c.cell, g.run_id, g.unit, g.attempt_id, c.run, c.checkpoint_id, c.checkpoint, c.intervention, c.opponent, c.color,
-       c.opening_seed, CASE WHEN c.opening = 'standard' THEN g.unit ELSE g.opening_number END AS opening_number,
+       c.opening_stream, g.opening_number,
        game_score($scoring, g.result, g.termination, g.adjudication_cp, c.color) AS score, 1::BIGINT AS n,
        g.result, g.termination, g.plies, false AS counted
 FROM game AS g JOIN cells AS c ON c.run_id = g.run_id AND c.match = g.match
 UNION ALL
 SELECT c.cell, p.run_id, p.unit, p.attempt_id, c.run, c.checkpoint_id, c.checkpoint, c.intervention, c.opponent, c.color,
-       c.opening_seed, NULL, CASE p.name WHEN 'wins' THEN 1.0 WHEN 'losses' THEN 0.0
+       c.opening_stream, NULL, CASE p.name WHEN 'wins' THEN 1.0 WHEN 'losses' THEN 0.0
                                          ELSE CASE WHEN $scoring = 'paper' THEN 0.5 END END,
        whole(p.value), p.name, NULL, NULL, true
 FROM metric_point AS p JOIN cells AS c ON c.run_id = p.run_id AND c.match = p.unit AND c.kind = 'imported-sweep'
@@ -101,7 +101,7 @@ ORDER BY cell
 WITH opened AS (
     SELECT cell, count(*) FILTER (score = 1) AS won, count(*) FILTER (score = 0.5) AS drawn,
            count(*) FILTER (score = 0) AS lost, count(score) AS scored, 1 AS openings
-    FROM base WHERE NOT counted GROUP BY cell, opening_seed, opening_number
+    FROM base WHERE NOT counted GROUP BY cell, opening_stream, opening_number
     UNION ALL
     SELECT cell, (score = 1)::BIGINT, (score = 0.5)::BIGINT, (score = 0)::BIGINT, 1, n
     FROM base WHERE counted AND score IS NOT NULL AND n > 0

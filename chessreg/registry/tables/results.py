@@ -95,7 +95,7 @@ class Game(Base):
     unit: Mapped[int] = mapped_column(primary_key=True)
     match: Mapped[int] = mapped_column(Small)
     attempt_id: Mapped[UUID]
-    opening_number: Mapped[int]
+    opening_number: Mapped[int]  # which opening of its match's; from the standard position which game of the match
     opening_plies: Mapped[int] = mapped_column(Small)
     plies: Mapped[int] = mapped_column(Small)
     result: Mapped[str] = mapped_column(String(8))  # 1-0, 0-1, 1/2-1/2, * (stopped at the move limit)

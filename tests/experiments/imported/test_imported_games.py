@@ -16,6 +16,7 @@ from chessreg.experiments.imported.games import ImportedGamesSpec
 from chessreg.experiments.imported.players import external_id, name_externals, plain_name
 from chessreg.experiments.imported.sweep import ImportedSweepSpec
 from chessreg.experiments.rating import RatingSpec
+from chessreg.experiments.rating.pool import load
 from chessreg.registry import names, tables
 from chessreg.session import Session, open_session
 
@@ -170,6 +171,17 @@ def test_openings_that_the_settings_tell_are_nobodys_turns(session):
         (4, 8, 8),
         (4, 6, None),
     ]
+
+
+def test_games_that_began_randomly_are_of_their_own_file_alone_where_ratings_are_resampled(session, tmp_path):
+    """Row n of one file began with other random plies than row n of another, and than opening n of ours."""
+    with_note = tmp_path / "more.csv"
+    with_note.write_bytes(sample_file("sample-results.csv").read_bytes() + b"\n")
+    for name, file in (("one", "sample"), ("other", str(with_note))):
+        session.run(ImportedGamesSpec(file=file, opening="random:20"), name=name)
+    spec = RatingSpec(runs=tuple(session.inputs.reference("run", name) for name in ("one", "other")), resamples=20)
+    pool = load(spec, session.inputs).pool
+    assert len(set(pool.cluster.tolist())) == len(pool.cluster) == 10
 
 
 def test_aggregates_become_arms_with_their_interventions(session):

@@ -71,6 +71,7 @@ def test_every_move_of_a_matchs_model_is_judged(session, play, stockfish):
     frames = kind("move-quality").frames({"run_id": report.run_id, "unit": 0}, session.inputs)
     assert len(frames) == sum(row.unit == 0 and row.item >= 0 for row in found)
     assert any("loss" in line for line in frames[0].caption)
+    assert all(frame.flipped for frame in frames), "the model has Black"
 
 
 def test_a_mate_played_costs_nothing_and_a_mate_missed_the_cap():
@@ -102,7 +103,7 @@ def test_first_tries_on_a_datasets_positions(session, stockfish, tmp_path, make_
     told = [row for row in rows(session, tables.Prediction, run_id=edited.run_id) if row.name == "game"]
     assert {row.detail["intervention_id"] for row in told} == {rows(session, tables.Intervention)[0].id.hex}
     frames = kind("move-quality").frames({"run_id": report.run_id, "unit": 1}, session.inputs)
-    assert len(frames) == 2
+    assert [frame.flipped for frame in frames] == [False, False]
 
 
 @pytest.mark.parametrize(
