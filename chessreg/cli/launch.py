@@ -345,7 +345,7 @@ def row_of(planned: Planned) -> dict[str, Any]:
         "status": planned.status,
         "units": planned.units,
         "missing": planned.missing,
-        "shards": planned.order.shards if planned.status == "queued" else None,
+        "shards": planned.shards if planned.status == "queued" else None,
         "on": planned.order.on,
         "priority": planned.order.priority,
         "waits_for": [spec_hash[26:32] for spec_hash in planned.after],

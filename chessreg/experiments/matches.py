@@ -86,6 +86,12 @@ class MatchSpec(Spec):
             )
         if self.stop == "none" and against is not None:
             raise BadInputError("--against is what --stop compares with", "give --stop sprt:-0.05,0.05")
+        rule = parse_stop(self.stop)
+        if rule and against is None and not COLOURS[0] < rule.low < rule.high < COLOURS[-1]:
+            raise BadInputError(
+                f"--stop {self.stop}: a mean of {COLOURS[0]} or {COLOURS[-1]} is one of pairs that are all lost or won",
+                "give bounds between them, such as --stop sprt:-0.05,0.05",
+            )
         return self
 
     def without_effect(self) -> dict[str, str]:

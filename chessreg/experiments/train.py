@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import chess
@@ -193,6 +193,20 @@ class Train(Kind):
                 raise BadInputError("a dataset of games knows no best moves", hint)
         return 1
 
+    def check(self, spec: TrainSpec, inputs: Inputs) -> None:
+        """BadInputError for so few games that they fill no row."""
+        if spec.architecture != "gpt2" or spec.games is not None or spec.rows == "games":
+            return
+        needed, there = spec.block_size + (spec.rows == "blocks"), 0
+        for reference in spec.datasets:
+            games, part = inputs.dataset(reference, "datasets")
+            if len(games.rows(part)) >= needed:
+                return  # to read them takes its time; Trainer sees whether all but a few are copies
+            there += sum(len(ids) for ids, _ in written_games(spec, reference, inputs, "datasets"))
+        if there < needed:
+            hint = f"--block-size {there // 2}, --rows games, or more games" if there >= 16 else "add more games"
+            raise BadInputError(f"the games have {there:,} tokens, and --rows {spec.rows} needs {needed:,}", hint)
+
     def estimate(self, spec: TrainSpec, inputs: Inputs) -> Estimate:
         parameters = parameters_of(spec)
         if spec.batch_moves:
@@ -305,16 +319,24 @@ def corpus(
         return position_corpus(spec, references, inputs, field)
     tokens, lengths = [], []
     for reference in references:
-        games, places = chosen_games(spec, reference, inputs, field)
-        for start in range(0, len(places), 10_000):
-            written = encoding(spec.encoding).games(games, places[start : start + 10_000])
-            tokens.append(written.ids)
-            lengths.append(np.diff(written.offsets))
+        for ids, lengths_of in written_games(spec, reference, inputs, field):
+            tokens.append(ids)
+            lengths.append(lengths_of)
     if not tokens:
         raise BadInputError(f"no game text has {spec.min_characters} characters")
     offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
     made = Corpus(np.concatenate(tokens), offsets)
     return made.stream(spec.block_size) if stream else made
+
+
+def written_games(
+    spec: TrainSpec, reference: str, inputs: Inputs, field: str
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The token ids of the games of a dataset that are trained on, and the games' lengths; 10,000 games at a time."""
+    games, places = chosen_games(spec, reference, inputs, field)
+    for start in range(0, len(places), 10_000):
+        written = encoding(spec.encoding).games(games, places[start : start + 10_000])
+        yield written.ids, np.diff(written.offsets)
 
 
 def chosen_games(spec: TrainSpec, reference: str, inputs: Inputs, field: str) -> tuple[Games, np.ndarray]:

@@ -71,7 +71,8 @@ def parse_stop(text: str) -> Sprt | None:
 
 
 def log_likelihood_ratio(counts: Sequence[int], values: Sequence[float], low: float, high: float) -> float:
-    """log P(counts | mean is high) - log P(counts | mean is low), each under its most likely distribution.
+    """log P(counts | mean is high) - log P(counts | mean is low), each under its most likely distribution. low and high
+    are between the least and the greatest value, and none of these.
 
     >>> round(log_likelihood_ratio([5, 10, 20, 30, 15], COLOURS, -0.05, 0.05), 3)
     9.945

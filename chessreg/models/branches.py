@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chessreg.models.adapters.gpt2 import GPT2
-from chessreg.models.training import TrainConfig, Trainer, TrainHow, autocast
+from chessreg.models.training import TrainConfig, Trainer, TrainHow, autocast, random_of
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class BranchTrainer(Trainer):
     model: GPT2
 
     def epoch_batches(self) -> list[list[list[int]]]:
-        return self.corpus.batches(self.config, np.random.default_rng([self.config.seed, self.epoch]))
+        return self.corpus.batches(self.config, random_of(self.config.seed, self.epoch))
 
     def parts(self) -> list[tuple[Branches]]:  # type: ignore[override]
         return [(piece,) for piece in self.corpus.pieces(self.next_rows(), self.config, self.options.micro_tokens)]

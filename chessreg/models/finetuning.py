@@ -25,7 +25,7 @@ from chessreg.encodings.fen77 import FenError
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.adapters.bridge import hugging_face_model
 from chessreg.models.adapters.llama import served
-from chessreg.models.training import IGNORED, TrainConfig, Trainer, TrainHow, autocast
+from chessreg.models.training import IGNORED, TrainConfig, Trainer, TrainHow, autocast, random_of
 
 if TYPE_CHECKING:
     from chessreg.encodings.prompts import PromptEncoding
@@ -251,7 +251,7 @@ class Finetuner(Trainer):
         return Tuned(hf, self.config, explicit).train()
 
     def epoch_batches(self) -> list[list[list[int]]]:
-        order = np.random.default_rng([self.config.seed, self.epoch]).permutation(len(self.corpus))
+        order = random_of(self.config.seed, self.epoch).permutation(len(self.corpus))
         size = self.config.batch_positions
         return [order[i : i + size, None].tolist() for i in range(0, len(order), size)]
 

@@ -23,10 +23,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chessreg.errors import ChessregError, first_line
+from chessreg.errors import BadInputError, ChessregError, first_line
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.adapters.gpt2 import GPT2, GPT2Config, fused
 
+SEEDS = 2**64  # torch and numpy take these many, from 0 on
 IGNORED = -100  # the label of padding: cross_entropy skips it
 
 
@@ -164,9 +165,14 @@ class PositionCorpus:
         self.lengths = np.full(len(tokens), tokens.shape[1])
 
 
+def random_of(seed: int, epoch: int) -> np.random.Generator:
+    """The generator of an epoch; numpy takes no negative seeds."""
+    return np.random.default_rng([seed % SEEDS, epoch])
+
+
 def epoch_rows(corpus: Corpus | PositionCorpus, config: TrainConfig, epoch: int) -> list[list[list[int]]]:
     """The batches of one epoch: batch → rows → the games of a row. A pure function of (corpus, config, epoch)."""
-    rng = np.random.default_rng([config.seed, epoch])
+    rng = random_of(config.seed, epoch)
     order = rng.permutation(len(corpus.lengths))
     limit = config.block_size + 1
     if config.rows == "stream" or isinstance(corpus, PositionCorpus):
@@ -346,6 +352,8 @@ class Trainer:
 
     `folder/state.pt` holds all of it; a Trainer made over a folder that has one goes on from there, on the batch that
     comes next. The config may differ from the saved one only in `steps` (the same training, longer or shorter).
+
+    Raises BadInputError for a corpus that makes no batch.
     """
 
     def __init__(
@@ -360,6 +368,9 @@ class Trainer:
         self.left_out = 0  # items that were drawn and have no room in the model
         self.tokens_read: int | None = 0  # that went through the model, padding too; None: an old state did not say
         self.batches = self.epoch_batches()
+        if not self.batches:
+            hint = "a smaller --block-size, --rows games, or more games"
+            raise BadInputError(f"all games together fill no row of {config.block_size:,} tokens", hint)
         self.curve: list[TrainPoint] = []
         self.since: list[Tensor] = []  # the losses of the steps since the last point of the curve
         if self.state_path.exists():
@@ -470,7 +481,7 @@ class Trainer:
         """One update; returns the batch's mean loss as a tensor, so that nothing waits for the device."""
         parts = self.parts()
         if self.config.dropout:  # the same draws when a run is taken up again
-            torch.manual_seed(self.config.seed << 32 | self.step)
+            torch.manual_seed((self.config.seed << 32 | self.step) % SEEDS)
         count = sum(self.counted(*part) for part in parts)
         summed = torch.zeros((), device=self.options.device)
         for part in parts:

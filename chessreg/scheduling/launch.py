@@ -86,6 +86,13 @@ class Planned:
     def run_id(self) -> UUID:
         return uuid_of(self.spec_hash)
 
+    @property
+    def shards(self) -> int:
+        """How many ranges its units are cut into, a reduce aside: one where they go in order, and none is empty."""
+        kind, order = self.order.kind, self.order
+        most = 1 if kind.in_order(self.spec) else order.shards
+        return min(most, max((self.units or most) - (kind.reduce is not None), 1))
+
 
 class Expected(Inputs):
     """Inputs that also knows runs of which there is no row yet: those of this launch, and those that jobs stand for."""
@@ -244,11 +251,9 @@ def differing(planned: Sequence[Planned]) -> dict[str, str]:
 
 
 def jobs_of(planned: Planned, group: UUID, store: Store, folder: Path, differs: str = "") -> list[Job]:
-    """One job a shard, and one for the reduce of a kind that has one. A run whose units go in order is one shard.
-    `differs`: what makes it another than the other runs of its launch."""
-    order = planned.order
-    most = 1 if order.kind.in_order(planned.spec) else order.shards
-    shards = min(most, max((planned.units or most) - (order.kind.reduce is not None), 1))
+    """One job a shard, and one for the reduce of a kind that has one. `differs`: what makes it another than the other
+    runs of its launch."""
+    order, shards = planned.order, planned.shards
     options = order.options.model_dump(mode="json")
     numbers = list(range(shards)) + ([shards] if order.kind.reduce is not None else [])
     return [
@@ -310,7 +315,7 @@ def preview(planned: Planned, database: Database, store: Store) -> Row:
     estimate = order.kind.estimate(planned.spec, Inputs(database, store)) if known else None
     has_sizes = estimate is not None and bool(estimate.rows or estimate.bytes)
     pace, like = seconds_a_unit(planned, database)
-    seconds = None if pace is None or not planned.missing else pace * planned.missing / max(1, order.shards)
+    seconds = None if pace is None or not planned.missing else pace * planned.missing / planned.shards
     return {
         "run_id": planned.run_id,
         "kind": order.kind.name,

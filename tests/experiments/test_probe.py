@@ -154,6 +154,16 @@ def test_a_layer_is_fitted_alike_whichever_others_are_missing():
     np.testing.assert_array_equal(fitted(0, 1)[1], fitted(1)[0])
 
 
+def test_every_seed_that_a_spec_takes_draws_first_weights():
+    made = Readable(rows=300)
+    rows = made.data.item < 24
+    drawn = []
+    for seed in (0, 1 - 2**63, 2**63 - 1):
+        spec = ProbeSpec(cache="run:" + "0" * 64, batch_games=3, epochs=1, seed=seed)
+        drawn.append(fit(spec, made.data, rows, [0], "cpu", lambda fraction, text: None))
+    assert not any(np.array_equal(drawn[0], other) for other in drawn[1:])
+
+
 def test_a_step_is_of_positions_or_of_games():
     with pytest.raises(BadInputError, match="--batch-games and --batch-positions both say"):
         ProbeSpec(cache="x", batch_games=2, batch_positions=66)

@@ -145,6 +145,21 @@ def test_what_does_not_go_together_is_refused(world_session: Any, positions: str
         world_session.run(TrainSpec(**SHAPE, datasets=(positions,)))
 
 
+def test_games_too_few_to_fill_a_row_are_told_before_anything_is_recorded(world_session: Any) -> None:
+    spec = TrainSpec(datasets=("sample:test",), **{**SHAPE, "block_size": 1_000_000}, steps=2)
+    recipes = (world_session.inputs.reference("dataset", "sample:test"),)
+    tokens = len(corpus(spec, recipes, world_session.inputs).tokens)  # type: ignore[union-attr]
+    with world_session.database.read() as sql:
+        before = sql.query(tables.Run).count()
+    for rows, longest in (("blocks", tokens - 1), ("stream", tokens)):
+        enough, few = (spec.model_copy(update={"rows": rows, "block_size": longest + more}) for more in (0, 1))
+        kind("train").check(enough.model_copy(update={"datasets": recipes}), world_session.inputs)
+        with pytest.raises(BadInputError, match=rf"have {tokens:,} tokens, and --rows {rows} needs .*--rows games"):
+            world_session.run(few, HOW)
+    with world_session.database.read() as sql:
+        assert sql.query(tables.Run).count() == before
+
+
 def test_settings_that_came_later_leave_old_specs_as_they_were() -> None:
     content = hashed(TrainSpec(datasets=("sample",)))
     assert content["tokenizer"] == "pgn-char-32"

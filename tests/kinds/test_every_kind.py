@@ -16,6 +16,7 @@ from sqlalchemy import func, select
 from chessreg.cli.root import run_command_line
 from chessreg.registry import tables
 from chessreg.runs.kind import RESULT_TABLES, kind, kinds
+from chessreg.runs.spec import settings_of
 
 TOY = str(Path(__file__).parent / "toy_kind.py")
 EVERY = [*kinds(), TOY]
@@ -113,6 +114,17 @@ def test_a_kind_is_helped_planned_killed_resumed_reproduced_queried_and_drawn(
 def units_done(session, run_id: UUID) -> int:
     with session.database.read() as sql:
         return sql.scalar(select(func.count()).select_from(tables.UnitRange).where(tables.UnitRange.run_id == run_id))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EVERY)
+def test_a_kind_runs_with_every_seed_that_it_takes(name, world, chessreg):
+    found = kind(name)
+    seeds = [setting.flag for setting in settings_of(found.spec) if setting.path in ("seed", "opening_seed")]
+    least = [f"{flag}={1 - 2**63}" for flag in seeds]
+    status, out, err = chessreg("run", name, *shlex.split(found.example), *least, "--json")
+    assert status == 0, err
+    assert json.loads(out)["state"] == "complete"
 
 
 @pytest.mark.slow

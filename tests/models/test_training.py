@@ -7,13 +7,14 @@ import sys
 import textwrap
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-from chessreg.errors import ChessregError
+from chessreg.errors import BadInputError, ChessregError
 from chessreg.models.training import (
     IGNORED,
     Corpus,
@@ -186,6 +187,23 @@ def test_the_learning_rate_follows_its_schedule() -> None:
     flat = replace(cosine, schedule="trapezoid", decay_steps=20)
     assert flat.rate(50) == 1.0
     assert flat.rate(90) == pytest.approx(0.55)
+
+
+def test_seeds_below_0_and_above_32_bits_are_seeds_too(tmp_path: Path) -> None:
+    losses = set()
+    for seed in (1, -1, 5_000_000_000, -(2**63) + 1, 2**64 - 2):
+        _, points = trained(replace(CONFIG, seed=seed, dropout=0.1, steps=2), tmp_path / str(seed))
+        losses.add(points[-1].loss)
+    assert len(losses) == 5
+
+
+@pytest.mark.parametrize("rows", ["blocks", "stream"])
+def test_a_corpus_that_fills_no_row_is_told(tmp_path: Path, rows: Literal["blocks", "stream"]) -> None:
+    few = corpus(2)
+    few = few.stream(1023) if rows == "stream" else few
+    with pytest.raises(BadInputError, match=r"fill no row of 1,023 tokens .*--rows games"):
+        Trainer(replace(CONFIG, rows=rows, block_size=1023), few, tmp_path, HOW)
+    assert not list(tmp_path.iterdir())
 
 
 def test_training_needs_nothing_of_the_house() -> None:

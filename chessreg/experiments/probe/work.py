@@ -135,7 +135,7 @@ def fit(
     every: all layers of the run, where `layers` are not all of them.
     """
     width, squares, outputs = data.cache.array.d_model, data.labels.shape[1], max(data.classes, 1)
-    seeded = torch.Generator().manual_seed(spec.seed * 1_000_003 + spec.replicate)
+    seeded = torch.Generator().manual_seed((spec.seed * 1_000_003 + spec.replicate) % 2**64)  # torch takes 64 bits
     # Drawn for every layer of the run, whichever are still missing: a layer begins the same in every attempt.
     every = list(every or layers)
     drawn = torch.randn(len(every), width, squares * outputs, generator=seeded)[[every.index(n) for n in layers]]

@@ -15,7 +15,8 @@ from chessreg.experiments.play import Play, PlayHow, PlaySpec
 from chessreg.queries import run_query
 from chessreg.registry import tables
 from chessreg.runs.task import Stop
-from chessreg.scheduling.launch import Order, jobs_of, plan
+from chessreg.scheduling import launch
+from chessreg.scheduling.launch import Order, jobs_of, plan, preview
 from chessreg.session import open_session
 
 LOST = {"policy": "retry:1", "temperatures": (9.0,), "opening": "random:4"}  # every game is forfeited
@@ -154,6 +155,8 @@ def test_a_match_with_other_openings_makes_no_pairs(session, play):
         ({"stop": "sprt:-0.05,0.05"}, "pairs of games"),
         ({"against": "base"}, "--against is what --stop compares with"),
         ({"stop": "sprt:1"}, "is no rule"),
+        ({"stop": "sprt:-0.5,0", "color": "both"}, "all lost or won"),
+        ({"stop": "sprt:0,0.4999999", "color": "both"}, "all lost or won"),
     ],
 )
 @pytest.mark.parametrize("spec", [PlaySpec, EngineMatchSpec])
@@ -173,9 +176,11 @@ def test_engines_stop_too(session):
     assert name.endswith("undecided")
 
 
-def test_such_a_match_is_one_shard(session):
+def test_such_a_match_is_one_shard_and_planned_as_one(session, monkeypatch):
+    monkeypatch.setattr(launch, "seconds_a_unit", lambda planned, database: (2.0, 1))
     spec = PlaySpec(checkpoint="bigram", opponent="random", games=40, adjudication="none", color="both")
     for stop, shards in (("none", 4), ("sprt:-0.05,0.05", 1)):
         order = Order(Play(), spec.model_copy(update={"stop": stop}), PlayHow(), shards=4)
         [planned] = plan([order], session.database, session.store)
-        assert len(jobs_of(planned, planned.run_id, session.store, session.store.root)) == shards
+        assert len(jobs_of(planned, planned.run_id, session.store, session.store.root)) == planned.shards == shards
+        assert preview(planned, session.database, session.store)["seconds"] == 80 / shards
