@@ -15,7 +15,7 @@ from chessreg.registry.tables.annotations import ANNOTATION_NOW
 
 # Handy views of few rows, which a statement names up to a dozen times, each in the other: computed once a snapshot.
 ONCE = frozenset({"annotated", "named", "tagged", "runs", "run_order", "checkpoints", "datasets", "interventions",
-                  "run_checkpoint"})  # fmt: skip
+                  "probe_caches", "run_checkpoint"})  # fmt: skip
 
 # Macros that read a view, and so are made after the views. A run's place in time: what rows are ordered by, in place of
 # its id.

@@ -126,6 +126,39 @@ JOIN runs AS r ON r.run_id = s.run_id AND r.kind = 'edit'
 -- Every probe, with the number of the phase that it is of; NULL: of every phase.
 SELECT p.* EXCLUDE (detail), TRY_CAST(json_extract_string(p.detail, '$.phase') AS BIGINT) AS phase FROM probe AS p
 
+-- view: probe_caches
+-- What each probe run was fitted and tested on. `settings`: those of its caches, without the model and the places in it,
+-- so that they are the same for seeds and random-init controls; of a cache that is not here its reference. `test_settings`:
+-- of the one that it was tested on. `fitted_on` and `tested_on` say them in words: dataset and part, then what is not as
+-- `run cache` has it by default; NULL: not known.
+WITH named AS (
+    SELECT id AS run_id, name, json_extract_string(spec, '$.' || name) AS reference
+    FROM (SELECT id, spec, unnest(['cache', 'test_cache']) AS name FROM run WHERE kind = 'probe')
+),
+told AS (
+    SELECT n.run_id, n.name,
+           coalesce(settings_text(c.spec, ['checkpoint', 'layers', 'hook_points', 'seed', 'replicate']), n.reference,
+                    'none') AS settings,
+           CASE WHEN c.id IS NOT NULL THEN concat_ws(', ', coalesce(d.dataset, json_extract_string(c.spec, '$.dataset')),
+               nullif(json_extract_string(c.spec, '$.positions'), 'dots'),
+               json_extract_string(c.spec, '$.alignment'),
+               'games ' || nullif(json_extract_string(c.spec, '$.games'), '10000'),
+               'min_plies ' || nullif(json_extract_string(c.spec, '$.min_plies'), '0'),
+               'keep_duplicates ' || nullif(json_extract_string(c.spec, '$.keep_duplicates'), 'false'),
+               'first ' || nullif(json_extract_string(c.spec, '$.first'), '0'),
+               'last ' || json_extract_string(c.spec, '$.last'),
+               'final ' || json_extract_string(c.spec, '$.final'),
+               nullif(json_extract_string(c.spec, '$.dtype'), 'float16')) END AS words
+    FROM named AS n
+    LEFT JOIN run AS c ON c.kind = 'cache' AND 'run:' || c.spec_hash = n.reference
+    LEFT JOIN datasets AS d ON d.reference = json_extract_string(c.spec, '$.dataset')
+)
+SELECT run_id, string_agg(name || ': ' || settings, '; ' ORDER BY name) AS settings,
+       any_value(settings) FILTER (name = 'test_cache') AS test_settings,
+       any_value(words) FILTER (name = 'cache') AS fitted_on, any_value(words) FILTER (name = 'test_cache') AS tested_on
+FROM told
+GROUP BY run_id
+
 -- view: rated_sides
 -- The sides of matches that a rating counts.
 SELECT run_id, unit, player, TRY_CAST(json_extract_string(side, '$[0]') AS UUID) AS side_run_id,

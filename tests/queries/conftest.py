@@ -186,6 +186,11 @@ class Maker:
         }  # fmt: skip
         return tables.Game(run_id=run.id, unit=unit, attempt_id=run.attempt_id, **(columns | given))
 
+    def cache(self, checkpoint, dataset, **settings):
+        """A cache run of these games; returns its reference."""
+        spec = {"checkpoint": f"sha256:{checkpoint.artefact}", "dataset": dataset, "games": 10000, "positions": "dots"}
+        return f"run:{self.run('cache', 1, checkpoint=checkpoint, spec=spec | settings).spec_hash}"
+
     def probe(self, checkpoint, scores, *, label="piece", layers=(0, 1), positions="dots", detail=None, **run):
         """A probe run. `scores` maps (layer, split) to a list of (n, correct) or (n, correct, detail), one a game."""
         run = self.run("probe", len(layers), **run)

@@ -26,11 +26,17 @@ UNTRAINED = {
 def probed(make):
     """A model with two probe seeds and two twins with one each."""
     model = make.checkpoint("reference")
+    fit, test = make.dataset("january"), make.dataset("february")
+
+    def read(checkpoint):
+        return {"cache": make.cache(checkpoint, fit), "test_cache": make.cache(checkpoint, test), "epochs": 5}
+
+    model.read = read(model)
     for seed in (0, 1):
-        make.probe(model, TRAINED, name=f"board-{seed}", spec={"seed": seed, "cache": "a", "epochs": 5})
+        make.probe(model, TRAINED, name=f"board-{seed}", spec={"seed": seed, **model.read})
     for number in (0, 1):
         twin = make.checkpoint(f"twin-{number}", source_format="random-init", parent_id=model.id)
-        make.probe(twin, UNTRAINED, name=f"twin-{number}", spec={"seed": 0, "cache": f"b{number}", "epochs": 5})
+        make.probe(twin, UNTRAINED, name=f"twin-{number}", spec={"seed": 0, **read(twin)})
     return model
 
 
@@ -56,10 +62,70 @@ def test_trained_minus_twins_pairs_the_same_games(database, probed):
 
 
 def test_runs_of_other_settings_are_another_pool(database, make, probed):
-    make.probe(probed, TRAINED, name="longer", spec={"seed": 0, "cache": "a", "epochs": 9})
+    make.probe(probed, TRAINED, name="longer", spec={"seed": 0, **probed.read, "epochs": 9})
     rows = run_query(database, "best probe layers", where="weights = 'trained' AND selected_on = 'test'").rows
     assert sorted(r["runs"] for r in rows) == ["board-0, board-1", "longer"]
     assert {r["run"] for r in rows_behind(database, "best probe layers", 1).rows} == {"board-0", "board-1"}
+
+
+@pytest.mark.parametrize(
+    ("which", "differs"),
+    [("cache", "dataset"), ("test_cache", "dataset"), ("cache", "alignment"), ("test_cache", "first")],
+)
+def test_fits_and_tests_on_other_caches_are_another_pool_that_says_which(database, make, which, differs):
+    """A seed each, and a control of each on the same games."""
+    model = make.checkpoint("reference")
+    twin = make.checkpoint("twin", source_format="random-init", parent_id=model.id)
+    datasets = {name: make.dataset(name) for name in ("january", "february")}
+    other, words = {
+        "dataset": (datasets["february"], "february"), "alignment": ("pre-ply", "january, pre-ply"),
+        "first": (12, "january, first 12"),
+    }[differs]  # fmt: skip
+    for number, settings in enumerate(({}, {differs: other})):
+        for checkpoint, scores in ((model, TRAINED), (twin, UNTRAINED)):
+            caches = {name: {"dataset": datasets["january"]} for name in ("cache", "test_cache")}
+            caches[which] |= settings
+            spec = {name: make.cache(checkpoint, **asked) for name, asked in caches.items()}
+            make.probe(checkpoint, scores, name=f"{checkpoint.source_format}-{number}", spec={"seed": number, **spec})
+    rows = run_query(database, "best probe layers", where="selected_on = 'test' AND weights = 'trained'").rows
+    assert {(row["seeds"], row["n_games"]) for row in rows} == {(1, 3)}
+    assert [row["minus_untrained"] for row in rows] == [pytest.approx(100 * (185 - 121) / 192)] * 2
+    column = {"cache": "fitted_on", "test_cache": "tested_on"}[which]
+    assert {row["runs"]: row[column] for row in rows} == {"nanogpt-0": "january", "nanogpt-1": words}
+
+
+@pytest.mark.parametrize("title", ["probe accuracy by layer", "square accuracy by ply"])
+def test_fits_of_one_number_have_the_same_games(database, make, title):
+    """So that a plot takes them for seeds of one fit."""
+    model = make.checkpoint("reference")
+    twin = make.checkpoint("twin", source_format="random-init", parent_id=model.id)
+    scores = {(0, "test"): [(64, 60, {"positions": 1, "right_at": "3c", "ply_first": 0, "ply_step": 2})]}
+    january, february = make.dataset("january"), make.dataset("february")
+    for name, checkpoint, dataset in (
+        ("seed-0", model, january), ("seed-1", model, january), ("other", model, february), ("twin", twin, february)
+    ):  # fmt: skip
+        spec = {"cache": make.cache(checkpoint, dataset), "seed": ord(name[-1])}
+        make.probe(checkpoint, scores, layers=(0,), name=name, spec=spec)
+    fits = {row["run"]: row["fit"] for row in run_query(database, title).rows}
+    assert fits["seed-0"] == fits["seed-1"] != fits["other"] == fits["twin"]
+
+
+def test_controls_and_linear_probes_of_other_games_stand_beside_none(database, make):
+    model = make.checkpoint("reference")
+    twin = make.checkpoint("twin", source_format="random-init", parent_id=model.id)
+    january, february = make.dataset("january"), make.dataset("february")
+    cache, scores = make.cache(model, january), {(0, "test"): [(64, 60), (64, 50)]}
+    tests = [make.cache(model, dataset) for dataset in (january, february)]
+    for name, test in zip(("on-january", "on-february"), tests, strict=True):
+        make.probe(model, scores, layers=(0,), name=name, spec={"cache": cache, "test_cache": test})
+    spec = {"cache": cache, "test_cache": tests[1], "source": "means"}
+    make.probe(model, scores, layers=(0,), name="means", spec=spec)
+    spec = {"cache": make.cache(twin, january), "test_cache": make.cache(twin, february)}
+    make.probe(twin, scores, layers=(0,), name="twin", spec=spec)
+    rows = run_query(database, "probe metrics by layer", checkpoint="reference", where="twin_of IS NULL").rows
+    assert {row["runs"]: row["twins"] for row in rows} == {"on-january": 0, "on-february": 1, "means": 0}
+    [row] = run_query(database, "probe accuracy by source").rows
+    assert (row["runs"], row["linear_runs"]) == ("means", "on-february")
 
 
 def counts(*classes):
@@ -125,18 +191,19 @@ def test_many_different_games_take_draws_made_once(database, make):
 def test_seeds_and_twins_are_resampled_where_they_are_what_varies(database, make):
     """Every game is read alike, but one seed reads half of the squares and one all of them; so do two twins."""
     model = make.checkpoint("reference")
+    cache = make.cache(model, "x")
     alike, games = {(0, "validation"): [(64, 40)]}, 30
     for seed, right in enumerate((32, 64)):
         read = {(0, "test"): [(64, right)] * games}
-        make.probe(model, alike | read, layers=(0,), spec={"seed": seed, "cache": "a"})
+        make.probe(model, alike | read, layers=(0,), name=f"seed-{seed}", spec={"seed": seed, "cache": cache})
         twin = make.checkpoint(f"twin-{seed}", source_format="random-init", parent_id=model.id)
-        make.probe(twin, alike | read, layers=(0,), spec={"seed": 0, "cache": f"b{seed}"})
+        make.probe(twin, alike | read, layers=(0,), spec={"seed": 0, "cache": make.cache(twin, "x")})
     [trained, twins] = [row for row in run_query(database, "best probe layers").rows if row["selected_on"] == "test"]
     for row in (trained, twins):
         assert row["accuracy"] == 75
         assert (row["accuracy_low"], row["accuracy_high"]) == (50, pytest.approx(100, abs=15))
     assert (trained["minus_untrained"], trained["minus_untrained_low"], trained["minus_untrained_high"]) == (0, -50, 50)
-    one = run_query(database, "best probe layers", run=trained["runs"].split(", ")[0]).rows[0]
+    one = run_query(database, "best probe layers", run="seed-0").rows[0]
     assert one["accuracy_high"] - one["accuracy_low"] < 45  # of games alone
 
 
@@ -144,7 +211,7 @@ def test_seeds_and_twins_are_resampled_where_they_are_what_varies(database, make
 def phases(database, make):
     """A joint probe of two phases, fitted alike, and their controls on three twins; ROC-AUC of the first phase."""
     model = make.checkpoint("uci")
-    spec = {"cache": "a", "seed": 0}
+    spec = {"cache": make.cache(model, "x"), "seed": 0}
     for phase, right in ((0, 60), (1, 40)):
         run = make.probe(
             model, {(0, "test"): [(6400, 100 * right), (6400, 100 * right - 800)]}, name=f"phase-{phase}", layers=(0,),
@@ -162,7 +229,7 @@ def phases(database, make):
         twin = make.checkpoint(f"twin-{number}", source_format="random-init", parent_id=model.id)
         make.probe(
             twin, {(0, "test"): [(6400, 3200 + 100 * number), (6400, 3200)]}, layers=(0,), positions="white-origins",
-            spec={"cache": f"b{number}", "seed": number, "phase": 0},
+            spec={"cache": make.cache(twin, "x"), "seed": number, "phase": 0},
         )  # fmt: skip
 
 

@@ -32,6 +32,8 @@
 --   overlap_probe_games [hidden]: games that the probe was fitted on
 --   overlap_probe_openings [hidden]: games whose first 20 plies it was fitted on
 --   overlap_probe_positions [hidden]: different positions that it was fitted on
+--   fitted_on: dataset and part that was fitted on, and which of its games and sites where not all; none: not known
+--   tested_on: likewise of the test games
 --   train_games [games]: games fitted on
 --   epochs: passes over them
 --   runs: the probe runs
@@ -56,16 +58,19 @@
 --   panels: label, positions, selected_on
 
 -- statement: cells
--- One row per probe. Runs of one pool differ in seed and replicate alone, and untrained twins in their weights.
+-- One row per probe. Runs of one pool differ in seed and replicate alone, and untrained twins in their weights: what they
+-- were fitted and tested on is the same.
 SELECT p.run_id, p.unit, p.layer, p.label, p.positions, p.train_games, p.epochs, p.checkpoint_id AS probed_id,
        coalesce(CASE WHEN c.random_init THEN c.parent_id END, p.checkpoint_id) AS checkpoint_id,
        coalesce(parent.checkpoint, c.checkpoint) AS checkpoint, coalesce(parent.place, c.place) AS checkpoint_place,
        CASE WHEN c.random_init THEN 'untrained' ELSE 'trained' END AS weights,
-       settings_text(r.spec, ['seed', 'replicate', 'cache', 'test_cache', 'validation_cache', 'layers']) AS settings,
-       r.run, r.done, r.planned, r.created_at, k.strata
+       concat_ws('; ', settings_text(r.spec, ['seed', 'replicate', 'cache', 'test_cache', 'layers']), u.settings)
+           AS settings,
+       u.fitted_on, u.tested_on, r.run, r.done, r.planned, r.created_at, k.strata
 FROM probe AS p
 LEFT JOIN skill_classes AS k ON k.run_id = p.run_id
 JOIN scoped AS r ON r.run_id = p.run_id AND r.kind = 'probe'
+LEFT JOIN probe_caches AS u ON u.run_id = p.run_id
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = p.checkpoint_id
 LEFT JOIN checkpoints AS parent ON c.random_init AND parent.checkpoint_id = c.parent_id
 
@@ -122,7 +127,9 @@ WITH scored AS (
 ),
 pooled AS (
     SELECT pool, weights, any_value(checkpoint) AS checkpoint, any_value(label) AS label,
-           any_value(positions) AS positions, any_value(strata) AS strata, count(DISTINCT run_id) AS seeds, count(DISTINCT probed_id) AS models,
+           any_value(positions) AS positions, any_value(strata) AS strata,
+           any_value(fitted_on) AS fitted_on, any_value(tested_on) AS tested_on,
+           count(DISTINCT run_id) AS seeds, count(DISTINCT probed_id) AS models,
            any_value(train_games) AS train_games, any_value(epochs) AS epochs,
            string_agg(DISTINCT run, ', ' ORDER BY run) AS runs, any_value(checkpoint_id) AS checkpoint_id,
            arg_min(run_id, (created_at, run_id)) AS run_id
@@ -141,8 +148,8 @@ progress AS (
     FROM (SELECT DISTINCT pool, weights, run_id, done, planned FROM pools) GROUP BY ALL
 )
 SELECT h.cell, p.checkpoint, h.weights, p.label, p.positions, p.strata, h.selected_on, h.layer, h.layers_tried, p.seeds, p.models,
-       s.n_games, s.n, u.layer AS untrained_layer, o.* EXCLUDE (pool, weights), p.train_games, p.epochs, p.runs, g.done, g.planned,
-       p.checkpoint_id, p.run_id
+       s.n_games, s.n, u.layer AS untrained_layer, o.* EXCLUDE (pool, weights),
+       p.fitted_on, p.tested_on, p.train_games, p.epochs, p.runs, g.done, g.planned, p.checkpoint_id, p.run_id
 FROM chosen AS h
 JOIN overlapping AS o ON o.pool = h.pool AND o.weights = h.weights
 JOIN scored AS s ON s.cell = h.cell

@@ -64,9 +64,11 @@ SELECT p.run_id, p.unit, s.split, s.correct, s.n, p.checkpoint_id, c.checkpoint,
        coalesce(parent.place, c.place) AS family, c.place AS checkpoint_place, p.label, p.positions,
        p.hook_point, p.layer,
        p.train_games, p.epochs, r.run, r.done, r.planned, r.created_at,
-       settings_text(r.spec, ['seed', 'replicate', 'cache', 'test_cache', 'validation_cache', 'layers']) AS settings
+       concat_ws('; ', settings_text(r.spec, ['seed', 'replicate', 'cache', 'test_cache', 'layers']), u.settings)
+           AS settings
 FROM probe AS p
 JOIN scoped AS r ON r.run_id = p.run_id
+LEFT JOIN probe_caches AS u ON u.run_id = p.run_id
 JOIN (SELECT run_id, unit, split, sum(correct)::DOUBLE AS correct, sum(n)::DOUBLE AS n
       FROM score WHERE item >= 0 GROUP BY ALL) AS s ON s.run_id = p.run_id AND s.unit = p.unit
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = p.checkpoint_id

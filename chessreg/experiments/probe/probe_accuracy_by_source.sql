@@ -15,7 +15,7 @@
 --   n_games [games]: games scored
 --   n [predictions]: squares of positions scored
 --   accuracy [%]: right predictions; games are resampled
---   linear [%]: those of the probe of the residual that has the same cache, tokens and place
+--   linear [%]: those of the probe of the residual that has the same caches, tokens and place
 --   linear_minus [%]: linear minus this, same games
 --   runs: the probe runs
 --   linear_runs: those of the residual
@@ -33,7 +33,9 @@
 --   panels: positions
 
 -- statement: cells
-SELECT p.run_id, p.unit, s.split, p.label, p.positions, r.phase, r.cache, p.hook_point, p.layer,
+-- `settings`: what fits that differ in their phase alone share.
+SELECT p.run_id, p.unit, s.split, p.label, p.positions, r.phase, r.cache, coalesce(r.test_cache, '') AS test_cache,
+       settings_text(o.spec, ['phase', 'layers', 'min_positions']) AS settings, p.hook_point, p.layer,
        coalesce(r.source, 'residual') AS source, p.checkpoint_id, c.checkpoint, c.place, o.run, o.created_at
 FROM probe AS p
 JOIN scoped AS o ON o.run_id = p.run_id
@@ -45,7 +47,7 @@ LEFT JOIN checkpoints AS c ON c.checkpoint_id = p.checkpoint_id
 -- statement: linear
 -- Of several probes of the residual that fit, the first.
 SELECT * FROM (
-    SELECT *, row_number() OVER (PARTITION BY checkpoint_id, label, cache, positions, hook_point, split
+    SELECT *, row_number() OVER (PARTITION BY checkpoint_id, label, cache, test_cache, positions, hook_point, split
                                  ORDER BY created_at, run_id) AS place_of_run
     FROM cells WHERE source = 'residual'
 ) WHERE place_of_run = 1
@@ -54,12 +56,12 @@ SELECT * FROM (
 SELECT a.*, b.run_id AS linear_run_id, b.unit AS linear_unit, b.run AS linear_run
 FROM cells AS a
 JOIN linear AS b ON b.checkpoint_id = a.checkpoint_id AND b.label = a.label AND b.cache = a.cache
-    AND b.positions = a.positions AND b.hook_point = a.hook_point AND b.split = a.split
+    AND b.test_cache = a.test_cache AND b.positions = a.positions AND b.hook_point = a.hook_point AND b.split = a.split
 WHERE a.source <> 'residual'
 
 -- statement: members
 -- The probes of each cell: a probe alone, and all phases of a place.
-SELECT *, dense_rank() OVER (ORDER BY place, label, source, layer, hook_point, split, pooled,
+SELECT *, dense_rank() OVER (ORDER BY place, label, source, layer, hook_point, settings, split, pooled,
                                       CASE WHEN NOT pooled THEN phase END NULLS FIRST,
                                       CASE WHEN NOT pooled THEN run_id END) AS cell
 FROM (
@@ -67,7 +69,7 @@ FROM (
     UNION ALL
     SELECT *, true AS pooled FROM pairs AS p
     WHERE (SELECT count(DISTINCT q.phase) FROM pairs AS q
-           WHERE q.checkpoint_id = p.checkpoint_id AND q.label = p.label AND q.source = p.source
+           WHERE q.checkpoint_id = p.checkpoint_id AND q.label = p.label AND q.settings = p.settings
              AND q.hook_point = p.hook_point AND q.split = p.split) > 1
 )
 

@@ -39,7 +39,8 @@ SELECT p.run_id, p.unit, p.layer, p.label, p.positions, p.checkpoint_id, c.check
        CASE WHEN c.random_init THEN coalesce(parent.checkpoint, right(replace(c.parent_id::VARCHAR, '-', ''), 6)) END
            AS twin_of,
        coalesce(parent.place, c.place) AS family, c.place AS checkpoint_place, r.run, r.done, r.planned, r.created_at,
-       settings_text(r.spec, ['seed', 'replicate', 'cache', 'test_cache', 'validation_cache', 'layers']) AS settings
+       concat_ws('; ', settings_text(r.spec, ['seed', 'replicate', 'cache', 'test_cache', 'layers']), u.settings)
+           AS settings
 FROM (
     SELECT p.*, row_number() OVER (PARTITION BY p.run_id ORDER BY s.right_share DESC NULLS LAST, p.layer, p.unit) AS place
     FROM probe AS p
@@ -48,6 +49,7 @@ FROM (
         ON s.run_id = p.run_id AND s.unit = p.unit
 ) AS p
 JOIN scoped AS r ON r.run_id = p.run_id
+LEFT JOIN probe_caches AS u ON u.run_id = p.run_id
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = p.checkpoint_id
 LEFT JOIN checkpoints AS parent ON c.random_init AND parent.checkpoint_id = c.parent_id
 WHERE p.place = 1

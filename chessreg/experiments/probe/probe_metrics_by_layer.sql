@@ -69,11 +69,12 @@ SELECT p.run_id, p.unit, s.split, p.label, coalesce(r.source, 'residual') AS sou
        coalesce(CASE WHEN c.random_init THEN c.parent_id END, p.checkpoint_id) AS checkpoint_id,
        coalesce(parent.place, c.place) AS family, c.place AS checkpoint_place, o.run, o.done, o.planned, o.created_at,
        settings_text(o.spec, ['phase', 'layers', 'min_positions']) AS pool_settings,
-       settings_text(o.spec, ['phase', 'layers', 'min_positions', 'seed', 'replicate', 'cache', 'test_cache'])
-           AS family_settings
+       concat_ws('; ', settings_text(o.spec, ['phase', 'layers', 'min_positions', 'seed', 'replicate', 'cache',
+                                              'test_cache']), u.settings) AS family_settings
 FROM probe AS p
 JOIN scoped AS o ON o.run_id = p.run_id
 JOIN probe_run AS r ON r.run_id = p.run_id
+LEFT JOIN probe_caches AS u ON u.run_id = p.run_id
 JOIN (SELECT DISTINCT run_id, unit, split FROM score WHERE item >= 0 AND counts IS NOT NULL) AS s
     ON s.run_id = p.run_id AND s.unit = p.unit
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = p.checkpoint_id

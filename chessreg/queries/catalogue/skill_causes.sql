@@ -29,11 +29,12 @@
 
 -- statement: fitted
 -- Every probe of skill at the layer that its validation games choose.
-SELECT p.run_id, p.unit, p.layer, p.checkpoint_id, c.checkpoint, c.place, s.run, k.labels,
+SELECT p.run_id, p.unit, p.layer, p.checkpoint_id, c.checkpoint, c.place, s.run, k.labels, u.test_settings,
        p.label || ', ' || k.strata || CASE WHEN q.batch_games IS NULL THEN '' ELSE ', whole games' END AS of_probe
 FROM probe AS p
 JOIN runs AS s ON s.run_id = p.run_id
 JOIN probe_run AS q ON q.run_id = p.run_id
+JOIN probe_caches AS u ON u.run_id = p.run_id
 JOIN checkpoints AS c ON c.checkpoint_id = p.checkpoint_id AND NOT coalesce(c.random_init, false)
 JOIN skill_classes AS k ON k.run_id = p.run_id
 JOIN (
@@ -45,10 +46,11 @@ JOIN (
 WHERE p.label IN ('skill', 'skill-shuffled')
 
 -- statement: measured
--- One row per game: what it counts, out of what, and what its baseline does.
+-- One row per game: what it counts, out of what, and what its baseline does. `item` numbers the games, or openings, that
+-- `among` names.
 SELECT f.checkpoint_id, f.checkpoint, f.place, '1 source' AS cause, 'test games read right' AS measured, f.of_probe AS "of",
-       f.labels, f.layer, f.run, s.run_id, s.unit, s.attempt_id, s.item, '' AS opening_stream, s.correct::DOUBLE AS hits,
-       s.n::DOUBLE AS counted, s.n * (s.source_class = s.game_class)::DOUBLE AS base_hits,
+       f.labels, f.layer, f.run, s.run_id, s.unit, s.attempt_id, s.item, f.test_settings AS among,
+       s.correct::DOUBLE AS hits, s.n::DOUBLE AS counted, s.n * (s.source_class = s.game_class)::DOUBLE AS base_hits,
        CASE WHEN s.source_class IS NOT NULL THEN s.n::DOUBLE END AS base_counted, true AS paired
 FROM fitted AS f
 JOIN scoped AS r ON r.run_id = f.run_id
@@ -68,7 +70,7 @@ WHERE p.vote_class IS NOT NULL
 UNION ALL
 SELECT f.checkpoint_id, f.checkpoint, f.place, '2 level', 'games read as lowest class',
        coalesce(d.dataset, k.dataset, 'games') || ', by ' || f.of_probe, f.labels, p.layer, r.run, p.run_id, p.unit, p.attempt_id,
-       -1 - s.item, '', NULL, NULL, (s.vote_class = 0)::DOUBLE, 1.0, false
+       -1 - s.item, f.test_settings, NULL, NULL, (s.vote_class = 0)::DOUBLE, 1.0, false
 FROM (SELECT DISTINCT run_id, unit, layer, attempt_id FROM probe_apply_prediction WHERE vote_class IS NOT NULL) AS p
 JOIN scoped AS r ON r.run_id = p.run_id
 JOIN probe_apply_run AS q ON q.run_id = p.run_id
@@ -109,7 +111,7 @@ ORDER BY cell
 -- statement: clusters
 -- A cluster is one game, with all runs that read it; of matches one opening.
 WITH summed AS (
-    SELECT cell, item, opening_stream, sum(hits) AS hits, sum(counted) AS counted, sum(base_hits) AS base_hits,
+    SELECT cell, item, among, sum(hits) AS hits, sum(counted) AS counted, sum(base_hits) AS base_hits,
            sum(base_counted) AS base_counted, sum(base_hits) FILTER (paired) AS paired_hits,
            sum(base_counted) FILTER (paired) AS paired_counted
     FROM base GROUP BY ALL
