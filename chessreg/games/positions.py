@@ -315,10 +315,11 @@ def _values(column: pa.Array) -> list[Any]:
 
 
 def _lines(source: Source) -> Iterator[str]:
-    """The text of a source line by line."""
-    left = b""
+    """The text of a source line by line, without a byte order mark."""
+    left, mark = b"", b"\xef\xbb\xbf"
     for chunk in source._decoded():
-        whole, newline, left = (left + chunk).rpartition(b"\n")
+        whole, newline, left = (left + chunk).removeprefix(mark).rpartition(b"\n")
+        mark = b""
         yield from movetext.decode(whole + newline).splitlines(keepends=True)
     if left:
         yield movetext.decode(left)

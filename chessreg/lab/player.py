@@ -44,9 +44,10 @@ class Edit:
 class Found:
     """What came out of one position.
 
-    `shares` is the model's probability of every legal move, renormalised over them, the most probable first; `mass` how
-    much of the model's own probability they had, 0 to 1; both are empty where the model could not be run. `notes` are
-    sentences on fallbacks. `move` is None where there is no legal move.
+    `shares` is the model's probability of every legal move, renormalised over them, the most probable first (of
+    `searchmoves` those alone are told); `mass` how much of the model's own probability the legal moves had, 0 to 1; both
+    are empty where the model could not be run. `notes` are sentences on fallbacks. `move` is None where there is no
+    legal move.
     """
 
     move: chess.Move | None
@@ -220,7 +221,8 @@ class Player:
             allowed = {move.uci() for move in among}
             some = replace(known, logprobs={move: value for move, value in known.logprobs.items() if move in allowed})
             text = some.choose(greedy, *turn.key, 0)
-            return replace(found, move=chess.Move.from_uci(text), shares=some.shares())
+            shares = {move: share for move, share in found.shares.items() if move in allowed}
+            return replace(found, move=chess.Move.from_uci(text), shares=shares)
         assert self._session is not None
         [choice] = choose(make_policy(policy, temperatures), self._session, self._session.model.encoding, [turn])
         if choice.move is not None:

@@ -405,5 +405,7 @@ def line_to(descriptor: int) -> Callable[[str], None]:
 
 def run(engine: Engine, descriptor: int) -> None:
     """Speak with whoever writes to this descriptor until it ends. Raises what loading the checkpoint raises."""
-    threading.Thread(target=engine.read, args=(lines_from(descriptor),), name="uci", daemon=True).start()
+    reader = threading.Thread(target=engine.read, args=(lines_from(descriptor),), name="uci", daemon=True)
+    reader.start()
     engine.serve()
+    reader.join(PATIENCE)  # one that still runs while Python ends aborts the process

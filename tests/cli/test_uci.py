@@ -76,8 +76,9 @@ class Talk:
         return self(*lines)[-1].removeprefix("bestmove ")
 
     def shares(self, *lines: str) -> dict[str, float]:
-        """{move: p} of all legal moves."""
-        said = self("setoption name MultiPV value 218", *lines, "go")
+        """{move: p} of all legal moves, or of those that a `go searchmoves` names."""
+        asked = lines if lines[-1].startswith("go") else (*lines, "go")
+        said = self("setoption name MultiPV value 218", *asked)
         found = [re.fullmatch(r"info .* pv (\S+) string p=([\d.]+)", line) for line in said]
         return {match[1]: float(match[2]) for match in found if match}
 
@@ -144,6 +145,10 @@ def test_positions_are_read_as_guis_write_them(talk: Any) -> None:
         engine(f"position startpos moves {castled} {word} e8{word[2]}8")
         assert engine.engine._board.board_fen() == "rnbq1rk1/pppp1ppp/5n2/2b1p3/2B1P3/5N2/PPPP1PPP/RNBQ1RK1"
     assert engine.best("position fen 8/P7/8/8/8/8/8/k1K5 w - - 0 1", "go searchmoves a7a8n") == "a7a8n"
+    every = engine.shares("position startpos")
+    assert engine.shares("position startpos", "go searchmoves a2a3 g1f3") == {
+        uci: share for uci, share in every.items() if uci in ("a2a3", "g1f3")
+    }
     shares = engine.shares("  position  startpos\tmoves e2e4\r")
     assert set(shares) == {move.uci() for move in chess.Board(AFTER_E4).legal_moves}
     shares = engine.shares("position fen r3k2r/8/8/8/8/8/8/4K3 w KQkq e6 0 1")  # castling and en passant of nobody

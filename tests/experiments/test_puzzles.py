@@ -160,6 +160,7 @@ def test_the_table_counts_by_rating_and_leaves_out_what_was_not_asked(session: S
     report = session.run(PuzzlesSpec(checkpoint=FEN, dataset="puzzles"))
     values = {row.unit: row for row in rows_of(session, report.run_id)}
     table = session.query("puzzles by rating", run=[report.run_id.hex]).to_pandas().set_index("rating")
+    assert set(table["policy"]) == {"legal"}
     assert table.loc["all", ["n", "unread"]].tolist() == [5, 1]
     assert table.loc["400–799", ["n", "unread"]].tolist() == [1, 1]
     assert table.loc["1200–1599", "n"] == 2

@@ -92,6 +92,12 @@ def test_a_puzzle_is_the_position_after_its_first_move(tmp_path: Path, header: s
     assert any("puzzles" in note for note in report.notes)
 
 
+def test_a_byte_order_mark_before_puzzles_without_a_header_costs_none(tmp_path: Path) -> None:
+    text = f"\ufeff{PUZZLE},f2g3 e6e7 b2b1 b3c1 b1c1 h6c1,1828\n"
+    build([write(tmp_path, text, "puzzles.csv")], tmp_path / "made")
+    assert [row["best"] for row in rows(tmp_path / "made")] == ["e6e7"]
+
+
 def test_a_puzzle_without_moves_is_rejected_and_a_rating_that_is_no_number_is_told(tmp_path: Path) -> None:
     moves = "f2g3 e6e7 b2b1 b3c1 b1c1 h6c1"
     text = f"{PUZZLE},{moves},hard\n{PUZZLE},,1500\n{PUZZLE},{moves},\n"

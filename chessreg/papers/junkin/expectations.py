@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -43,7 +44,8 @@ def shape(row: Row) -> str:
 
 
 def falling(rows: Sequence[Row], made: Made) -> list[Finding]:
-    """Of each model the share of first moves that are right, at its easiest puzzles minus that at its hardest."""
+    """Of each model the share of first moves that are right, at its easiest puzzles minus that at its hardest: other
+    puzzles, so that the interval joins both by the root of their squares (Newcombe 1998)."""
     findings = []
     for run in dict.fromkeys(row["run"] for row in rows):
         rated = [(place, row) for place, row in enumerate(rows, 1) if row["run"] == run and row["rating"] != "all"]
@@ -52,8 +54,12 @@ def falling(rows: Sequence[Row], made: Made) -> list[Finding]:
             (place, easiest), (_, hardest) = enough[0], enough[-1]
             difference = easiest["first"] - hardest["first"]
             what = f"{run}: {easiest['rating']} minus {hardest['rating']}, points"
-            low = end(easiest, "low") - end(hardest, "high")
-            high = end(easiest, "high") - end(hardest, "low")
+            low = difference - math.hypot(
+                easiest["first"] - end(easiest, "low"), end(hardest, "high") - hardest["first"]
+            )
+            high = difference + math.hypot(
+                end(easiest, "high") - easiest["first"], hardest["first"] - end(hardest, "low")
+            )
             findings.append(Finding(what, difference, low, high, judged(difference, low, high, least=0.0), place))
     return findings
 
