@@ -310,26 +310,30 @@ def take_facts(session: Session, table: Table, rows: list[dict[str, Any]], repor
         mine = here.get(place)
         if mine is None:
             fresh.append(row | ({"completed_at": None} if table.name == "run" else {}))
-        elif better(table, mine, row):
-            values = {name: value for name, value in row.items() if name != "completed_at"}
-            session.execute(update(table).where(*matches(table, key, row)).values(**values))
         elif any(mine[name] != row[name] for name in checked):
             report.conflicts += note_conflict(session, table, key, row)
+        elif values := learned(table, mine, row):
+            session.execute(update(table).where(*matches(table, key, row)).values(**values))
     insert_rows(session, table, fresh)
     if fresh:
         report.facts[table.name] = report.facts.get(table.name, 0) + len(fresh)
 
 
-def better(table: Table, mine: dict[str, Any], row: dict[str, Any]) -> bool:
-    """Whether the other registry's row of the same thing holds: it knows how an attempt ended, has seen a machine
-    later, or has the thing for longer. So both registries end up with the same row."""
+def learned(table: Table, mine: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+    """What the other registry's row of the same thing adds: how an attempt ended, that a machine was seen later, that
+    the thing is older, what is unknown here. All else stays: runs and files rest on it."""
     if table.name == "attempt":
         lost = tables.AttemptState.LOST
         known = mine["ended_at"] is not None and not (mine["state"] == lost and row["state"] != lost)
-        return row["ended_at"] is not None and not known
+        return row if row["ended_at"] is not None and not known else {}
     if table.name == "machine":
-        return bool(row["last_seen"] > mine["last_seen"])
-    return "created_at" in mine and bool(row["created_at"] < mine["created_at"])
+        return row if row["last_seen"] > mine["last_seen"] else {}
+    if "created_at" not in mine:
+        return {}
+    unknown, settled = (None, {}), ("completed_at",)  # `settle` sees to that
+    values = {name: value for name, value in row.items()
+              if name not in settled and mine[name] in unknown and value not in unknown}  # fmt: skip
+    return values | ({"created_at": row["created_at"]} if row["created_at"] < mine["created_at"] else {})
 
 
 def compared(table: Table) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
@@ -10,11 +11,15 @@ from uuid import UUID
 import pytest
 from sqlalchemy import func, select
 
+from chessreg.entities import gc
 from chessreg.entities import merge as merging
+from chessreg.entities.adding import Added, add_dataset
+from chessreg.entities.dataset import folder_of, split_dataset
 from chessreg.entities.merge import merge
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import machine, names, provenance, tables
 from chessreg.registry.database import Database
+from chessreg.registry.identity import uuid_of
 from chessreg.runs.kind import kind
 from chessreg.runs.transfer import Item, located
 from chessreg.session import Session, open_session
@@ -310,6 +315,72 @@ def test_a_name_that_two_machines_gave_is_shown_with_its_host(homes):
             with pytest.raises(BadInputError, match="ambiguous"):
                 names.resolve(sql, "run", "best")
             assert names.resolve(sql, "run", "best@box2")
+
+
+PGN = "\n".join(f'[Event "{moves}"]\n[Result "1-0"]\n\n1. {moves} 1-0\n' for moves in ("e4 e5", "d4 d5", "c4 c5"))
+
+
+def add_games(session: Session, tmp_path: Path, name: str) -> Added:
+    """One dataset, from a file of this name."""
+    path = tmp_path / f"{name}.pgn"
+    path.write_text(PGN)
+    return add_dataset(session.database, session.store, [path], name=name)
+
+
+def test_a_dataset_whose_file_was_called_otherwise_there_keeps_its_bytes_here(homes, tmp_path):
+    here, there = homes
+    with there as session:
+        theirs = add_games(session, tmp_path, "first")
+    with here as session:
+        mine = add_games(session, tmp_path, "copy")
+        merge(session.database, session.store, str(there.folder))
+        assert (mine.id, mine.artefact != theirs.artefact) == (theirs.id, True)
+        (there.folder / "store").rename(tmp_path / "out-of-reach")
+        assert folder_of(session.database, session.store, "copy")[1] == session.store.path(mine.artefact)
+        with session.database.write() as sql:  # what an earlier merge did
+            sql.query(tables.Dataset).update({"artefact": theirs.artefact})
+        assert not [r for r in gc.find(session.database, session.store, now=time.time() + 2 * gc.YOUNG)]
+        with session.database.write() as sql:
+            names.annotate(sql, "dataset", mine.id, "archive")
+        assert [r.path[-64:] for r in gc.find(session.database, session.store, now=time.time() + 2 * gc.YOUNG)] == [
+            mine.artefact
+        ]
+
+
+def test_a_part_with_other_bounds_stays_as_it_is_on_both_sides_and_is_listed(homes, tmp_path):
+    for home, part, seed in ((homes[1], "train=0.5", 1), (homes[0], "train=0.9", 7)):  # the other's is older
+        with home as session:
+            add_games(session, tmp_path, "games")
+            split_dataset(session.database, session.store, "games", part, seed)
+    for home, other, seed in ((homes[0], homes[1], 7), (homes[1], homes[0], 1)):
+        with home as session:
+            assert merge(session.database, session.store, str(other.folder)).conflicts == 1
+            with session.database.read() as sql:
+                assert sql.scalar(select(tables.Split.seed)) == seed
+
+
+def test_what_is_known_of_a_checkpoint_stays_and_what_is_not_is_learned(homes):
+    early, late, digest = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC), "ab" * 32
+    for home, at, values in (
+        (homes[0], late, {"training_datasets": ["dataset:" + "cd" * 32], "tokens_seen": None}),
+        (homes[1], early, {"training_datasets": None, "tokens_seen": 8}),
+    ):
+        with home as session:
+            checkpoint(session, digest, at, **values)
+    with homes[0] as session:
+        merge(session.database, session.store, str(homes[1].folder))
+        with session.database.read() as sql:
+            row = sql.scalars(select(tables.Checkpoint)).one()
+        assert (row.training_datasets, row.tokens_seen, row.created_at) == (["dataset:" + "cd" * 32], 8, early)
+
+
+def checkpoint(session: Session, digest: str, at: datetime, **values: object) -> None:
+    """Rows of a checkpoint with these values, without its bytes."""
+    shape = {"architecture": "gpt2", "layers": 1, "source_format": "nanogpt", "detail": {}}
+    with session.database.write() as sql:
+        sql.add(tables.Artefact(digest=digest, kind="checkpoint", bytes=1, state="complete", created_at=at))
+        sql.flush()
+        sql.add(tables.Checkpoint(id=uuid_of(digest), artefact=digest, created_at=at, **shape, **values))
 
 
 def test_fragments_of_a_machine_without_a_registry_come_home(homes, tmp_path):
