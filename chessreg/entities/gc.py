@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import select
 
-from chessreg.errors import DAMAGE
 from chessreg.games.dataset import REPORT_FILE
 from chessreg.registry import lineage, names, tables
 from chessreg.registry.database import Database
@@ -80,7 +79,7 @@ def dataset_in(folder: Path) -> str | None:
     """The identity of the dataset that an artefact holds; None for any other."""
     try:
         return str(json.loads((folder / REPORT_FILE).read_text())["identity"])
-    except (OSError, *DAMAGE):
+    except (OSError, ValueError, LookupError, TypeError):
         return None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid5
@@ -283,7 +284,11 @@ def fact_rows(there: Database, table: Table, runs: list[UUID], everything: bool)
         known = {run.hex for run in runs}
         rows = [row for row in rows if row["target"] in known or row["noun"] in not_of_runs()]
     if "parent_id" in table.c:
-        rows.sort(key=lambda row: row["created_at"])  # parents first
+        by_id = {row["id"]: row for row in rows}
+        parents = {id: {row["parent_id"]} & by_id.keys() for id, row in by_id.items()}
+        rows = [
+            by_id[id] for id in TopologicalSorter(parents).static_order()
+        ]  # parents first, whatever the clocks said
     for start in range(0, len(rows), AT_ONCE):
         yield rows[start : start + AT_ONCE]
 
@@ -330,9 +335,9 @@ def learned(table: Table, mine: dict[str, Any], row: dict[str, Any]) -> dict[str
         return row if row["last_seen"] > mine["last_seen"] else {}
     if "created_at" not in mine:
         return {}
-    unknown, settled = (None, {}), ("completed_at",)  # `settle` sees to that
-    values = {name: value for name, value in row.items()
-              if name not in settled and mine[name] in unknown and value not in unknown}  # fmt: skip
+    unknown: tuple[Any, ...] = (None, {})
+    values = {name: value for name, value in row.items() if mine[name] in unknown and value not in unknown}
+    values.pop("completed_at", None)  # `settle` sees to that
     return values | ({"created_at": row["created_at"]} if row["created_at"] < mine["created_at"] else {})
 
 

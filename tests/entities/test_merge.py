@@ -339,12 +339,11 @@ def test_a_dataset_whose_file_was_called_otherwise_there_keeps_its_bytes_here(ho
         assert folder_of(session.database, session.store, "copy")[1] == session.store.path(mine.artefact)
         with session.database.write() as sql:  # what an earlier merge did
             sql.query(tables.Dataset).update({"artefact": theirs.artefact})
-        assert not [r for r in gc.find(session.database, session.store, now=time.time() + 2 * gc.YOUNG)]
+        later = time.time() + 2 * gc.YOUNG
+        assert gc.find(session.database, session.store, now=later) == []
         with session.database.write() as sql:
             names.annotate(sql, "dataset", mine.id, "archive")
-        assert [r.path[-64:] for r in gc.find(session.database, session.store, now=time.time() + 2 * gc.YOUNG)] == [
-            mine.artefact
-        ]
+        assert [r.path[-64:] for r in gc.find(session.database, session.store, now=later)] == [mine.artefact]
 
 
 def test_a_part_with_other_bounds_stays_as_it_is_on_both_sides_and_is_listed(homes, tmp_path):
@@ -372,6 +371,16 @@ def test_what_is_known_of_a_checkpoint_stays_and_what_is_not_is_learned(homes):
         with session.database.read() as sql:
             row = sql.scalars(select(tables.Checkpoint)).one()
         assert (row.training_datasets, row.tokens_seen, row.created_at) == (["dataset:" + "cd" * 32], 8, early)
+
+
+def test_a_checkpoint_whose_parent_a_fast_clock_registered_comes_in(homes):
+    at, parent, child = datetime(2026, 1, 1, tzinfo=UTC), "ab" * 32, "cd" * 32
+    with homes[1] as session:
+        checkpoint(session, parent, at + timedelta(minutes=5))
+        checkpoint(session, child, at, parent_id=uuid_of(parent))
+    with homes[0] as session:
+        merge(session.database, session.store, str(homes[1].folder))
+        assert count(session.database, tables.Checkpoint) == 2
 
 
 def checkpoint(session: Session, digest: str, at: datetime, **values: object) -> None:
