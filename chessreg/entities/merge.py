@@ -6,6 +6,8 @@ conflicts; annotations are a log, of which both halves are kept. Jobs stay where
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -403,7 +405,7 @@ def result_rows(
         of_run = select(ranges).where(ranges.c.run_id == run_id).order_by(ranges.c.start, ranges.c.stop)
         results = [dict(row) for row in session.execute(of_run).mappings()]
     for part in parts(results):
-        name = f"{PART}{origin.hex}.{run_id.hex}.{part[0]['start']}.{part[-1]['stop']}.{len(part)}"
+        name = f"{PART}{origin.hex}.{run_id.hex}.{part[0]['start']}.{part[-1]['stop']}.{content_key(part)}"
         if name in seen:
             continue
         units = {unit for row in part for unit in range(row["start"], row["stop"])}
@@ -418,6 +420,12 @@ def result_rows(
                     if row["unit"] in units
                 ]
         yield name, {result_table: group for result_table, group in rows.items() if group}
+
+
+def content_key(part: list[dict[str, Any]]) -> str:
+    """A digest of unit ranges and who completed them: two copies of one registry go on with other ones."""
+    listed = [(row["start"], row["stop"], row["attempt_id"].hex) for row in part]
+    return hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]
 
 
 def parts(ranges: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:

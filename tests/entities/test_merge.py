@@ -286,6 +286,23 @@ def test_a_copy_of_a_registry_that_was_worked_with_elsewhere_comes_home(homes):
         assert merge(session.database, session.store, str(here.folder)).results == 5
 
 
+def test_two_copies_of_one_registry_that_went_on_apart_both_come_in(homes, tmp_path):
+    with homes[1] as session:
+        run_toy(session, positions=4)
+    for copy, missing in (("box1", 2), ("box2", 1)):
+        shutil.copytree(homes[1].folder, tmp_path / copy)
+        with Database.open(tmp_path / copy / "registry.db") as there, there.write() as sql:
+            sql.query(tables.UnitRange).delete()
+            run_id, attempt_id = sql.execute(select(tables.Attempt.run_id, tables.Attempt.id)).one()
+            for unit in {0, 1, 2, 3} - {missing}:
+                sql.add(tables.UnitRange(run_id=run_id, start=unit, stop=unit + 1, attempt_id=attempt_id))
+    with homes[0] as session:
+        for copy in ("box1", "box2"):
+            merge(session.database, session.store, str(tmp_path / copy / "registry.db"))
+        with session.database.read() as sql:
+            assert sorted(sql.scalars(select(tables.Score.unit))) == [0, 1, 2, 3]
+
+
 def test_results_that_differ_are_listed_once_and_the_first_counts(homes):
     here, there = homes
     for home in homes:
