@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid5
 
-from sqlalchemy import Column, Table, or_, select, text, update
+from sqlalchemy import Column, Integer, Table, Uuid, or_, select, text, update
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 
@@ -25,8 +25,18 @@ from chessreg.registry import brought, lineage, migrations, names, tables
 from chessreg.registry.database import Database, rows_among
 from chessreg.registry.identity import new_id
 from chessreg.registry.place import place_of
-from chessreg.registry.tables.types import admit, utc_now
-from chessreg.runs.ingest import TABLES, IngestReport, complete_run, insert_rows, matches, take_rows
+from chessreg.registry.tables.types import admit, cropped, utc_now
+from chessreg.runs.ingest import (
+    TABLES,
+    IngestReport,
+    as_json,
+    complete_run,
+    content_text,
+    insert_rows,
+    listed_conflicts,
+    matches,
+    take_rows,
+)
 from chessreg.runs.kind import RESULT_TABLES
 
 if TYPE_CHECKING:
@@ -321,6 +331,8 @@ def take_facts(session: Session, table: Table, rows: list[dict[str, Any]], repor
             report.conflicts += note_conflict(session, table, key, row)
         elif values := learned(table, mine, row):
             session.execute(update(table).where(*matches(table, key, row)).values(**values))
+    if table.name == "conflict":
+        fresh = list(news(session, fresh))
     insert_rows(session, table, fresh)
     if fresh:
         report.facts[table.name] = report.facts.get(table.name, 0) + len(fresh)
@@ -378,6 +390,30 @@ def note_conflict(session: Session, table: Table, key: list[str], row: dict[str,
         )
     )
     return True
+
+
+def news(session: Session, conflicts: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Of another registry's conflicts those that are not listed here, and whose row is not the one that counts here."""
+    for name in dict.fromkeys(row["table_name"] for row in conflicts):
+        of_table = [row for row in conflicts if row["table_name"] == name]
+        listed = listed_conflicts(session, name, {row["run_id"] for row in of_table})
+        for row in of_table:
+            if content_text(row["key"], row["row"]) not in listed and not counts_here(session, row):
+                yield row
+
+
+def counts_here(session: Session, conflict: dict[str, Any]) -> bool:
+    """Whether the row of another registry's conflict is the one that this registry has."""
+    table, key, row = TABLES.get(conflict["table_name"]), conflict["key"], conflict["row"]
+    kinds: dict[str, Any] = {} if table is None else {column.name: column.type for column in table.primary_key}
+    if table is None or key.keys() != kinds.keys() or not brought.is_here(session, table):
+        return False
+    typed = {name: UUID(value) if isinstance(kinds[name], Uuid) else value for name, value in key.items()}
+    typed |= {name: int(value) for name, value in typed.items() if isinstance(kinds[name], Integer)}
+    found = session.execute(select(table).where(*matches(table, list(key), typed))).mappings().first()
+    here = {} if found is None else as_json(cropped(table, dict(found)))
+    content = row.keys() - {"attempt_id", "seconds"}  # of a fact: its compared columns, as texts
+    return bool(here) and all(row[name] in (here.get(name), str(here.get(name))) for name in content)
 
 
 # -- results of a run, part by part ------------------------------------------------------------------------------------

@@ -319,6 +319,28 @@ def test_results_that_differ_are_listed_once_and_the_first_counts(homes):
             assert set(sql.scalars(select(tables.Score.n))) == {1}
 
 
+def test_merges_both_ways_list_only_the_other_row_and_once_however_the_run_grows(homes):
+    for home, n in zip(homes, (1, 2), strict=True):
+        with home as session:
+            run_toy(session, positions=3)
+            with session.database.write() as sql:
+                sql.query(tables.Score).filter(tables.Score.unit == 0).update({"n": n})
+                sql.query(tables.UnitRange).filter(tables.UnitRange.start > 0).delete()
+                sql.query(tables.Score).filter(tables.Score.unit > 0).delete()
+                attempt_id = sql.scalar(select(tables.UnitRange.attempt_id))
+    reported = []
+    for unit in (1, 2):
+        for home, other, theirs in ((*homes, 2), (*reversed(homes), 1)):
+            with home as session:
+                reported.append(merge(session.database, session.store, str(other.folder)).conflicts)
+                with session.database.read() as sql:
+                    assert [row["n"] for row in sql.scalars(select(tables.Conflict.row))] == [theirs]
+        with homes[1] as session, session.database.write() as sql:
+            run_id = sql.scalar(select(tables.Run.id))
+            sql.add(tables.UnitRange(run_id=run_id, start=unit, stop=unit + 1, attempt_id=attempt_id))
+    assert reported == [1, 1, 0, 0]
+
+
 def test_a_name_that_two_machines_gave_is_shown_with_its_host(homes):
     here, there = homes
     with here as session:
