@@ -29,7 +29,7 @@ from sqlalchemy.orm import Session
 from chessreg.errors import DAMAGE, ChessregError, RegistryError, first_line
 from chessreg.registry import tables
 from chessreg.registry.database import Database, rows_among
-from chessreg.registry.engines import SchemaError
+from chessreg.registry.engines import FOREIGN_KEY, SchemaError
 from chessreg.registry.identity import new_id
 from chessreg.registry.run_state import complete_units, done_of
 from chessreg.registry.tables.types import UtcDateTime, admit, cropped, utc_now, without_nul
@@ -118,7 +118,8 @@ def one(database: Database, store: Store, fragment: Fragment, report: IngestRepo
         raise
     except IntegrityError as error:
         why = str(error.orig).split("\n", 1)[0]
-        if "foreign key" in why.lower():  # it refers to a row that has not arrived
+        state = getattr(error.orig, "sqlstate", None)  # of PostgreSQL, which may speak any language
+        if state == FOREIGN_KEY or "foreign key" in why.lower():  # it refers to a row that has not arrived
             report.waiting[fragment.name] = why
         else:
             set_aside(f"its rows do not fit: {why}")
