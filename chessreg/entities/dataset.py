@@ -16,6 +16,7 @@ from sqlalchemy import select
 from chessreg.entities import register
 from chessreg.entities.base import Entity, Row, entity_rows
 from chessreg.entities.display import Column, Option, Part, Printed, Thing, Verified, annotations_of, facts
+from chessreg.entities.run import as_typed
 from chessreg.errors import BadInputError, ChessregError, NotFoundError, RegistryError
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from store import Store
 
 NOUN = "dataset"
+GENERATED = ("games", "nodes", "max_plies", "opening_plies", "resign_share", "seed")  # options of `dataset generate`
 
 
 class Datasets(Entity):
@@ -138,7 +140,22 @@ class Datasets(Entity):
                         verification.problems)  # fmt: skip
 
     def made_by(self, sql: SqlSession, row: Any) -> tuple[str, str]:
-        return f"chessreg dataset add {shlex.quote(row.source)}", f"content {row.identity[:12]}"
+        remark, report = f"content {row.identity[:12]}", row.report
+        if settings := report.get("generated"):
+            words = ["generate", "--levels", ",".join(map(str, settings["levels"]))]
+            for name in GENERATED:
+                words += ["--" + name.replace("_", "-"), str(settings[name])]
+            remark += f", {settings['engine']} {settings['version']}"
+        else:
+            words = ["add", *([source["name"] for source in report.get("sources", ())] or [row.source])]
+            filters = report.get("filters", {})
+            words += ["--min-plies", str(filters["min_plies"])] if filters.get("min_plies") else []
+            for name in ("exclude", "within"):
+                for reference in filters.get(name, ()):
+                    words += [f"--{name}", as_typed(sql, reference)]
+            words += ["--salvage"] if report.get("salvaged") else []
+            remark += f", from {report['fetched']['url']}" if report.get("fetched") else ""
+        return f"chessreg dataset {shlex.join(words)}", remark
 
 
 # -- its files ------------------------------------------------------------------------------------------------------

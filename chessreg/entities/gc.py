@@ -7,6 +7,7 @@ caches, checkpoints and datasets, and all that these were made from.
 from __future__ import annotations
 
 import calendar
+import json
 import shutil
 import time
 from contextlib import suppress
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import select
 
+from chessreg.games.dataset import REPORT_FILE
 from chessreg.registry import lineage, names, tables
 from chessreg.registry.database import Database
 from chessreg.runs import transfer
@@ -53,11 +55,15 @@ def find(database: Database, store: Store, *, now: float | None = None) -> list[
         needed, archived = references(session)
         complete = set(session.scalars(select(tables.Run.id).where(tables.Run.completed_at.is_not(None))))
         waiting = {id.hex for id in session.scalars(select(tables.Run.id)) if id not in complete}
+        datasets = session.execute(select(tables.Dataset.identity, tables.Dataset.artefact)).all()
+    lost = {identity for identity, digest in datasets if digest in needed and not store.exists(digest)}
     rubbish = []
     places = [(folder, folder.name) for folder in sorted(store.artefacts.glob("??/*"))]
     places += [(folder, folder.name) for folder in sorted(store.arrays.iterdir())]
     for folder, key in places:
         if key in needed or key in coming or not old(folder, now) or key.partition("-")[0] in waiting:
+            continue
+        if lost and dataset_in(folder) in lost:  # the registered one is elsewhere, and was made of the same source
             continue
         why = f"only archived: {archived[key]}" if key in archived else "nothing registered refers to it"
         kind = "array" if folder.parent == store.arrays else "artefact"
@@ -67,6 +73,14 @@ def find(database: Database, store: Store, *, now: float | None = None) -> list[
             path, run = str(folder.relative_to(store.root)), folder.parent.name[-6:]
             rubbish.append(Rubbish(path, f"scratch of run {run}", "the run is complete", size(folder)))
     return rubbish
+
+
+def dataset_in(folder: Path) -> str | None:
+    """The identity of the dataset that an artefact holds; None for any other."""
+    try:
+        return str(json.loads((folder / REPORT_FILE).read_text())["identity"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 def old(folder: Path, now: float) -> bool:

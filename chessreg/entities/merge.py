@@ -6,14 +6,17 @@ conflicts; annotations are a log, of which both halves are kept. Jobs stay where
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid5
 
-from sqlalchemy import Column, Table, or_, select, text, update
+from sqlalchemy import Column, Integer, Table, Uuid, or_, select, text, update
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 
@@ -22,8 +25,18 @@ from chessreg.registry import brought, lineage, migrations, names, tables
 from chessreg.registry.database import Database, rows_among
 from chessreg.registry.identity import new_id
 from chessreg.registry.place import place_of
-from chessreg.registry.tables.types import admit, utc_now
-from chessreg.runs.ingest import TABLES, IngestReport, complete_run, insert_rows, matches, take_rows
+from chessreg.registry.tables.types import admit, cropped, utc_now
+from chessreg.runs.ingest import (
+    TABLES,
+    IngestReport,
+    as_json,
+    complete_run,
+    content_text,
+    insert_rows,
+    listed_conflicts,
+    matches,
+    take_rows,
+)
 from chessreg.runs.kind import RESULT_TABLES
 
 if TYPE_CHECKING:
@@ -283,7 +296,11 @@ def fact_rows(there: Database, table: Table, runs: list[UUID], everything: bool)
         known = {run.hex for run in runs}
         rows = [row for row in rows if row["target"] in known or row["noun"] in not_of_runs()]
     if "parent_id" in table.c:
-        rows.sort(key=lambda row: row["created_at"])  # parents first
+        by_id = {row["id"]: row for row in rows}
+        parents = {id: {row["parent_id"]} & by_id.keys() for id, row in by_id.items()}
+        rows = [
+            by_id[id] for id in TopologicalSorter(parents).static_order()
+        ]  # parents first, whatever the clocks said
     for start in range(0, len(rows), AT_ONCE):
         yield rows[start : start + AT_ONCE]
 
@@ -310,26 +327,32 @@ def take_facts(session: Session, table: Table, rows: list[dict[str, Any]], repor
         mine = here.get(place)
         if mine is None:
             fresh.append(row | ({"completed_at": None} if table.name == "run" else {}))
-        elif better(table, mine, row):
-            values = {name: value for name, value in row.items() if name != "completed_at"}
-            session.execute(update(table).where(*matches(table, key, row)).values(**values))
         elif any(mine[name] != row[name] for name in checked):
             report.conflicts += note_conflict(session, table, key, row)
+        elif values := learned(table, mine, row):
+            session.execute(update(table).where(*matches(table, key, row)).values(**values))
+    if table.name == "conflict":
+        fresh = list(news(session, fresh))
     insert_rows(session, table, fresh)
     if fresh:
         report.facts[table.name] = report.facts.get(table.name, 0) + len(fresh)
 
 
-def better(table: Table, mine: dict[str, Any], row: dict[str, Any]) -> bool:
-    """Whether the other registry's row of the same thing holds: it knows how an attempt ended, has seen a machine
-    later, or has the thing for longer. So both registries end up with the same row."""
+def learned(table: Table, mine: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+    """What the other registry's row of the same thing adds: how an attempt ended, that a machine was seen later, that
+    the thing is older, what is unknown here. All else stays: runs and files rest on it."""
     if table.name == "attempt":
         lost = tables.AttemptState.LOST
         known = mine["ended_at"] is not None and not (mine["state"] == lost and row["state"] != lost)
-        return row["ended_at"] is not None and not known
+        return row if row["ended_at"] is not None and not known else {}
     if table.name == "machine":
-        return bool(row["last_seen"] > mine["last_seen"])
-    return "created_at" in mine and bool(row["created_at"] < mine["created_at"])
+        return row if row["last_seen"] > mine["last_seen"] else {}
+    if "created_at" not in mine:
+        return {}
+    unknown: tuple[Any, ...] = (None, {})
+    values = {name: value for name, value in row.items() if mine[name] in unknown and value not in unknown}
+    values.pop("completed_at", None)  # `settle` sees to that
+    return values | ({"created_at": row["created_at"]} if row["created_at"] < mine["created_at"] else {})
 
 
 def compared(table: Table) -> tuple[str, ...]:
@@ -369,6 +392,30 @@ def note_conflict(session: Session, table: Table, key: list[str], row: dict[str,
     return True
 
 
+def news(session: Session, conflicts: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Of another registry's conflicts those that are not listed here, and whose row is not the one that counts here."""
+    for name in dict.fromkeys(row["table_name"] for row in conflicts):
+        of_table = [row for row in conflicts if row["table_name"] == name]
+        listed = listed_conflicts(session, name, {row["run_id"] for row in of_table})
+        for row in of_table:
+            if content_text(row["key"], row["row"]) not in listed and not counts_here(session, row):
+                yield row
+
+
+def counts_here(session: Session, conflict: dict[str, Any]) -> bool:
+    """Whether the row of another registry's conflict is the one that this registry has."""
+    table, key, row = TABLES.get(conflict["table_name"]), conflict["key"], conflict["row"]
+    kinds: dict[str, Any] = {} if table is None else {column.name: column.type for column in table.primary_key}
+    if table is None or key.keys() != kinds.keys() or not brought.is_here(session, table):
+        return False
+    typed = {name: UUID(value) if isinstance(kinds[name], Uuid) else value for name, value in key.items()}
+    typed |= {name: int(value) for name, value in typed.items() if isinstance(kinds[name], Integer)}
+    found = session.execute(select(table).where(*matches(table, list(key), typed))).mappings().first()
+    here = {} if found is None else as_json(cropped(table, dict(found)))
+    content = row.keys() - {"attempt_id", "seconds"}  # of a fact: its compared columns, as texts
+    return bool(here) and all(row[name] in (here.get(name), str(here.get(name))) for name in content)
+
+
 # -- results of a run, part by part ------------------------------------------------------------------------------------
 
 
@@ -394,7 +441,7 @@ def result_rows(
         of_run = select(ranges).where(ranges.c.run_id == run_id).order_by(ranges.c.start, ranges.c.stop)
         results = [dict(row) for row in session.execute(of_run).mappings()]
     for part in parts(results):
-        name = f"{PART}{origin.hex}.{run_id.hex}.{part[0]['start']}.{part[-1]['stop']}.{len(part)}"
+        name = f"{PART}{origin.hex}.{run_id.hex}.{part[0]['start']}.{part[-1]['stop']}.{content_key(part)}"
         if name in seen:
             continue
         units = {unit for row in part for unit in range(row["start"], row["stop"])}
@@ -409,6 +456,12 @@ def result_rows(
                     if row["unit"] in units
                 ]
         yield name, {result_table: group for result_table, group in rows.items() if group}
+
+
+def content_key(part: list[dict[str, Any]]) -> str:
+    """A digest of unit ranges and who completed them: two copies of one registry go on with other ones."""
+    listed = [(row["start"], row["stop"], row["attempt_id"].hex) for row in part]
+    return hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]
 
 
 def parts(ranges: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:

@@ -214,7 +214,7 @@ class _Stream:
 
 
 def write_reject(file: IO[str], reject: Reject, row: int, name: str) -> None:
-    reason = re.sub(r"[\s\x00-\x1f]+", " ", reject.reason)
+    name, reason = (re.sub(r"[\s\x00-\x1f]+", " ", text) for text in (name, reject.reason))  # one line, five cells
     file.write(f"{row + reject.row}\t{name}\t{reject.line}\t{reject.ply}\t{reason}\n")
 
 

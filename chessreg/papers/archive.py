@@ -97,7 +97,7 @@ def load(work: Work, path: Path) -> tuple[MergeReport, int]:
             message = error.message.replace(str(root / ROWS), ROWS)
             raise BadInputError(f"{path}: {message}", error.hint) from error
         if there is not None:
-            digests = [folder.name for folder in (there.root / "artefacts").glob("*/*")]
+            digests = [folder.name for folder in there.artefacts.glob("*/*")]
             items = [transfer.Item(digest, f"artefact {digest[:8]}", 0) for digest in digests]
             transfer.pull(session.database, session.store, items, place(str(there.root)))
             runs = [UUID(hex=folder.name) for folder in there.runs.iterdir() if RUN.fullmatch(folder.name)]
@@ -106,13 +106,16 @@ def load(work: Work, path: Path) -> tuple[MergeReport, int]:
 
 
 def store_in(root: Path, path: Path) -> Store | None:
-    """The store in an unpacked paper, if it has one. Raises BadInputError for a folder that is none."""
+    """The store in an unpacked paper, if it has one. Raises BadInputError for a folder that is none, or with damaged
+    bytes in it."""
     if not (root / BYTES).is_dir():
         return None
     try:
         there = Store(root / BYTES)
         for state in there.runs.glob("*/*"):
             unfinished.place_of(state)
+        for artefact in there.artefacts.glob("*/*"):
+            there.verify(artefact.name)
         return there
     except (StoreError, ChessregError) as error:
         message = error.message.replace(str(root / BYTES), BYTES)

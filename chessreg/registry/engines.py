@@ -74,7 +74,13 @@ SAYINGS: tuple[tuple[str, type[ChessregError], str, str], ...] = (
 )
 
 
-DISK_FULL = "53100"  # what PostgreSQL calls it
+SQLSTATES = {  # what PostgreSQL says in whatever language → in English
+    "25006": "read-only transaction",
+    "42501": "permission denied",
+    "53100": "no space left",
+    "57P01": "terminating connection",
+}
+FOREIGN_KEY = "23503"  # the SQLSTATE of a row that refers to one that is not there
 NO_ROOM = "disk I/O error|unable to open database"  # what SQLite may say where a disk without room holds its log
 ROOM = 64 * 1024
 
@@ -114,9 +120,8 @@ def explained(place: Place) -> Iterator[None]:
 def explain(place: Place, error: BaseException) -> ChessregError:
     """The ChessregError for one error of a database driver."""
     text = str(error).strip() or type(error).__name__
-    if getattr(error, "sqlstate", None) == DISK_FULL:  # in whatever language
-        text = "no space left"
-    elif place.path is not None and re.search(NO_ROOM, text) and not room(place.path.parent):
+    text = SQLSTATES.get(getattr(error, "sqlstate", None) or "", text)
+    if place.path is not None and re.search(NO_ROOM, text) and not room(place.path.parent):
         text = "database or disk is full"
     for pattern, kind, reason, hint in SAYINGS:
         if re.search(pattern, text, re.IGNORECASE):

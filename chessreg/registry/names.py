@@ -11,6 +11,7 @@ import re
 import socket
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -132,6 +133,10 @@ def take_back(session: Session, noun: str, target: UUID, word: str) -> list[str]
 
 
 def _add(session: Session, noun: str, target: str, word: tables.Word, value: str, withdrawn: bool) -> tables.Annotation:
+    """Append to the log. The row is newer than all others of its thing and word, also than those of a fast clock."""
+    log, now = tables.Annotation, utc_now()
+    same = log.noun == noun, log.target == target, unindexed(log.word) == word
+    newest = session.scalar(select(func.max(log.at)).where(*same))
     row = tables.Annotation(
         id=new_id(),
         noun=noun,
@@ -140,7 +145,7 @@ def _add(session: Session, noun: str, target: str, word: tables.Word, value: str
         value=value,
         withdrawn=withdrawn,
         host=socket.gethostname(),
-        at=utc_now(),
+        at=now if newest is None else max(now, newest + timedelta(microseconds=1)),
     )
     session.add(row)
     session.flush()

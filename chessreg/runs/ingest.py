@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -28,8 +28,8 @@ from sqlalchemy.orm import Session
 
 from chessreg.errors import DAMAGE, ChessregError, RegistryError, first_line
 from chessreg.registry import tables
-from chessreg.registry.database import Database
-from chessreg.registry.engines import SchemaError
+from chessreg.registry.database import Database, rows_among
+from chessreg.registry.engines import FOREIGN_KEY, SchemaError
 from chessreg.registry.identity import new_id
 from chessreg.registry.run_state import complete_units, done_of
 from chessreg.registry.tables.types import UtcDateTime, admit, cropped, utc_now, without_nul
@@ -118,7 +118,8 @@ def one(database: Database, store: Store, fragment: Fragment, report: IngestRepo
         raise
     except IntegrityError as error:
         why = str(error.orig).split("\n", 1)[0]
-        if "foreign key" in why.lower():  # it refers to a row that has not arrived
+        state = getattr(error.orig, "sqlstate", None)  # of PostgreSQL, which may speak any language
+        if state == FOREIGN_KEY or "foreign key" in why.lower():  # it refers to a row that has not arrived
             report.waiting[fragment.name] = why
         else:
             set_aside(f"its rows do not fit: {why}")
@@ -283,8 +284,9 @@ def matches(table: Table, key: list[str], row: dict[str, Any]) -> list[Any]:
 
 
 def compare(session: Session, table: Table, rows: list[dict[str, Any]], report: IngestReport) -> None:
-    """Rows of units that are complete already: equal ones are repeats, others conflicts."""
+    """Rows of units that are complete already: equal ones are repeats, others conflicts, each listed once."""
     key = [column.name for column in table.primary_key]
+    listed = listed_conflicts(session, table.name, {row["run_id"] for row in rows}) if rows else set()
     for row in rows:
         found = session.execute(select(table).where(*matches(table, key, row))).mappings().first()
         there = None if found is None else cropped(table, dict(found))
@@ -292,6 +294,12 @@ def compare(session: Session, table: Table, rows: list[dict[str, Any]], report: 
         if there is not None and all(there[name] == row[name] for name in content):
             report.repeated += 1
             continue
+        key_json, row_json = as_json({name: row.get(name) for name in key}), as_json(row)
+        known_by = content_text(key_json, row_json)
+        if known_by in listed:
+            report.repeated += 1
+            continue
+        listed.add(known_by)
         report.conflicts += 1
         session.add(
             tables.Conflict(
@@ -299,11 +307,28 @@ def compare(session: Session, table: Table, rows: list[dict[str, Any]], report: 
                 table_name=table.name,
                 run_id=row["run_id"],
                 attempt_id=row["attempt_id"],
-                key=json.loads(json.dumps({name: row.get(name) for name in key}, default=str)),
-                row=json.loads(json.dumps(row, default=lambda v: v.hex() if isinstance(v, bytes) else str(v))),
+                key=key_json,
+                row=row_json,
                 found_at=utc_now(),
             )
         )
+
+
+def listed_conflicts(session: Session, table_name: str, runs: Collection[UUID]) -> set[str]:
+    """The conflicts of these runs in a table, each as `content_text` writes it."""
+    conflict = tables.Conflict
+    query = select(conflict.key, conflict.row).where(conflict.table_name == table_name)
+    return {content_text(key, row) for key, row in rows_among(session, query, conflict.run_id, sorted(runs))}
+
+
+def content_text(key: Any, row: Any) -> str:
+    """What a conflict is known by, beside its table: equal for equal keys and rows."""
+    return json.dumps([key, row], sort_keys=True)
+
+
+def as_json(row: Mapping[str, Any]) -> Any:
+    """A row, or its key, as a conflict holds it."""
+    return json.loads(json.dumps(row, default=lambda value: value.hex() if isinstance(value, bytes) else str(value)))
 
 
 def complete_run(session: Session, run_id: UUID) -> None:

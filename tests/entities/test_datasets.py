@@ -12,7 +12,7 @@ import zstandard
 from sqlalchemy import func, select
 
 from chessreg.entities.adding import Added, add_dataset
-from chessreg.entities.dataset import rejects, split_dataset, verify_dataset
+from chessreg.entities.dataset import Datasets, rejects, split_dataset, verify_dataset
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.games.dataset import Games, Part
 from chessreg.registry import names, tables
@@ -197,6 +197,42 @@ def test_rejected_games_stay_with_the_dataset(place: Any, tmp_path: Path) -> Non
     (reject,) = rejects(database, store, "some")
     assert (reject["row"], reject["source"], reject["ply"]) == (1, "g.pgn", 1)
     assert "d9" in reject["reason"]
+
+
+def test_a_file_name_with_a_tab_and_a_line_break_keeps_its_rejects_readable(place: Any, tmp_path: Path) -> None:
+    database, store = place
+    path = tmp_path / "my\tgames\n2.pgn"
+    path.write_text(pgn(0) + pgn(1).replace("d5", "d9"))
+    add_dataset(database, store, [path], name="some")
+    (reject,) = rejects(database, store, "some")
+    assert (reject["row"], reject["source"], reject["ply"]) == (1, "my games 2.pgn", 1)
+
+
+def test_the_command_that_makes_a_dataset_names_its_files_and_filters(place: Any, games: Path, tmp_path: Path) -> None:
+    database, store = place
+    paths = [tmp_path / "one.pgn", tmp_path / "two b.pgn"]
+    paths[0].write_text("".join(pgn(n) for n in range(24)))
+    paths[1].write_text("".join(pgn(n) for n in range(24, 36)))
+    add_dataset(database, store, [games], name="all")
+    split_dataset(database, store, "all", "some=0.5", seed=1)
+    torn = tmp_path / "torn.pgn.zst"
+    torn.write_bytes(zstandard.compress("".join(pgn(n) for n in range(5000)).encode())[:-40])
+    made = {"games": 4, "seed": 3, "levels": [0, 1], "nodes": 5, "max_plies": 12, "opening_plies": 4}
+    made |= {"resign_share": 0.5, "engine": "stockfish", "version": "16", "sha256": "0" * 64, "ratings": "-"}
+    for added, command in (
+        (
+            add_dataset(database, store, paths, min_plies=4, exclude=["all:some"]),
+            "chessreg dataset add one.pgn 'two b.pgn' --min-plies 4 --exclude all:some",
+        ),
+        (add_dataset(database, store, [torn], salvage=True), "chessreg dataset add torn.pgn.zst --salvage"),
+        (
+            add_dataset(database, store, paths[:1], extra={"generated": made}),
+            "chessreg dataset generate --levels 0,1 --games 4 --nodes 5 --max-plies 12 --opening-plies 4 "
+            "--resign-share 0.5 --seed 3",
+        ),
+    ):
+        with database.read() as session:
+            assert Datasets().made_by(session, session.get_one(tables.Dataset, added.id))[0] == command
 
 
 @pytest.mark.parametrize("broken", ["missing", "empty", "not a pgn", "cut off"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
@@ -10,11 +11,15 @@ from uuid import UUID
 import pytest
 from sqlalchemy import func, select
 
+from chessreg.entities import gc
 from chessreg.entities import merge as merging
+from chessreg.entities.adding import Added, add_dataset
+from chessreg.entities.dataset import folder_of, split_dataset
 from chessreg.entities.merge import merge
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import machine, names, provenance, tables
 from chessreg.registry.database import Database
+from chessreg.registry.identity import uuid_of
 from chessreg.runs.kind import kind
 from chessreg.runs.transfer import Item, located
 from chessreg.session import Session, open_session
@@ -281,6 +286,23 @@ def test_a_copy_of_a_registry_that_was_worked_with_elsewhere_comes_home(homes):
         assert merge(session.database, session.store, str(here.folder)).results == 5
 
 
+def test_two_copies_of_one_registry_that_went_on_apart_both_come_in(homes, tmp_path):
+    with homes[1] as session:
+        run_toy(session, positions=4)
+    for copy, missing in (("box1", 2), ("box2", 1)):
+        shutil.copytree(homes[1].folder, tmp_path / copy)
+        with Database.open(tmp_path / copy / "registry.db") as there, there.write() as sql:
+            sql.query(tables.UnitRange).delete()
+            run_id, attempt_id = sql.execute(select(tables.Attempt.run_id, tables.Attempt.id)).one()
+            for unit in {0, 1, 2, 3} - {missing}:
+                sql.add(tables.UnitRange(run_id=run_id, start=unit, stop=unit + 1, attempt_id=attempt_id))
+    with homes[0] as session:
+        for copy in ("box1", "box2"):
+            merge(session.database, session.store, str(tmp_path / copy / "registry.db"))
+        with session.database.read() as sql:
+            assert sorted(sql.scalars(select(tables.Score.unit))) == [0, 1, 2, 3]
+
+
 def test_results_that_differ_are_listed_once_and_the_first_counts(homes):
     here, there = homes
     for home in homes:
@@ -297,6 +319,28 @@ def test_results_that_differ_are_listed_once_and_the_first_counts(homes):
             assert set(sql.scalars(select(tables.Score.n))) == {1}
 
 
+def test_merges_both_ways_list_only_the_other_row_and_once_however_the_run_grows(homes):
+    for home, n in zip(homes, (1, 2), strict=True):
+        with home as session:
+            run_toy(session, positions=3)
+            with session.database.write() as sql:
+                sql.query(tables.Score).filter(tables.Score.unit == 0).update({"n": n})
+                sql.query(tables.UnitRange).filter(tables.UnitRange.start > 0).delete()
+                sql.query(tables.Score).filter(tables.Score.unit > 0).delete()
+                attempt_id = sql.scalar(select(tables.UnitRange.attempt_id))
+    reported = []
+    for unit in (1, 2):
+        for home, other, theirs in ((*homes, 2), (*reversed(homes), 1)):
+            with home as session:
+                reported.append(merge(session.database, session.store, str(other.folder)).conflicts)
+                with session.database.read() as sql:
+                    assert [row["n"] for row in sql.scalars(select(tables.Conflict.row))] == [theirs]
+        with homes[1] as session, session.database.write() as sql:
+            run_id = sql.scalar(select(tables.Run.id))
+            sql.add(tables.UnitRange(run_id=run_id, start=unit, stop=unit + 1, attempt_id=attempt_id))
+    assert reported == [1, 1, 0, 0]
+
+
 def test_a_name_that_two_machines_gave_is_shown_with_its_host(homes):
     here, there = homes
     with here as session:
@@ -310,6 +354,81 @@ def test_a_name_that_two_machines_gave_is_shown_with_its_host(homes):
             with pytest.raises(BadInputError, match="ambiguous"):
                 names.resolve(sql, "run", "best")
             assert names.resolve(sql, "run", "best@box2")
+
+
+PGN = "\n".join(f'[Event "{moves}"]\n[Result "1-0"]\n\n1. {moves} 1-0\n' for moves in ("e4 e5", "d4 d5", "c4 c5"))
+
+
+def add_games(session: Session, tmp_path: Path, name: str) -> Added:
+    """One dataset, from a file of this name."""
+    path = tmp_path / f"{name}.pgn"
+    path.write_text(PGN)
+    return add_dataset(session.database, session.store, [path], name=name)
+
+
+def test_a_dataset_whose_file_was_called_otherwise_there_keeps_its_bytes_here(homes, tmp_path):
+    here, there = homes
+    with there as session:
+        theirs = add_games(session, tmp_path, "first")
+    with here as session:
+        mine = add_games(session, tmp_path, "copy")
+        merge(session.database, session.store, str(there.folder))
+        assert (mine.id, mine.artefact != theirs.artefact) == (theirs.id, True)
+        (there.folder / "store").rename(tmp_path / "out-of-reach")
+        assert folder_of(session.database, session.store, "copy")[1] == session.store.path(mine.artefact)
+        with session.database.write() as sql:  # what an earlier merge did
+            sql.query(tables.Dataset).update({"artefact": theirs.artefact})
+        later = time.time() + 2 * gc.YOUNG
+        assert gc.find(session.database, session.store, now=later) == []
+        with session.database.write() as sql:
+            names.annotate(sql, "dataset", mine.id, "archive")
+        assert [r.path[-64:] for r in gc.find(session.database, session.store, now=later)] == [mine.artefact]
+
+
+def test_a_part_with_other_bounds_stays_as_it_is_on_both_sides_and_is_listed(homes, tmp_path):
+    for home, part, seed in ((homes[1], "train=0.5", 1), (homes[0], "train=0.9", 7)):  # the other's is older
+        with home as session:
+            add_games(session, tmp_path, "games")
+            split_dataset(session.database, session.store, "games", part, seed)
+    for home, other, seed in ((homes[0], homes[1], 7), (homes[1], homes[0], 1)):
+        with home as session:
+            assert merge(session.database, session.store, str(other.folder)).conflicts == 1
+            with session.database.read() as sql:
+                assert sql.scalar(select(tables.Split.seed)) == seed
+
+
+def test_what_is_known_of_a_checkpoint_stays_and_what_is_not_is_learned(homes):
+    early, late, digest = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC), "ab" * 32
+    for home, at, values in (
+        (homes[0], late, {"training_datasets": ["dataset:" + "cd" * 32], "tokens_seen": None}),
+        (homes[1], early, {"training_datasets": None, "tokens_seen": 8}),
+    ):
+        with home as session:
+            checkpoint(session, digest, at, **values)
+    with homes[0] as session:
+        merge(session.database, session.store, str(homes[1].folder))
+        with session.database.read() as sql:
+            row = sql.scalars(select(tables.Checkpoint)).one()
+        assert (row.training_datasets, row.tokens_seen, row.created_at) == (["dataset:" + "cd" * 32], 8, early)
+
+
+def test_a_checkpoint_whose_parent_a_fast_clock_registered_comes_in(homes):
+    at, parent, child = datetime(2026, 1, 1, tzinfo=UTC), "ab" * 32, "cd" * 32
+    with homes[1] as session:
+        checkpoint(session, parent, at + timedelta(minutes=5))
+        checkpoint(session, child, at, parent_id=uuid_of(parent))
+    with homes[0] as session:
+        merge(session.database, session.store, str(homes[1].folder))
+        assert count(session.database, tables.Checkpoint) == 2
+
+
+def checkpoint(session: Session, digest: str, at: datetime, **values: object) -> None:
+    """Rows of a checkpoint with these values, without its bytes."""
+    shape = {"architecture": "gpt2", "layers": 1, "source_format": "nanogpt", "detail": {}}
+    with session.database.write() as sql:
+        sql.add(tables.Artefact(digest=digest, kind="checkpoint", bytes=1, state="complete", created_at=at))
+        sql.flush()
+        sql.add(tables.Checkpoint(id=uuid_of(digest), artefact=digest, created_at=at, **shape, **values))
 
 
 def test_fragments_of_a_machine_without_a_registry_come_home(homes, tmp_path):

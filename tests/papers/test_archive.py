@@ -187,9 +187,10 @@ def test_a_file_of_others_is_refused_in_one_line_and_leaves_nothing(resting, els
         ("long", {"paper.json": " " * (1 << 20) + "{}"}, "its paper.json is too long"),
         ("rowless", {"registry.db": None}, "it holds no registry.db"),
         ("store", {"store/store.json": "[]"}, "cannot open the store store: its store.json is damaged"),
+        ("artefact", {f"store/artefacts/ab/{'ab' * 32}/.artefact.json": "{}"}, "paper: artefact abab.* is damaged"),
     ):
         with ZipFile(path) as whole, ZipFile(tmp_path / f"{name}.zip", "w") as other:
-            for member in whole.namelist():
+            for member in {*whole.namelist(), *changes}:
                 if changes.get(member, "") is not None:
                     other.writestr(member, changes.get(member) or whole.read(member))
         refused(tmp_path / f"{name}.zip", BadInputError, why)

@@ -138,6 +138,13 @@ def test_a_disk_without_room_for_the_log_is_full(sqlite_path: Path, monkeypatch:
     assert "the disk is full" in explain(place_of(sqlite_path), error).message
 
 
+def test_what_a_server_refuses_is_told_in_whatever_language(sqlite_path: Path) -> None:
+    class Refusal(Exception):
+        sqlstate = "42501"
+
+    assert "does not permit that" in explain(place_of(sqlite_path), Refusal("keine Berechtigung")).message
+
+
 def test_a_full_disk_of_a_server_is_told_in_whatever_language(postgres: Any) -> None:
     full = text("DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '53100', MESSAGE = 'disque plein'; END $$")
     with Database.open(postgres.migrated()) as database, database.read() as session:

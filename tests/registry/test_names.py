@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import new_id
+from chessreg.registry.tables.types import utc_now
 
 
 def said(session: Session) -> list[tuple[str, str]]:
@@ -57,6 +59,18 @@ def test_a_thing_has_one_name_and_a_new_one_takes_its_place(database: Database, 
             names.resolve(session, "run", "first")
         names.annotate(session, "run", run, "name", "second", withdrawn=True)
         assert names.names(session, "run") == {}
+
+
+def test_what_a_machine_with_a_fast_clock_said_is_replaced_and_taken_back(database: Database, rows: Any) -> None:
+    with database.write() as session:
+        run = rows.run(session).id
+        for word, value in (("name", "first"), ("tag", "old"), ("invalid", "bad")):
+            names.annotate(session, "run", run, word, value)
+        session.execute(update(tables.Annotation).values(at=utc_now() + timedelta(minutes=10)))
+        names.annotate(session, "run", run, "name", "second")
+        assert names.take_back(session, "run", run, "tag") == ["old"]
+        assert names.take_back(session, "run", run, "invalid") == ["bad"]
+        assert said(session) == [("name", "second")]
 
 
 def test_a_name_that_another_thing_has_is_refused_until_it_is_taken_back(database: Database, rows: Any) -> None:

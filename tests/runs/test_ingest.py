@@ -7,6 +7,7 @@ import time
 
 import pytest
 from sqlalchemy import func, select
+from sqlalchemy.exc import IntegrityError
 
 from chessreg.registry import tables
 from chessreg.runs.ingest import ingest, put_back, take_in_waiting, waiting
@@ -195,6 +196,23 @@ def test_what_a_model_wrote_is_cropped_to_its_column(session, tmp_path):
     assert (report.repeated, report.conflicts) == (1, 0)
     with session.database.read() as sql:
         assert sql.scalars(select(tables.IllegalAttempt.text)).all() == [("e4 " * 40)[:32]]
+
+
+def test_results_wait_for_their_run_whatever_language_the_server_speaks(session, run_toy, monkeypatch):
+    from chessreg.runs import ingest as ingesting
+
+    class Violation(Exception):
+        sqlstate = "23503"
+
+    def refused(*_: object) -> None:
+        raise IntegrityError("insert", {}, Violation("verletzt Fremdschlüssel-Constraint"))
+
+    run_toy(positions=2)
+    fragment = ingested(session.store)[0]
+    shutil.copy(fragment.path, session.store.incoming / fragment.name)
+    monkeypatch.setattr(ingesting, "take_in", refused)
+    report = ingest(session.database, session.store)
+    assert (list(report.waiting), report.set_aside) == ([fragment.name], {})
 
 
 def test_results_that_come_before_their_run_wait_for_it_and_go_in_once(session, toy, tmp_path):
