@@ -11,11 +11,11 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chessreg import child
 from chessreg.errors import ChessregError
 from chessreg.registry.machine import boot_id, pid_start, this_process
 
@@ -75,8 +75,8 @@ class Presence:
         self.file.parent.mkdir(exist_ok=True)
         with self.log.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "chessreg.scheduling.supervisor", str(self.store.root)],
-                env={**os.environ, "CHESSREG_REGISTRY": registry},
+                child.command("chessreg.scheduling.supervisor", str(self.store.root)),
+                env={**child.environment(), "CHESSREG_REGISTRY": registry},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

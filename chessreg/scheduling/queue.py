@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from uuid import UUID
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
+from chessreg import child
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
@@ -94,8 +94,8 @@ def planned_work(database: Database, store: Store, job: Job) -> Work:
     cwd = Path(detail["folder"])
     if store.root.resolve() in cwd.resolve().parents:  # what lies there may be another machine's: no profile of it
         raise BadInputError(f"{title(job)} was launched in {cwd}, inside the store", "launch it from another folder")
-    # -P: the interpreter is this machine's, and so is all that it imports; nothing of the folder that the row names.
-    argv = (sys.executable, "-P", "-m", "chessreg.scheduling.worker", str(folder / "work.json"))
+    # The interpreter is this machine's, and so is all that it imports; nothing of the folder that the row names.
+    argv = tuple(child.command("chessreg.scheduling.worker", str(folder / "work.json")))
     return Work(
         job.id,
         job.group_id,
