@@ -15,7 +15,7 @@ from chessreg import child
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import find_by_suffix, uuid_of
+from chessreg.registry.identity import SHOWN, find_by_suffix, uuid_of
 from chessreg.registry.tables import Cause, Job, JobState
 from chessreg.registry.tables.types import utc_now
 from chessreg.runs import trust
@@ -142,12 +142,15 @@ def able(session: Session, job: Job) -> bool:
 
 
 def find(session: Session, reference: str) -> list[Job]:
-    """The jobs that a user means: one by its id, or all of a launch, or all of a run by its id or name.
+    """The jobs that a user means: all of a run by its name, or those of a job, launch or run by the end of its id.
 
+    A name goes first: e4 is one. Of an id at least 6 digits are asked for, which is what lists show.
     Raises NotFoundError, or BadInputError when an id's end fits several things.
     """
     digits = reference.lower().replace("-", "")
-    if len(digits) >= 2 and all(letter in "0123456789abcdef" for letter in digits):
+    if set(digits) <= set("0123456789abcdef") and not names.by_name(session, "run", reference):
+        if len(digits) < SHOWN:
+            return _none(reference)
         for column in (Job.id, Job.group_id, Job.run_id):
             ids = find_by_suffix(session, column, digits)
             if len(ids) > 1:
