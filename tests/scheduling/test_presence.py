@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
+
+import pytest
+
+from chessreg.errors import ChessregError
+from chessreg.registry.machine import this_process
 from chessreg.scheduling.presence import Presence
 
 
@@ -15,3 +22,14 @@ def test_no_file_of_the_stores_folder_is_executed_by_the_supervisor(session, tmp
     presence.stop()
 
     assert not ran.exists()
+
+
+def test_the_supervisor_of_another_machine_of_the_same_name_is_told_and_not_asked_for_without_end(session):
+    presence = Presence(session.store)
+    presence.file.parent.mkdir(exist_ok=True)
+    with presence.file.open("w") as file:  # what a lock on a network file system shows here
+        fcntl.flock(file, fcntl.LOCK_EX)
+        json.dump(this_process() | {"boot_id": "of another machine"}, file)
+        file.flush()
+        with pytest.raises(ChessregError, match="another machine has the host name"):
+            presence.start(session.database.url, tries=2)
