@@ -1,7 +1,7 @@
 """The right to write a registry on a network file system: one process at a time holds it, the others read.
 
-The lease is a file beside the registry, made with O_EXCL, that names machine, process and boot. A process that is gone is
-seen at once on its own host; from another host nobody can tell, so the message says which file to remove.
+The lease is a file beside the registry, made with O_EXCL, that names machine, process and boot. A process that is gone
+is seen at once on its own host; from another host nobody can tell, so the message says which file to remove.
 It is needed where SQLite's write-ahead log cannot work: that needs memory which one host shares.
 """
 
