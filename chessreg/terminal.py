@@ -55,7 +55,8 @@ class Lines:
         self.raw = raw
 
     def write(self, text: str) -> int:
-        self.raw.write(visible(text, "\n\t"))
+        encoding = getattr(self.raw, "encoding", None) or "utf-8"
+        self.raw.write(visible(text, "\n\t").encode(encoding, "backslashreplace").decode(encoding))
         return len(text)
 
     def writelines(self, lines: list[str]) -> None:
@@ -78,8 +79,12 @@ def visible_streams() -> Iterator[None]:
 
 
 def for_drawing(stream: Any) -> Any:
-    """The stream below, for what draws by escape sequences of its own (rich, click's colours)."""
-    return stream.raw if isinstance(stream, Lines) else stream
+    """The stream below, for what draws by escape sequences of its own (rich, click's colours). It shows a character
+    that it cannot encode by its escape."""
+    raw = stream.raw if isinstance(stream, Lines) else stream
+    if isinstance(raw, io.TextIOWrapper) and raw.errors == "strict":
+        raw.reconfigure(errors="backslashreplace")
+    return raw
 
 
 def for_data(stream: Any) -> Any:

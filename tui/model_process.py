@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shlex
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from chessreg import child
 from chessreg.errors import ChessregError
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ class Environment(dict[str, str]):
     @classmethod
     def of(cls, session: Session) -> Environment:
         url = session.database.url
-        return cls(os.environ, CHESSREG_REGISTRY=str(url), CHESSREG_STORE=str(session.store.root))
+        return cls(child.environment(), CHESSREG_REGISTRY=str(url), CHESSREG_STORE=str(session.store.root))
 
 
 class ModelProcessError(ChessregError):
@@ -65,7 +64,7 @@ class ModelProcess:
         self.commands.append(command)
         try:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "chessreg.cli", *words, env=await self.environment(),
+                *child.command("chessreg.cli", *words), env=await self.environment(),
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,
             )  # fmt: skip
@@ -117,7 +116,7 @@ class ModelProcess:
         if self._process is None or self._process.returncode is not None:
             environment = await self.environment()
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "chessreg.lab.worker", environment["CHESSREG_STORE"], env=environment,
+                *child.command("chessreg.lab.worker", environment["CHESSREG_STORE"]), env=environment,
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
                 limit=LONGEST, start_new_session=True,
             )  # fmt: skip

@@ -12,13 +12,13 @@ import os
 import secrets
 import shlex
 import socket
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import click
 
+from chessreg import child
 from chessreg.errors import BadInputError
 
 HEADERS = {
@@ -107,8 +107,11 @@ def serve(registry_url: str, store_path: Path, options: Sequence[str], host: str
     if not loops_back(host):
         tunnel = f"ssh -L {port}:localhost:{port} {socket.gethostname()}"
         click.echo(f"http is not encrypted: who listens on the way can take the URL; safer: {tunnel}", err=True)
-    os.environ |= {"CHESSREG_REGISTRY": registry_url, "CHESSREG_STORE": str(store_path)}  # a URL may hold a password
-    command = [sys.executable, "-m", "chessreg.cli", "tui", *options]
+    os.environ |= child.environment() | {
+        "CHESSREG_REGISTRY": registry_url,
+        "CHESSREG_STORE": str(store_path),
+    }  # a URL may hold a password
+    command = child.command("chessreg.cli", "tui", *options)
     Guarded(shlex.join(command), host=host, port=port, title="chessreg").serve()
 
 

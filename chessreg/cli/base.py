@@ -135,9 +135,9 @@ def progress_line(title: str, quiet: bool = False) -> Iterator[Callable[[float, 
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
-    console = Console(file=for_drawing(sys.stderr))
-    with Progress(*columns, TextColumn("{task.fields[note]}"), console=console, transient=True) as progress:
+    title_column, note = (TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[note]"))
+    columns = title_column, BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), note
+    with Progress(*columns, console=Console(file=for_drawing(sys.stderr)), transient=True) as progress:
         task = progress.add_task(title, total=1.0, note="")
         last = 0.0
 

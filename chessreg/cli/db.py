@@ -120,7 +120,9 @@ DAYS = 7.0
 @click.option("--remove", is_flag=True, help="Move them into the store's bin; without it they are only listed.")
 @click.option("--restore", is_flag=True, help="Take back what is in the bin.")
 @click.option("--empty", is_flag=True, help="Remove for good what has been in the bin for --days.")
-@click.option("--days", default=DAYS, show_default=True, help="How long the bin keeps things.")
+@click.option(
+    "--days", type=click.FloatRange(min=0), default=DAYS, show_default=True, help="How long the bin keeps things."
+)
 @json_option
 @pass_home
 def gc(home: Home, remove: bool, restore: bool, empty: bool, days: float) -> None:
@@ -139,7 +141,10 @@ def gc(home: Home, remove: bool, restore: bool, empty: bool, days: float) -> Non
     database = fresh(home)
     store = home.session().store
     if empty:
-        click.echo(f"{collector.empty(store, days * collector.DAY):,} bytes are gone for good", err=True)
+        gone = collector.empty(store, days * collector.DAY)
+        if home.json:
+            emit(home, {"bytes": gone})
+        click.echo(f"{gone:,} bytes are gone for good", err=True)
         return
     if restore:
         rows = collector.restore(store)

@@ -101,13 +101,13 @@ def work(home: Home, fix: bool, digests: bool) -> Iterator[Check]:
         yield Check("work", "ok", f"attempts, jobs, results and files are as they are said to be{unread}")
 
 
-def checks_of(look: Callable[[Home], Iterator[Check]], home: Home) -> list[Check]:
-    """The checks of one look; one that breaks is itself a problem."""
+def checks_of(look: Callable[[Home], Iterator[Check]], home: Home) -> Iterator[Check]:
+    """The checks of one look; where it breaks, that is a problem too."""
     try:
-        return list(look(home))
+        yield from look(home)
     except (ChessregError, StoreError) as error:
         name = look.func.__name__ if isinstance(look, partial) else look.__name__
-        return [Check(name, "broken", error.message, error.hint)]
+        yield Check(name, "broken", error.message, error.hint)
 
 
 def install(package: str, brew: str | None = None) -> str:

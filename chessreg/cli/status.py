@@ -195,12 +195,12 @@ def bars(home: Home, references: tuple[str, ...]) -> list[dict[str, Any]]:
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TaskProgressColumn(),
-        TextColumn("{task.fields[state]}"),
-        TextColumn("{task.fields[pace]}"),
-        TextColumn("[dim]{task.fields[why]}"),
+        TextColumn("{task.fields[state]}", markup=False),
+        TextColumn("{task.fields[pace]}", markup=False),
+        TextColumn("{task.fields[why]}", style="dim", markup=False),
     )
     rows: list[dict[str, Any]] = []
     with Progress(*columns, console=Console(file=for_drawing(sys.stderr))) as progress:

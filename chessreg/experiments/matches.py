@@ -457,9 +457,10 @@ def engine_row(spec: EngineSpec) -> dict[str, Any]:
     return {"id": uuid_of(digest_of(columns)), **columns}
 
 
-def replayed(engines: Sequence[str], adjudication: str) -> bool:
-    """Whether games of these engines come out again move by move: all can be seeded, and no clock decides."""
-    limits = () if adjudication == "none" else (parse_limit(adjudication),)
+def replayed(engines: Sequence[str], *evaluations: str) -> bool:
+    """Whether games of these engines come out again move by move: all can be seeded, and no clock decides.
+    `evaluations` are the limits under which positions are evaluated, each may be `none`."""
+    limits = [parse_limit(evaluation) for evaluation in evaluations if evaluation != "none"]
     return all(parse_engine(engine).seedable for engine in engines) and all(limit.kind != "time" for limit in limits)
 
 

@@ -29,6 +29,7 @@ import re
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Literal
 
@@ -66,7 +67,7 @@ class Limit:
 
     @property
     def text(self) -> str:
-        return f"{self.kind}={self.value:g}" if self.kind == "time" else f"{self.kind}={int(self.value)}"
+        return f"{self.kind}={decimal(self.value)}" if self.kind == "time" else f"{self.kind}={int(self.value)}"
 
     @property
     def go(self) -> str:
@@ -96,14 +97,14 @@ class EngineSpec:
         if self.kind != "stockfish":
             return self.kind
         limit = f"@{self.limit.text}" if self.limit else ""
-        return f"stockfish:{self.level}{limit}" + (f"+random={self.random_share:g}" if self.random_share else "")
+        return f"stockfish:{self.level}{limit}" + (f"+random={decimal(self.random_share)}" if self.random_share else "")
 
     @property
     def name(self) -> str:
         """For people and PGN tags: `Stockfish 3 (nodes=200)`."""
         if self.kind != "stockfish":
             return {"random": "Random mover", "capture": "Random capturer"}[self.kind]
-        diluted = f", random={self.random_share:g}" if self.random_share else ""
+        diluted = f", random={decimal(self.random_share)}" if self.random_share else ""
         return f"Stockfish {self.level} ({self.limit.text if self.limit else 'depth=1, nodes=1'}{diluted})"
 
     @property
@@ -136,14 +137,24 @@ class EngineSpec:
         return self.text
 
 
+def decimal(value: float) -> str:
+    """All digits of a number, without an exponent and without zeros at the end.
+
+    >>> [decimal(value) for value in (0.00001, 0.25, 1e6)]
+    ['0.00001', '0.25', '1000000']
+    """
+    text = f"{Decimal(repr(float(value))):f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
 def parse_limit(text: str) -> Limit:
     """`nodes=1000`, `time=0.1` or `depth=8`. Raises BadInputError for anything else."""
-    match = re.fullmatch(r"(nodes|depth)=(\d[\d_]*)|(time)=(\d+(?:\.\d*)?|\.\d+)", text.strip())
+    match = re.fullmatch(r"(nodes|depth)=(\d+(?:_\d+)*)|(time)=(\d+(?:\.\d*)?|\.\d+)", text.strip())
     if match is None:
         raise BadInputError(f"{text!r} is not an engine limit", "write nodes=1000, time=0.1 or depth=8")
     if match[3]:
         return Limit("time", float(match[4]))
-    return Limit("nodes" if match[1] == "nodes" else "depth", int(match[2].rstrip("_")))
+    return Limit("nodes" if match[1] == "nodes" else "depth", int(match[2]))
 
 
 def parse_engine(text: str) -> EngineSpec:

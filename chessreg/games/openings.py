@@ -193,7 +193,7 @@ def _games(path: Path, text: str) -> list[Line]:
         tags = dict(re.findall(r'^\[(\w+) "((?:[^"\\]|\\.)*)"\]', game, flags=re.MULTILINE))
         if "FEN" in tags:
             raise BadInputError(f"{path} has a game that starts from a set-up position", "remove it from the book")
-        movetext = " ".join(line for line in game.splitlines() if not line.startswith(("[", "%")))
+        movetext = "\n".join(line for line in game.splitlines() if not line.startswith(("[", "%")))
         lines.append(Line(tags.get("Opening", ""), " ".join(_tokens(movetext))))
     return lines
 

@@ -132,7 +132,7 @@ class EnginePool:
 
     def _forgets(self, spec: EngineSpec) -> bool:
         """Whether this opponent forgets everything before each move."""
-        return spec.level == FULL_SKILL and not self.timed
+        return spec.needs_process and spec.seedable
 
     def submit(
         self, game_id: Hashable, board: chess.Board, *, key: tuple[int | str, ...], spec: EngineSpec | None = None

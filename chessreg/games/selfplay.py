@@ -23,6 +23,7 @@ from pathlib import Path
 
 import chess
 
+from chessreg import child
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.games.adjudication import WIN_CP, Termination, game_over, lost_by
 from chessreg.games.engines import ENGINE_OPTIONS, RATING_SCALE, EngineSpec, Limit, find_stockfish, level_rating
@@ -160,17 +161,15 @@ def _generate(
 
 def _start(work: _Work) -> subprocess.Popen[str]:
     # a session of its own: a Ctrl-C in the terminal is the parent's to handle
-    package_root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join([package_root, *filter(None, [os.environ.get("PYTHONPATH")])])
     worker = subprocess.Popen(
-        [sys.executable, "-m", "chessreg.games.selfplay"],
+        child.command("chessreg.games.selfplay"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         encoding="utf-8",
         start_new_session=True,
-        env={**os.environ, "PYTHONPATH": path},
+        env=child.environment(),
     )
     assert worker.stdin is not None
     with contextlib.suppress(BrokenPipeError):  # then the first read says what happened

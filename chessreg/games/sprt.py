@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chessreg.errors import BadInputError
+from chessreg.games.engines import decimal
 
 PREFIX = "sprt:"
 _HINT = "write --stop sprt:-0.05,0.05 (points per game), or sprt:LOW,HIGH,ALPHA,BETA"
@@ -37,8 +38,8 @@ class Sprt:
     @property
     def text(self) -> str:
         """The canonical text; `parse_stop(sprt.text) == sprt`."""
-        rates = "" if (self.alpha, self.beta) == (0.05, 0.05) else f",{self.alpha:g},{self.beta:g}"
-        return f"{PREFIX}{self.low:g},{self.high:g}{rates}"
+        rates = "" if (self.alpha, self.beta) == (0.05, 0.05) else f",{decimal(self.alpha)},{decimal(self.beta)}"
+        return f"{PREFIX}{decimal(self.low)},{decimal(self.high)}{rates}"
 
     @property
     def bounds(self) -> tuple[float, float]:

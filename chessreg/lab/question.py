@@ -14,6 +14,7 @@ from sqlalchemy import select
 from chessreg import encodings
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.experiments.edit.spec import NEXT_TOKEN, EditSpec, settings_of
+from chessreg.games.engines import decimal
 from chessreg.games.labels import in_one_order
 from chessreg.games.moves import sans as all_sans
 from chessreg.games.typed import INITIAL, moves_after, typed_moves
@@ -106,6 +107,8 @@ class Position(Settings):
             raise BadInputError("a position is given by its moves or by its FEN", "leave out --moves or --fen")
         if self.layers and not (self.probe or self.vector):
             raise BadInputError("layers without a probe or a vector to edit them with", "give --probe or --vector")
+        if self.vector and self.positions not in ("all", "last"):
+            raise BadInputError("a vector is added at all tokens or at the last", "--positions all, or last")
         if self.board and (self.vector or not self.probe):
             raise BadInputError("--board is changed by a probe's directions", "give --probe, and no --vector")
         if self.later:
@@ -157,7 +160,7 @@ class Position(Settings):
         words = ["run", "edit", "--checkpoint", spec.checkpoint, "--probe", spec.probe, "--moves", spec.moves]
         words += ["--board", self.board] if self.board else ["--measure", self.measure] if self.next_token else []
         words += ["--layers", ",".join(map(str, spec.layers))] if spec.layers else []
-        words += ["--scale", f"{spec.scale:g}"]
+        words += ["--scale", decimal(spec.scale)]
         if not self.next_token or spec.token_mask != "last":
             words += ["--token-mask", spec.token_mask]
         words += ["--later", self.later] if self.later else []
@@ -183,7 +186,7 @@ class Position(Settings):
         words += ["--layers", ",".join(map(str, self.layers))] if self.layers else []
         words += ["--board", self.board] if self.board else ["--measure", self.measure] if self.next_token else []
         words += ["--later", self.later] if self.later else []
-        words += ["--scale", f"{self.scale:g}"]
+        words += ["--scale", decimal(self.scale)]
         words += ["--condition", self.condition] if self.condition != EDIT else []
         words += ["--unit", str(self.unit)] if self.unit and self.condition != EDIT else []
         words += [] if self.positions == "last" else ["--positions", self.positions]

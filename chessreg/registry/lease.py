@@ -1,7 +1,7 @@
 """The right to write a registry on a network file system: one process at a time holds it, the others read.
 
-The lease is a file beside the registry, made with O_EXCL, that names host, process and boot. A process that is gone is
-seen at once on its own host; from another host nobody can tell, so the message says which file to remove.
+The lease is a file beside the registry, made with O_EXCL, that names machine, process and boot. A process that is gone
+is seen at once on its own host; from another host nobody can tell, so the message says which file to remove.
 It is needed where SQLite's write-ahead log cannot work: that needs memory which one host shares.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from chessreg.errors import RegistryError
-from chessreg.registry.machine import boot_id, pid_start, this_process
+from chessreg.registry.machine import boot_id, pid_start, system_id, this_process
 
 
 class Lease:
@@ -125,7 +125,10 @@ def _is_this_process(holder: dict[str, Any]) -> bool:
 
 
 def _is_gone(holder: dict[str, Any]) -> bool:
-    """Whether the holder ran on this host and does so no longer."""
+    """Whether the holder surely ran on this host and does so no longer."""
     if holder.get("host") != socket.gethostname():
         return False
-    return holder.get("boot_id") != boot_id() or pid_start(int(holder["pid"])) != holder.get("started")
+    if holder.get("boot_id") == boot_id():
+        return pid_start(int(holder["pid"])) != holder.get("started")
+    # This machine's earlier boot, or another machine of the same name: a holder that does not say which may live.
+    return system_id() is not None and holder.get("system") == system_id()

@@ -104,6 +104,19 @@ def boot_id() -> str:
         return f"boot-{psutil.boot_time():.0f}"
 
 
+@lru_cache(maxsize=1)
+def system_id() -> str | None:
+    """A text that is this installation's own and outlives its boots; None where it has none. Two machines may have one
+    host name. It is a digest: the machine's id itself is confidential (man machine-id)."""
+    if sys.platform == "darwin":
+        found = re.search(r'"IOPlatformUUID" = "([^"]+)"', _output(["ioreg", "-rd1", "-c", "IOPlatformExpertDevice"]))
+        return digest_of(["chessreg", found[1]])[:32] if found else None
+    with suppress(OSError):
+        text = Path("/etc/machine-id").read_text().strip()
+        return digest_of(["chessreg", text])[:32] if re.fullmatch("[0-9a-f]{32}", text) else None
+    return None
+
+
 def pid_start(pid: int) -> float | None:
     """When a process of this machine started (Linux: seconds since boot), or None when it is gone or a zombie.
 
@@ -125,10 +138,16 @@ def pid_start(pid: int) -> float | None:
 
 
 def this_process() -> dict[str, Any]:
-    """Who this process is, on which host and boot: what a lease file and a supervisor's say."""
+    """Who this process is, on which machine and boot: what a lease file and a supervisor's say."""
     pid = os.getpid()
-    since = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"host": socket.gethostname(), "pid": pid, "started": pid_start(pid), "boot_id": boot_id(), "since": since}
+    return {
+        "host": socket.gethostname(),
+        "system": system_id(),
+        "pid": pid,
+        "started": pid_start(pid),
+        "boot_id": boot_id(),
+        "since": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
 
 
 def load() -> Load:

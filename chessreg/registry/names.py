@@ -248,7 +248,7 @@ def resolve(session: Session, noun: str, reference: str) -> UUID:
         raise NotFoundError(f"there is no {noun} {reference!r}: there are none yet", table.__noun__.command)
     reference = reference.strip()
     lookups: tuple[Callable[[], list[UUID]], ...] = (
-        lambda: _by_name(session, noun, reference),
+        lambda: by_name(session, noun, reference),
         lambda: _by_id(session, table, reference),
         lambda: _by_digest(session, table, reference),
     )
@@ -260,7 +260,7 @@ def resolve(session: Session, noun: str, reference: str) -> UUID:
             called = names(session, noun)
             which = ", ".join(f"{called.get(id, '')} ({short(id, ids)})".strip() for id in ids[:5])
             raise BadInputError(f"{noun} {reference!r} is ambiguous: {which}", "give an id: one of those in brackets")
-    if made_by_runs(table) and _by_name(session, "run", reference):
+    if made_by_runs(table) and by_name(session, "run", reference):
         raise NotFoundError(f"there is no {noun} {reference!r}: the run of this name made none", table.__noun__.command)
     near = near_misses(session, noun, reference)
     hint = f"did you mean {' or '.join(near)}?" if near else table.__noun__.command
@@ -275,14 +275,15 @@ def near_misses(session: Session, noun: str, reference: str) -> list[str]:
     return difflib.get_close_matches(reference, sorted(called), n=3, cutoff=0.5)
 
 
-def _by_name(session: Session, noun: str, reference: str) -> list[UUID]:
+def by_name(session: Session, noun: str, reference: str) -> list[UUID]:
+    """The ids of those that have this name, as name or name@host; of what a run made also by the run's name."""
     holders = _holders(session, noun, reference)
     if not holders and "@" in reference:
         name, _, host = reference.rpartition("@")
         holders = [(target, where) for target, where in _holders(session, noun, name) if where == host]
     table = table_of(noun)
     if not holders and made_by_runs(table):
-        runs = _by_name(session, "run", reference)
+        runs = by_name(session, "run", reference)
         return list(session.scalars(select(id_of(table)).where(table.run_id.in_(runs)).distinct()))
     return [UUID(hex=target) for target, _ in holders]
 

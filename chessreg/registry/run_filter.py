@@ -234,7 +234,9 @@ def by_setting(session: Session, name: str, sign: str, value: str) -> ColumnElem
         return func.coalesce(or_(*contains, text == wanted, text == truth.get(wanted, wanted)), false())
     if sign not in "=:":
         return func.coalesce(COMPARE[sign](setting_number(session, name), number), false())
-    return func.coalesce(text.in_({wanted, repr(number), f"{number:.0f}" if number.is_integer() else wanted}), false())
+    written = text.in_({wanted, repr(number), f"{number:.0f}" if number.is_integer() else wanted})
+    # As a number too: SQLite writes 1e-05 as 1.0e-05.
+    return func.coalesce(or_(written, setting_number(session, name) == number), false())
 
 
 def escaped(value: str) -> str:

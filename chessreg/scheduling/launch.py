@@ -102,7 +102,7 @@ class Expected(Inputs):
         self.of_launch: dict[str, tuple[str, str]] = {}  # name or run id → kind and spec hash
 
     def _run_reference(self, kind: str, reference: str) -> str:
-        expected = self._expected(reference)
+        expected = self._expected("run", reference)
         if expected is None:
             return super()._run_reference(kind, reference)
         if kind not in ("run", expected[0]):
@@ -110,18 +110,21 @@ class Expected(Inputs):
         return f"run:{expected[1]}"
 
     def _checkpoint_reference(self, reference: str) -> str:
-        expected = self._expected(reference)
+        expected = self._expected("checkpoint", reference)
         if expected is None:
             return super()._checkpoint_reference(reference)
         if not makes_checkpoint(expected[0]):
             raise BadInputError(f"{reference} is a {expected[0]} run, which makes no checkpoint")
         return f"run:{expected[1]}/checkpoint"
 
-    def _expected(self, reference: str) -> tuple[str, str] | None:
-        """Kind and spec hash of a run that is to come; None when there is none by that name or id."""
+    def _expected(self, noun: str, reference: str) -> tuple[str, str] | None:
+        """Kind and spec hash of a run that is to come; None when there is none by that name or id, or when a thing of
+        this noun has the name."""
         if reference in self.of_launch:
             return self.of_launch[reference]
         with self.database.read() as session:
+            if not names.by_name(session, "run", reference) and names.by_name(session, noun, reference):
+                return None
             try:
                 jobs = queue.find(session, reference)
             except NotFoundError:

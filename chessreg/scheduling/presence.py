@@ -11,11 +11,11 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chessreg import child
 from chessreg.errors import ChessregError
 from chessreg.registry.machine import boot_id, pid_start, this_process
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from store import Store
 
 START_SECONDS = 60.0
+START_TRIES = 5  # of which each finds that another was faster
 
 
 class Presence:
@@ -65,18 +66,19 @@ class Presence:
             os.close(self._handle)
             self._handle = -1
 
-    def start(self, registry: str) -> bool:
+    def start(self, registry: str, tries: int = START_TRIES) -> bool:
         """Start it unless it runs: a process of its own session, which no terminal takes along. False: it ran already.
 
-        Raises ChessregError with the last line of its log when it does not come up.
+        Raises ChessregError with the last line of its log when it does not come up, or when another machine that has
+        this one's host name has the supervisor of this store.
         """
         if self.who():
             return False
         self.file.parent.mkdir(exist_ok=True)
         with self.log.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "chessreg.scheduling.supervisor", str(self.store.root)],
-                env={**os.environ, "CHESSREG_REGISTRY": registry},
+                child.command("chessreg.scheduling.supervisor", str(self.store.root)),
+                env={**child.environment(), "CHESSREG_REGISTRY": registry},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -89,7 +91,14 @@ class Presence:
                 last = tail(self.log, 3)
                 raise ChessregError(f"the supervisor did not start: {last or 'it said nothing'}", f"less {self.log}")
             if process.poll() == 0:  # another was faster, and has ended already, or will be seen in a moment
-                return self.who() is None and self.start(registry)
+                if self.who() is not None:
+                    return False
+                if tries <= 1:
+                    raise ChessregError(
+                        f"another machine has the host name {socket.gethostname()} and this store's supervisor",
+                        "stop it there, or give one of the two another host name",
+                    )
+                return self.start(registry, tries - 1)
             time.sleep(0.02)
         return True
 

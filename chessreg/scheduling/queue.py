@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +11,11 @@ from uuid import UUID
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
+from chessreg import child
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import find_by_suffix, uuid_of
+from chessreg.registry.identity import SHOWN, find_by_suffix, uuid_of
 from chessreg.registry.tables import Cause, Job, JobState
 from chessreg.registry.tables.types import utc_now
 from chessreg.runs import trust
@@ -94,8 +94,8 @@ def planned_work(database: Database, store: Store, job: Job) -> Work:
     cwd = Path(detail["folder"])
     if store.root.resolve() in cwd.resolve().parents:  # what lies there may be another machine's: no profile of it
         raise BadInputError(f"{title(job)} was launched in {cwd}, inside the store", "launch it from another folder")
-    # -P: the interpreter is this machine's, and so is all that it imports; nothing of the folder that the row names.
-    argv = (sys.executable, "-P", "-m", "chessreg.scheduling.worker", str(folder / "work.json"))
+    # The interpreter is this machine's, and so is all that it imports; nothing of the folder that the row names.
+    argv = tuple(child.command("chessreg.scheduling.worker", str(folder / "work.json")))
     return Work(
         job.id,
         job.group_id,
@@ -142,12 +142,15 @@ def able(session: Session, job: Job) -> bool:
 
 
 def find(session: Session, reference: str) -> list[Job]:
-    """The jobs that a user means: one by its id, or all of a launch, or all of a run by its id or name.
+    """The jobs that a user means: all of a run by its name, or those of a job, launch or run by the end of its id.
 
+    A name goes first: e4 is one. Of an id at least 6 digits are asked for, which is what lists show.
     Raises NotFoundError, or BadInputError when an id's end fits several things.
     """
     digits = reference.lower().replace("-", "")
-    if len(digits) >= 2 and all(letter in "0123456789abcdef" for letter in digits):
+    if set(digits) <= set("0123456789abcdef") and not names.by_name(session, "run", reference):
+        if len(digits) < SHOWN:
+            return _none(reference)
         for column in (Job.id, Job.group_id, Job.run_id):
             ids = find_by_suffix(session, column, digits)
             if len(ids) > 1:

@@ -134,3 +134,11 @@ def test_a_server_that_does_not_answer_is_named_without_the_password(chessreg: A
     assert status == 1
     assert "me:***@localhost:1/x does not answer" in said["error"]
     assert "hunter2" not in json.dumps(said)
+
+
+def test_an_emptied_bin_is_told_to_scripts_and_a_time_to_come_is_refused(chessreg: Any) -> None:
+    assert chessreg("init")[0] == 0
+    assert chessreg("gc --empty") == (0, {"bytes": 0})
+    status, said = chessreg("gc --days -1")
+    assert status != 0
+    assert "-1" in said["error"]

@@ -153,3 +153,14 @@ def test_a_server_that_does_not_answer_is_a_finding_not_a_failure(doctor: Any) -
     assert "does not answer" in checks["registry"]["detail"]
     assert "hunter2" not in json.dumps(checks)
     assert checks["disk"]["state"] == "ok"
+
+
+def test_what_was_found_before_a_check_broke_is_kept() -> None:
+    from chessreg.cli.doctor import Check, checks_of
+    from chessreg.errors import BadInputError
+
+    def look(home: Any) -> Any:
+        yield Check("one", "missing", "not here", "")
+        raise BadInputError("it broke")
+
+    assert [(check.check, check.state) for check in checks_of(look, None)] == [("one", "missing"), ("look", "broken")]  # type: ignore[arg-type]

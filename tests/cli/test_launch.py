@@ -274,3 +274,18 @@ def test_the_supervisor_is_one_and_ends_when_there_is_nothing_to_do(here, presen
     third = subprocess.run(command, env=env, timeout=PATIENCE, check=True, capture_output=True, text=True)
     assert "nothing to do" in third.stdout
     assert presence.who() is None
+
+
+def test_waiting_for_what_another_launch_works_at_comes_back_at_its_end(here, presence, gated):
+    launch = [*gated, "--count", "3", "--name", "three"]
+    assert here(*launch) == 0, here.err
+    waiting = subprocess.Popen(
+        [sys.executable, "-m", "chessreg.cli", *map(str, launch), "--wait", "--json"], stdout=subprocess.PIPE
+    )
+    with pytest.raises(subprocess.TimeoutExpired):
+        waiting.communicate(timeout=8)
+    (here.folder / "gate").touch()
+    assert [row["state"] for row in json.loads(waiting.communicate(timeout=PATIENCE)[0])] == ["finished"]
+    assert waiting.returncode == 0
+    again = here.json(*launch, "--wait")
+    assert (again["group_id"], again["runs"][0]["status"]) == (None, "complete")

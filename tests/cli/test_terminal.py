@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
 import sqlite3
+import subprocess
 import sys
 from pathlib import Path
 
@@ -126,3 +128,26 @@ async def test_the_terminal_ui_leaves_it_out(tmp_path):
         frame = "".join(s.text for strip in app.screen._compositor.render_strips() for s in strip if not s.control)
         assert "seen a" in frame or "seen a" in drawn
         assert not OBEYED & set(frame)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp437"])
+@pytest.mark.parametrize("words", ["cancel --help", "doctor"])
+def test_a_terminal_that_is_not_utf8_gets_escapes(words, encoding, tmp_path):
+    command = [sys.executable, "-m", "chessreg.cli", *words.split()]
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run(command, capture_output=True, cwd=tmp_path, env=environment)
+    assert b"fault in chessreg" not in done.stderr
+    assert done.stdout.decode(encoding)
+
+
+def test_brackets_in_a_progress_line_are_text(monkeypatch):
+    from chessreg.cli import base
+
+    class Screen(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(sys, "stderr", screen := Screen())
+    with base.progress_line("probe layers=[3,5] [/x]") as report:
+        report(1.0, "[/dim]")
+    assert "layers=[3,5] [/x]" in screen.getvalue()

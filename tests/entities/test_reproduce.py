@@ -213,6 +213,7 @@ def test_a_reproduction_changes_no_table(session):
 def test_only_games_that_nothing_but_a_seed_decides_are_held_to_their_moves(opponent, adjudication, replays):
     spec = PLAY.model_copy(update={"opponent": opponent, "adjudication": adjudication})
     assert Play().replays(spec) == replays
+    assert not Play().replays(spec.model_copy(update={"evaluate_draws": "time=0.1"}))
 
 
 def test_ctrl_c_leaves_nothing(session, monkeypatch):

@@ -185,6 +185,7 @@ def test_a_control_is_the_one_that_the_run_drew(lab: Lab, world_session) -> None
         ({"probe": "reference-board"}, BadInputError, "fitted on another checkpoint"),
         ({"probe": "reference-board", "vector": "skill"}, BadInputError, "fitted on another checkpoint"),
         ({"layers": (1, 1)}, BadInputError, "^--layers: "),
+        ({"vector": "skill", "positions": "turns"}, BadInputError, "--positions all, or last"),
         ({"scale": float("nan")}, BadInputError, "^--scale: input should be a finite number$"),
         ({"scale": 1e300}, BadInputError, "^--scale: the number is too large$"),
         ({"probe": None, "layers": (1,)}, BadInputError, "without a probe"),
@@ -234,3 +235,8 @@ def test_the_worker_answers_line_by_line_and_survives_what_fails(lab: Lab, world
     assert "nothing" in third["message"]
     assert third["hint"]
     assert Answer.of_json(fourth["answer"]).edited is None
+
+
+def test_a_command_gives_every_digit_of_the_scale() -> None:
+    question = Position.of(**{**EDIT, "scale": 0.12345678})
+    assert [words[words.index("--scale") + 1] for words in (question.command, question.stored_by)] == ["0.12345678"] * 2

@@ -26,6 +26,9 @@ from chessreg.games.engines import LADDER, EngineSpec, Limit, choose_move, engin
         ("stockfish:-1", "stockfish:-1", "go depth 1 nodes 1"),
         ("stockfish:-1+random=0.50", "stockfish:-1+random=0.5", "go depth 1 nodes 1"),
         ("stockfish:2@time=.2+random=.1", "stockfish:2@time=0.2+random=0.1", "go movetime 200"),
+        ("stockfish:-1+random=0.00001", "stockfish:-1+random=0.00001", "go depth 1 nodes 1"),
+        ("stockfish:-1+random=0.9999999", "stockfish:-1+random=0.9999999", "go depth 1 nodes 1"),
+        ("stockfish:2@time=1000000", "stockfish:2@time=1000000", "go movetime 1000000000"),
         ("stockfish:2+random=0", "stockfish:2@nodes=100000", "go nodes 100000"),
     ],
 )
@@ -54,6 +57,7 @@ def test_level_minus_one_is_skill_zero_and_engines_without_a_process_have_no_lev
         "stockfish:3@",
         "stockfish:3@nodes=0",
         "stockfish:3@nodes=1.5",
+        "stockfish:3@nodes=1__000",
         "stockfish:3@time=0",
         "stockfish:3@time=0.0001",
         "stockfish:3@movetime=3",

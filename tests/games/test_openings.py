@@ -99,6 +99,13 @@ def test_a_pgn_book_is_read_plain_and_zipped(tmp_path: Path) -> None:
         assert {opening.name for opening in found} == {"", "Bird"}
 
 
+def test_a_comment_of_a_pgn_book_ends_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "book.pgn"
+    path.write_text('[Event "?"]\n\n1. Nf3 d5 ; a quiet start (for now\n2. g3 c6 *\n')
+    (opening,) = openings(OpeningSpec("book", str(path)), 1, range(1))
+    assert opening.sans == ("Nf3", "d5", "g3", "c6")
+
+
 def test_the_authors_random_openings_are_the_same_draws_and_may_be_finished() -> None:
     plain, author = (openings(parse_opening(f"{source}:20"), 3, range(30)) for source in ("random", "random-2024"))
     same = [a == b for a, b in zip(plain, author, strict=True)]

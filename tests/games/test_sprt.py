@@ -79,6 +79,7 @@ def test_it_errs_no_more_often_than_it_says(values, shares, mean):
         ("SPRT: -.05, +.050", "sprt:-0.05,0.05"),
         ("sprt:0,0.1,0.05,0.05", "sprt:0,0.1"),
         ("sprt:0,0.1,0.01,0.2", "sprt:0,0.1,0.01,0.2"),
+        ("sprt:-0.00001,0.1234567", "sprt:-0.00001,0.1234567"),
     ],
 )
 def test_a_rule_has_one_spelling(text, canonical):

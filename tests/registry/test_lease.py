@@ -98,17 +98,26 @@ def test_a_killed_holder_of_this_host_is_noticed_at_once(
     [
         ({}, False),
         ({"boot_id": "another"}, True),
+        ({"boot_id": "another", "system": "another"}, False),  # a machine of the same name
+        ({"boot_id": "another", "system": None}, False),  # written by an earlier version
         ({"started": 1.0}, True),  # the process id was given out again
         ({"pid": 2**22 + 1}, True),
         ({"host": "box2", "boot_id": "another"}, False),  # nobody here can tell
     ],
 )
 def test_a_lease_falls_when_its_process_is_surely_gone(
-    network: None, sqlite_path: Path, rows: Any, changed: dict[str, Any], gone: bool
+    network: None,
+    sqlite_path: Path,
+    rows: Any,
+    changed: dict[str, Any],
+    gone: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("chessreg.registry.lease.system_id", lambda: "own")  # not every machine has one
     lease = Lease(sqlite_path)
     parent = os.getppid()
-    written = {"host": socket.gethostname(), "pid": parent, "started": pid_start(parent), "boot_id": boot_id()}
+    written = {"host": socket.gethostname(), "system": "own", "boot_id": boot_id()}
+    written |= {"pid": parent, "started": pid_start(parent)}
     lease.file.write_text(json.dumps(written | {"since": "then"} | changed))
     if gone:
         write_run(sqlite_path, rows)

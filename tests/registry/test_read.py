@@ -43,7 +43,8 @@ def registry(empty_registry: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         rows = [
             {"id": uuid_of(h), "kind": ("probe", "edit")[n % 2], "version": 1, "spec_hash": h, "explicit": [],
              "units": 9 - n,
-             "spec": {"epochs": (10, 9, 100, 9, 1)[n], "skill": {"bins": n}, "label": "board-state", "quick": n == 2},
+             "spec": {"epochs": (10, 9, 100, 9, 1)[n], "skill": {"bins": n}, "label": "board-state", "quick": n == 2,
+                      "lr": (0.1, 1e-5, 3e-4, 1e-5, 1)[n]},
              "created_at": now - timedelta(days=5 - n), "completed_at": now}
             for n, h in enumerate(hashes)
         ]  # fmt: skip
@@ -106,6 +107,9 @@ def found(registry: Any, text: str, sort: str = "created") -> list[int]:
         ("spec.label:board", [0, 1, 2, 3]),
         ("spec.quick:true", [2]),
         ("spec.nothing:1", []),
+        ("spec.lr:1e-5", [1, 3]),
+        ("spec.lr=0.00001", [1, 3]),
+        ("spec.lr!=3e-4", [0, 1, 3]),
         ("starred:yes", [3]),
         ("star:no", [0, 1, 2]),
         ("archived:yes", [4]),

@@ -332,7 +332,7 @@ class Play(Kind):
         return spec.stop != "none"
 
     def replays(self, spec: PlaySpec) -> bool:
-        return replayed([rung.text for rung in spec.opponents], spec.adjudication)
+        return replayed([rung.text for rung in spec.opponents], spec.adjudication, spec.evaluate_draws)
 
     def run(self, task: Task[PlaySpec, PlayHow]) -> None:
         play_match(task)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -59,8 +60,11 @@ def table(text: str) -> list[dict[str, str]]:
 
 
 def number(text: str) -> float | None:
-    """A number, or None for an empty field and for what is none."""
-    return float(text) if re.fullmatch(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", text, re.IGNORECASE) else None
+    """A number, or None for an empty field and for what is none, or is too large for one."""
+    if re.fullmatch(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", text, re.IGNORECASE) is None:
+        return None
+    value = float(text)
+    return value if math.isfinite(value) else None
 
 
 def flag(text: str) -> bool:

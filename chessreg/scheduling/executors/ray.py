@@ -12,13 +12,13 @@ import pickle
 import select
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from chessreg import child
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry.tables import Cause
 from chessreg.scheduling.executors import Seen, Work
@@ -108,9 +108,13 @@ class RayExecutor:
     def _ask(self, verb: str, *arguments: Any) -> Any:
         """Let the driver do it. Raises Silent when it cannot, BadInputError when Ray never will."""
         if self._driver is None or self._driver.poll() is not None:
-            argv = [sys.executable, "-m", "chessreg.scheduling.executors.ray_driver", self.address]
             self._driver = subprocess.Popen(
-                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+                child.command("chessreg.scheduling.executors.ray_driver", self.address),
+                env=child.environment(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
             )
         assert self._driver.stdin
         assert self._driver.stdout

@@ -6,6 +6,7 @@ import pytest
 
 from chessreg.errors import BadInputError
 from chessreg.games.foreign import FORMATS, find_format, sweep, training_log
+from chessreg.games.foreign.game import number
 
 
 def test_a_sweep_is_read_with_and_without_its_header() -> None:
@@ -116,3 +117,8 @@ def test_every_format_is_told_from_the_others_by_its_content(tmp_path) -> None:
         path.write_text(text)
         assert find_format(path).name == name
         assert [f.name for f in FORMATS.values() if f.fits(text)] == [name]
+
+
+@pytest.mark.parametrize(("text", "value"), [("1e3", 1000.0), ("", None), ("1e999", None), ("-1e999", None)])
+def test_a_number_is_finite(text: str, value: float | None) -> None:
+    assert number(text) == value

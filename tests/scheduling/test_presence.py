@@ -1,0 +1,35 @@
+"""The supervisor's process: what it imports, and who is taken for it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+
+import pytest
+
+from chessreg.errors import ChessregError
+from chessreg.registry.machine import this_process
+from chessreg.scheduling.presence import Presence
+
+
+def test_no_file_of_the_stores_folder_is_executed_by_the_supervisor(session, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", f".:{session.store.root.parent}")
+    ran = tmp_path / "ran"
+    (session.store.root / "sqlalchemy.py").write_text(f"open({str(ran)!r}, 'w')")
+    presence = Presence(session.store)
+
+    assert presence.start(session.database.url)
+    presence.stop()
+
+    assert not ran.exists()
+
+
+def test_the_supervisor_of_another_machine_of_the_same_name_is_told_and_not_asked_for_without_end(session):
+    presence = Presence(session.store)
+    presence.file.parent.mkdir(exist_ok=True)
+    with presence.file.open("w") as file:  # what a lock on a network file system shows here
+        fcntl.flock(file, fcntl.LOCK_EX)
+        json.dump(this_process() | {"boot_id": "of another machine"}, file)
+        file.flush()
+        with pytest.raises(ChessregError, match="another machine has the host name"):
+            presence.start(session.database.url, tries=2)
