@@ -19,7 +19,7 @@ from chessreg.session import Session, open_session
 from tui.data.pages import PAGE, JoinedPages, Listed, reach
 from tui.data.result_rows import find_row, results
 from tui.data.run_rows import runs
-from tui.data.sql_pages import stretches
+from tui.data.sql_pages import KeysetPages, stretches
 
 from ..postgres import postgres as postgres
 
@@ -219,6 +219,24 @@ def test_stretches_of_a_key_hold_every_row_once_in_either_order(filled) -> None:
                 assert found == list(every)[:: -1 if falls else 1]
     finally:
         JoinedPages.STRETCH = size
+
+
+def test_a_page_is_in_order_though_another_thread_reads_the_page_before_it_meanwhile(filled) -> None:
+    session, _ = filled
+    key = (tables.Run.created_at, tables.Run.id)
+
+    class Raced(KeysetPages):
+        def _statement(self, number: int, *how: Any) -> Any:
+            statement = super()._statement(number, *how)
+            if number == 4:
+                self.page(3)
+            return statement
+
+    def ids_of(sql: Any, records: list[Any]) -> list[Any]:
+        return [record.id for record in records]
+
+    alone, raced = (pages(session, tables.Run, key, rows=ids_of) for pages in (KeysetPages, Raced))
+    assert raced.page(4) == alone.page(4)
 
 
 def test_sources_are_counted_on_after_the_first_rows_and_one_that_fails_is_told() -> None:
