@@ -106,6 +106,21 @@ def test_the_command_of_a_form_makes_the_same_order() -> None:
     assert (by_command.name, by_command.on, by_command.shards, by_command.share_gpu) == ("probe-x", "local", 3, True)
 
 
+def test_a_number_that_a_preset_fills_is_taken_away_by_the_command_too() -> None:
+    from chessreg.cli.run import settings
+
+    form = Form(kind("probe"), "probe", {"cache": "fit", "final": "none"})
+    assert "--final" not in form.arguments(), "it is none already"
+    form.preset = "davis-paper"
+    assert form.filled["final"] is not None
+    command, left = command_of(form.arguments())
+    spec, _, sources = settings(kind("probe"), command.make_context("probe", left).params)
+    assert (spec, tuple(sorted(sources))) == (form.check().spec, form.explicit_names)
+    assert spec.final is None
+    form.give("alignment", "none")
+    assert form.arguments()[-2:] == ["--alignment", "none"], "which the command refuses: it launches nothing else"
+
+
 def test_what_may_be_picked_is_what_the_registry_has(session) -> None:
     values = [row["value"] for row in candidates(session, "dataset")]
     assert values == ["games", "games:fit", "games:test"]
