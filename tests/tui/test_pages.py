@@ -16,6 +16,7 @@ from chessreg.registry import names, tables
 from chessreg.registry.identity import digest_of, uuid_of
 from chessreg.registry.tables.types import utc_now
 from chessreg.session import Session, open_session
+from tui.data import palette
 from tui.data.pages import PAGE, JoinedPages, Listed, reach
 from tui.data.result_rows import find_row, results
 from tui.data.run_rows import runs
@@ -143,6 +144,16 @@ def test_words_narrow_the_runs(filled, words: str, fits: Any, stretch: int, monk
 def test_the_end_of_an_id_finds_its_run(filled) -> None:
     session, expected = filled
     assert expected[5] in ids(runs(session, f"id:{expected[5].hex[-6:]}"), 0)
+
+
+def test_the_palette_looks_at_the_names_that_fit_best_first(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(palette, "MOST", 1)
+    with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as session:
+        fill(session, 60)
+        with session.database.write() as sql:
+            for n, name in ((1, "odd-ru-10"), (2, "u-1")):
+                names.annotate(sql, "run", uuid_of(digest_of({"n": n})), "name", name)
+        assert [name for _, name in palette.runs(session, "U-1")] == ["u-1"]
 
 
 def test_a_field_that_there_is_not_is_named(filled) -> None:
