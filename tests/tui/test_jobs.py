@@ -10,6 +10,7 @@ import pytest
 
 from chessreg.errors import RegistryError
 from chessreg.scheduling.presence import Presence
+from tui import show
 from tui.data import job_rows
 from tui.data.job_rows import LogTail, jobs
 from tui.screens.job import JobScreen
@@ -241,6 +242,10 @@ async def test_a_change_of_jobs_on_a_locked_registry_is_told_as_not_done(drive, 
         await driver.press("R")
         assert "not done: the registry is locked" in driver.notices
         assert "asked again" not in driver.text
+
+
+def test_a_share_is_rounded_down_but_not_by_the_last_bit_of_a_float() -> None:
+    assert [show.percent(share) for share in (0.29, 0.57, 0.999, 1.0)] == ["29 %", "57 %", "99 %", "100 %"]
 
 
 async def test_read_only_offers_no_change(drive, queue: Any) -> None:
