@@ -433,9 +433,9 @@ class ChessregApp(App[Exception | None]):
         return names[0] if len(names) == 1 else f"{len(names)} commands" if names else ""
 
     def notify(self, message: str, *, title: str = "", severity: Any = "information", **more: Any) -> None:
-        """As textual does; and it can be read again."""
+        """As textual does, but nothing in it is markup; and it can be read again."""
         self.notices.append(Notice(datetime.now(UTC), title, message, severity))
-        super().notify(message, title=title, severity=severity, **more)
+        super().notify(message, title=title, severity=severity, **more | {"markup": False})
 
     def changed(self) -> None:
         """Every screen that follows the registry reads again: the one in sight now, the others when they are seen."""

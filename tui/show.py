@@ -120,7 +120,7 @@ def bar(share: float | None, width: int = 10) -> str:
 
 def percent(share: float | None) -> str:
     """Rounded down, so that 100 % is all of it."""
-    return "" if share is None else f"{int(100 * share)} %"
+    return "" if share is None else f"{int(100 * share + 1e-9)} %"
 
 
 def rate(a_second: float | None) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
+import threading
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -14,10 +16,12 @@ import pytest
 from textual.widgets import Static
 
 from chessreg.cli.root import run_command_line
+from chessreg.errors import BadInputError
 from chessreg.games.boardframe import BoardFrame
 from chessreg.games.pgn import game_pgn
 from chessreg.games.picture import evaluation_words
 from chessreg.session import Session, open_session
+from tui.data import board_views
 from tui.data.result_rows import results
 from tui.screens.boards import BoardScreen, PairScreen
 from tui.screens.dialogs import Prompt
@@ -100,6 +104,48 @@ async def test_the_models_moves_are_arrows_beside_the_move_that_was_played(drive
         assert " ".join(screen.boards.views[6].moves) in driver.app.clipboard
         await driver.press("m")
         assert not screen.query_one("#left", BoardPane).squares.frame.arrows
+
+
+async def test_evaluating_again_ends_the_evaluation_before(drive, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, go = list[int](), threading.Event()
+
+    def slow(views: Any) -> Any:
+        me = len(given)
+        given.append(0)
+        for _ in views:
+            go.wait(60)
+            given[me] += 1
+            yield 0
+
+    monkeypatch.setattr(board_views, "evaluations", slow)
+    async with drive(size=(120, 40)) as driver:
+        screen = await game(driver)
+        for number in (1, 2):
+            screen.action_evaluate()
+            while len(given) < number:
+                await asyncio.sleep(0.01)
+        go.set()
+        await driver.once(lambda: None not in screen.evaluations, "every evaluation")
+        assert given == [1, len(screen.boards.views)]
+
+
+async def test_a_row_without_a_board_does_not_leave_the_one_before(drive, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> Any:
+        raise BadInputError("no game")
+
+    async with drive(size=(120, 40)) as driver:
+        screen = await game(driver)
+        with monkeypatch.context() as patch:
+            patch.setattr(board_views, "boards", refused)
+            await driver.press("r")
+            assert screen.boards is not None, "the same row is drawn still"
+            await driver.press("down")
+            assert screen.boards is None
+            assert "No board: the line below says why" in driver.text
+            assert "! no game" in driver.text
+        await driver.press("up")
+        assert screen.boards is not None
+        assert "No board" not in driver.text
 
 
 async def test_one_goes_to_a_ply_by_its_number_or_by_a_click_on_its_move(drive) -> None:
@@ -192,7 +238,7 @@ async def test_accuracy_by_square_is_a_board_for_each_layer(drive, studied: Path
         screen = driver.screen
         assert isinstance(screen, HeatScreen)
         assert [series.name for series in screen.series] == ["validation", "test"]
-        assert screen.command().startswith('chessreg plot "accuracy by square"')
+        assert screen.command().startswith("chessreg plot 'accuracy by square'")
         await driver.press("tab")
         assert len(screen.frames) == 3
         shown = [pane for pane in screen.query(BoardPane) if pane.display]

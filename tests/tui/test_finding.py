@@ -123,7 +123,7 @@ def test_sql_finds_what_python_finds(session: Session, stretch: None, table: str
 @pytest.mark.parametrize(
     ("text", "sort", "count"),
     [("elo>1450", "", 24), ("white_elo>1150 !0-1", "white_elo", None), ("", "white_elo", 24), ("plies:40", "unit", 24),
-     ("run:games unit<3", "black_elo", 3), ("nobody", "", 0)],
+     ("run:games unit<3", "black_elo", 3), ("nobody", "", 0), ('"plies:40"', "", 0), ('!"plies:40"', "", 24)],
 )  # fmt: skip
 def test_arrow_finds_what_python_finds_in_datasets(session: Session, text: str, sort: str, count: int | None) -> None:
     found = agree(dataset_games(session), DATASET_GAMES, text, sort, descending=bool(sort))

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from chessreg.errors import RegistryError
 from chessreg.scheduling.presence import Presence
+from tui import show
+from tui.data import job_rows
 from tui.data.job_rows import LogTail, jobs
 from tui.screens.job import JobScreen
 from tui.widgets.bars import FilterBar
@@ -217,6 +220,32 @@ async def test_a_job_is_tried_again_started_sooner_and_cancelled(drive, own_queu
         assert " ✗ cancelled " in line, "though what was tried before had failed"
         assert "1 finished · 0 failed · 1 cancelled" in driver.text
         assert "opens its log" not in driver.text
+
+
+async def test_a_key_acts_on_the_chosen_shard_before_it_is_read_too(drive, queue: Any) -> None:
+    async with drive(queue.folder, size=(140, 40)) as driver:
+        await driver.go("jobs")
+        await driver.find_row("1/2")
+        await driver.press("enter")
+        driver.screen.action_shard("1")
+        assert driver.screen.chosen["id"] == queue.job("sums", 1).id
+
+
+async def test_a_change_of_jobs_on_a_locked_registry_is_told_as_not_done(drive, queue: Any, monkeypatch: Any) -> None:
+    def locked(*_: Any) -> Any:
+        raise RegistryError("the registry is locked")
+
+    monkeypatch.setattr(job_rows, "change", locked)
+    async with drive(queue.folder) as driver:
+        await driver.go("jobs")
+        await driver.find_row("broken")
+        await driver.press("R")
+        assert "not done: the registry is locked" in driver.notices
+        assert "asked again" not in driver.text
+
+
+def test_a_share_is_rounded_down_but_not_by_the_last_bit_of_a_float() -> None:
+    assert [show.percent(share) for share in (0.29, 0.57, 0.999, 1.0)] == ["29 %", "57 %", "99 %", "100 %"]
 
 
 async def test_read_only_offers_no_change(drive, queue: Any) -> None:

@@ -31,7 +31,7 @@ from tui.model_process import ModelProcess
 from tui.screens.board_base import PANES
 from tui.screens.edit import EditScreen
 from tui.screens.lab import LabScreen, next_scale
-from tui.widgets.bars import FilterBar
+from tui.widgets.bars import Banner, FilterBar
 from tui.widgets.board import BoardPane
 from tui.widgets.moves import Rankings
 from tui.widgets.table import PageTable
@@ -320,6 +320,25 @@ async def test_both_models_moves_stand_in_one_order_with_their_change_and_boards
         assert all(pane.region.bottom <= 39 for pane in lab.query(BoardPane))
         assert f"mass {lab.answer.clean.original:.3f} target {lab.answer.clean.modified:.3f}" in driver.text
         assert " writes " in driver.text
+
+
+@pytest.mark.usefixtures("near_model")
+async def test_a_position_that_the_lab_refuses_is_shown_without_the_answer_before_it(drive) -> None:
+    sans = ("f3", "e5", "g4", "Qh4#")
+    async with drive(size=(160, 45), start="lab") as driver:
+        lab = driver.screen
+        assert lab.answer is not None
+        lab.go(sans)
+        assert not lab.answers_this, "nor are its moves played before the next answer"
+        await driver.settle()
+        assert driver.screen.query_one(Banner).message
+        await driver.press("F")
+        assert driver.app.clipboard.startswith("rnb1kbnr/pppp1ppp/8/4p3/6Pq/5P2/PPPPP2P/RNBQKBNR w")
+        await driver.press("U", "enter")
+        assert lab.sans == sans
+        await driver.press("u")
+        assert lab.sans == sans[:-1]
+        assert lab.answer is not None
 
 
 @pytest.mark.usefixtures("near_model")

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import select
 
+from chessreg.errors import RegistryError
 from chessreg.registry import tables
 from chessreg.runs.kind import kind, kinds
 from chessreg.scheduling.presence import Presence
 from chessreg.session import open_session
+from tui.data import launch_form
 from tui.data.launch_form import Form, candidates
 from tui.screens.job import JobScreen
 from tui.screens.launch import FormScreen
@@ -102,6 +106,21 @@ def test_the_command_of_a_form_makes_the_same_order() -> None:
     assert (by_command.name, by_command.on, by_command.shards, by_command.share_gpu) == ("probe-x", "local", 3, True)
 
 
+def test_a_number_that_a_preset_fills_is_taken_away_by_the_command_too() -> None:
+    from chessreg.cli.run import settings
+
+    form = Form(kind("probe"), "probe", {"cache": "fit", "final": "none"})
+    assert "--final" not in form.arguments(), "it is none already"
+    form.preset = "davis-paper"
+    assert form.filled["final"] is not None
+    command, left = command_of(form.arguments())
+    spec, _, sources = settings(kind("probe"), command.make_context("probe", left).params)
+    assert (spec, tuple(sorted(sources))) == (form.check().spec, form.explicit_names)
+    assert spec.final is None
+    form.give("alignment", "none")
+    assert form.arguments()[-2:] == ["--alignment", "none"], "which the command refuses: it launches nothing else"
+
+
 def test_what_may_be_picked_is_what_the_registry_has(session) -> None:
     values = [row["value"] for row in candidates(session, "dataset")]
     assert values == ["games", "games:fit", "games:test"]
@@ -174,6 +193,41 @@ async def test_a_form_is_filled_planned_and_launched_and_its_job_finishes(drive,
                     (run,) = sql.scalars(select(tables.Run))
                     scores = len(sql.scalars(select(tables.Score)).all())
     assert (run.kind, run.spec["positions"], scores, run.explicit) == ("toy", 15, 15, ["positions"])
+
+
+async def test_a_launch_on_a_locked_registry_is_told_as_not_done(drive, tmp_path: Path, monkeypatch: Any) -> None:
+    def locked(*_: Any) -> Any:
+        raise RegistryError("the registry is locked")
+
+    async with drive(tmp_path, size=(120, 40)) as driver:
+        await open_toy(driver)
+        monkeypatch.setattr(launch_form, "launch", locked)
+        await driver.press("ctrl+l")
+        assert "not done: the registry is locked" in driver.notices
+        assert "asked again" not in driver.text
+        assert isinstance(driver.screen, FormScreen)
+
+
+async def test_a_second_key_while_it_is_launched_does_nothing(drive, tmp_path: Path, monkeypatch: Any) -> None:
+    begun, go = [], threading.Event()
+
+    def slow(session: Any, form: Form, checked: Any) -> Any:
+        begun.append(form)
+        go.wait(60)
+        return None, "it is complete already"
+
+    async with drive(tmp_path, size=(120, 40)) as driver:
+        await open_toy(driver)
+        monkeypatch.setattr(launch_form, "launch", slow)
+        driver.screen.action_launch()
+        while not begun:
+            await asyncio.sleep(0.01)
+        driver.screen.action_launch()
+        go.set()
+        await driver.settle()
+        assert len(begun) == 1
+        await driver.press("ctrl+l")
+        assert len(begun) == 2, "once it has ended, it can be done again"
 
 
 async def test_a_reference_is_picked_and_the_plan_follows(drive) -> None:

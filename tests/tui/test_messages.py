@@ -9,12 +9,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
+from textual.widgets._toast import Toast
 
 from chessreg.registry import read, sqlite
 from chessreg.session import open_session
+from tui.screens.preview import Preview, Shown
 from tui.widgets.bars import TopBar
+
+from .conftest import Driver
 
 
 def annotations(folder: Path, name: str) -> dict[str, Any]:
@@ -89,6 +94,26 @@ async def test_what_is_said_while_the_registry_is_locked_is_held_and_written_lat
         assert "noted: look again" in driver.text
     told = annotations(own, "plain")
     assert (told["starred"], told["tags"], told["notes"]) == (True, [], ["look again"]), "the tag was dropped"
+
+
+async def test_text_of_a_registry_is_no_markup_in_toasts_previews_and_the_palette(
+    app_on: Any, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note, name = "see [/data/x] [@click=app.quit]hi[/]", "odd [/x]"
+    monkeypatch.setattr("tui.screens.preview.WIDE", 160)
+    app = app_on(own)
+    async with app.run_test(size=(170, 45), notifications=True) as pilot:
+        driver = Driver(app, pilot)
+        await driver.settle()
+        await driver.stand_on("plain")
+        await driver.press("n", *note, "enter")
+        await driver.until("noted: see [/data/x]")
+        assert app.query_one(Toast).render().plain.split("\n", 1)[1] == f"noted: {note}", "the title is plain"
+        await driver.screen.query_one(Preview).show(Shown(note))
+        assert "see [/data/x]" in driver.text
+        monkeypatch.setattr("tui.data.palette.runs", lambda session, words: [(UUID(int=1), name)])
+        await driver.press("ctrl+p", *"odd")
+        await driver.until(f"Run {name}", f"runs show {name}")
 
 
 async def test_a_name_that_is_taken_is_told_and_not_held(drive: Any, own: Path) -> None:

@@ -16,10 +16,11 @@ from chessreg.registry import names, tables
 from chessreg.registry.identity import digest_of, uuid_of
 from chessreg.registry.tables.types import utc_now
 from chessreg.session import Session, open_session
+from tui.data import palette
 from tui.data.pages import PAGE, JoinedPages, Listed, reach
 from tui.data.result_rows import find_row, results
 from tui.data.run_rows import runs
-from tui.data.sql_pages import stretches
+from tui.data.sql_pages import KeysetPages, stretches
 
 from ..postgres import postgres as postgres
 
@@ -145,6 +146,16 @@ def test_the_end_of_an_id_finds_its_run(filled) -> None:
     assert expected[5] in ids(runs(session, f"id:{expected[5].hex[-6:]}"), 0)
 
 
+def test_the_palette_looks_at_the_names_that_fit_best_first(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(palette, "MOST", 1)
+    with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as session:
+        fill(session, 60)
+        with session.database.write() as sql:
+            for n, name in ((1, "odd-ru-10"), (2, "u-1")):
+                names.annotate(sql, "run", uuid_of(digest_of({"n": n})), "name", name)
+        assert [name for _, name in palette.runs(session, "U-1")] == ["u-1"]
+
+
 def test_a_field_that_there_is_not_is_named(filled) -> None:
     session, _ = filled
     with pytest.raises(BadInputError, match="runs have no 'colour'"):
@@ -219,6 +230,24 @@ def test_stretches_of_a_key_hold_every_row_once_in_either_order(filled) -> None:
                 assert found == list(every)[:: -1 if falls else 1]
     finally:
         JoinedPages.STRETCH = size
+
+
+def test_a_page_is_in_order_though_another_thread_reads_the_page_before_it_meanwhile(filled) -> None:
+    session, _ = filled
+    key = (tables.Run.created_at, tables.Run.id)
+
+    class Raced(KeysetPages):
+        def _statement(self, number: int, *how: Any) -> Any:
+            statement = super()._statement(number, *how)
+            if number == 4:
+                self.page(3)
+            return statement
+
+    def ids_of(sql: Any, records: list[Any]) -> list[Any]:
+        return [record.id for record in records]
+
+    alone, raced = (pages(session, tables.Run, key, rows=ids_of) for pages in (KeysetPages, Raced))
+    assert raced.page(4) == alone.page(4)
 
 
 def test_sources_are_counted_on_after_the_first_rows_and_one_that_fails_is_told() -> None:

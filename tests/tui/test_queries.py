@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from chessreg.errors import BadInputError
 from chessreg.queries import render, run_query, run_sql
 from chessreg.queries.ask import plotted
 from chessreg.queries.catalogue import find_plot
 from chessreg.runs.kind import kind
 from chessreg.session import Session, open_session
+from tui.data.query_answers import Question, options
 from tui.screens.answers import AnswerScreen
 from tui.screens.boards import BoardScreen
+from tui.screens.edit import CaseScreen, EditScreen
 from tui.screens.queries import SqlEditor, SqlScreen
 from tui.screens.run import RunScreen
 from tui.widgets.bars import Banner, ScopeBar
@@ -53,7 +59,7 @@ async def test_a_scope_narrows_the_answer_and_goes_with_one(drive: Any, session:
         for n, line in enumerate(narrowed):
             assert [table.row(n)[f"c{c}"] for c in range(len(line))] == line
         await driver.press("y")
-        assert driver.app.clipboard == f'chessreg query "{TITLE}" --run plain'
+        assert driver.app.clipboard == f"chessreg query '{TITLE}' --run plain"
         await driver.press("escape")
         assert driver.screen.query_one(ScopeBar).value == "run:plain"
         await driver.press("s", "escape")
@@ -84,6 +90,20 @@ async def test_queries_beside_a_kind_of_ones_own_are_listed_and_asked_and_a_brok
         titles = [table.row(n)["title"] for n in range(table.count)]
         assert TITLE in titles
         assert title not in titles
+
+
+def test_where_begins_a_condition_only_as_a_word() -> None:
+    assert options("tag:somewhere: where: layer > 3") == {"tag": ["somewhere:"], "where": "layer > 3"}
+    assert options("where:layer > 3") == {"where": "layer > 3"}
+
+
+def test_titles_and_conditions_are_words_of_a_shell() -> None:
+    entry, odd = find_plot("probe accuracy by layer")[0], "it's $(odd); x"
+    assert shlex.split(Question(replace(entry, title=odd), scoring="author-2024").command)[2] == odd
+    state = SimpleNamespace(condition=odd, run_id="a", unit=0)
+    for screen in (EditScreen, CaseScreen):
+        held: Any = SimpleNamespace(state=state, reference="a:0", shown_layer=3, row={})
+        assert odd in shlex.split(screen.command(held))
 
 
 async def test_a_scope_that_is_none_is_told_and_changes_nothing(drive: Any) -> None:
@@ -270,7 +290,31 @@ async def test_a_plot_shows_the_numbers_of_its_query(drive: Any, session: Sessio
         await driver.press("enter")
         assert (tmp_path / "figure.svg").read_text().startswith("<?xml")
         await driver.press("y")
-        assert driver.app.clipboard == f'chessreg plot "{plot.title}"'
+        assert driver.app.clipboard == f"chessreg plot '{plot.title}'"
+
+
+async def test_rows_and_commands_are_of_the_table_that_stands_there(drive: Any, monkeypatch: Any) -> None:
+    title = "elo by intervention"
+
+    def refused(*_: Any) -> Any:
+        raise BadInputError("no answer")
+
+    async with drive(size=(160, 40)) as driver:
+        await opened(driver, title)
+        command = driver.screen.command()
+        monkeypatch.setattr("tui.screens.answers.answer", refused)
+        await driver.press("O")
+        assert "! no answer" in driver.text
+        assert driver.screen.command() == command
+        await driver.press("enter")
+        assert driver.screen.question.scoring == "paper"
+        await driver.press("escape", "v")
+        plot, command = driver.screen.shown_plot, driver.screen.command()
+        monkeypatch.setattr("tui.screens.answers.plotted", refused)
+        driver.screen.action_turn("1")
+        await driver.settle()
+        assert driver.screen.shown_plot is not plot
+        assert (driver.screen.result_plot, driver.screen.command()) == (plot, command)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".md", ".tex", ".json", ".parquet"])
@@ -325,7 +369,7 @@ async def test_games_are_scored_either_way_and_the_command_says_so(drive: Any, s
         assert "scoring author-2024" in " ".join(driver.text.split())  # where a line ends is no matter
         table = driver.screen.query_one(PageTable)
         assert [[table.row(n)[f"c{c}"] for c in range(len(line))] for n, line in enumerate(other)] == other
-        assert driver.screen.command() == f'chessreg query "{title}" --scoring author-2024'
+        assert driver.screen.command() == f"chessreg query '{title}' --scoring author-2024"
 
 
 async def test_a_file_that_is_there_is_overwritten_after_a_yes_only(drive: Any, tmp_path: Path) -> None:

@@ -153,6 +153,19 @@ async def test_words_order_and_columns_are_there_again_the_next_time(drive, stud
         assert "3 of " in driver.text
 
 
+async def test_columns_alone_are_there_again_too(drive, studied: Path) -> None:
+    async with drive(studied, size=(150, 40)) as driver:
+        assert " machine " in driver.lines[2]
+        await driver.press("C")
+        await driver.find_row("where it was tried last")
+        await driver.press("space", "escape")
+        assert " machine " not in driver.lines[2]
+    async with drive(studied, size=(150, 40)) as driver:
+        assert " machine " not in driver.lines[2]
+        driver.screen.sort = "metric.a; b"
+        assert driver.screen.command() == "chessreg runs list --sort 'metric.a; b'"
+
+
 # -- words, in a registry of one's own --------------------------------------------------------------------------------
 
 

@@ -258,13 +258,16 @@ class Form:
             if one.key in swept:
                 arguments += ["--grid", f"{one.path}={'|'.join(swept[one.key])}"]
                 continue
-            if one.form == "yes or no":
+            if one.optional and text.lower() in ("", "none"):
+                if self.filled.get(one.key, one.default) is not None:  # a preset's number is taken away, as for the
+                    arguments += [flag, "none"]  # form; what is no number the command line refuses, and says so
+            elif one.form == "yes or no":
                 on = WORDS.get(text.lower(), False)
                 if one.part != "launch":
                     arguments.append(flag if on else f"--no-{flag[2:]}")
                 elif on:
                     arguments.append(flag)
-            elif not (one.optional and text.lower() in ("", "none")):
+            else:
                 arguments += [flag, text]
         return arguments
 

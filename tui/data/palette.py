@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from chessreg.registry import run_filter, tables
 
@@ -32,11 +32,13 @@ def runs(session: Session, words: str) -> list[tuple[UUID, str]]:
     if not letters:
         return []
     annotation = tables.Annotation
+    name = func.lower(annotation.value)
     pattern = "%" + "%".join(map(run_filter.escaped, letters)) + "%"
     query = (
         select(annotation.target, annotation.value)
         .where(annotation.noun == "run", annotation.word == tables.Word("name"), *run_filter.holds())
         .where(annotation.value.ilike(pattern, escape="\\"))
+        .order_by(~name.contains(words, autoescape=True), func.length(name), name)
         .limit(MOST)
     )
     with session.database.read() as sql:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SEVERAL = ("checkpoint", "run", "tag", "machine")  # each may be given several times
 FIELDS = (*SEVERAL, "since", "partial", "where")
+WHERE = re.compile(r"(?:^|\s)where:")  # not within a word: a tag may be called somewhere:
 GRAMMAR = "checkpoint:NAME  run:NAME  tag:TAG  machine:HOST  since:7d  partial  where:CONDITION"
 
 
@@ -34,7 +35,7 @@ def options(scope_text: str) -> dict[str, Any]:
 
     Raises BadInputError for a word that no scope has, and for a field without a value.
     """
-    named, where, condition = scope_text.partition("where:")
+    named, *conditions = WHERE.split(scope_text, maxsplit=1)
     values: dict[str, Any] = {}
     for word in named.split():
         name, colon, value = word.partition(":")
@@ -48,9 +49,9 @@ def options(scope_text: str) -> dict[str, Any]:
             values.setdefault(name, []).append(value)
         else:
             values[name] = value
-    if where and not condition.strip():
+    if conditions and not conditions[0].strip():
         raise BadInputError("where: what?", "for example where: color = 'white'")
-    return values | ({"where": condition.strip()} if where else {})
+    return values | ({"where": conditions[0].strip()} if conditions else {})
 
 
 def scope_of(scope_text: str, partial: bool = False) -> Scope:
@@ -101,7 +102,7 @@ def completed(scope_text: str, known: list[str]) -> str | None:
     'partial checkpoint:a'
     """
     before, _, last = scope_text.rpartition(" ")
-    if not last or "where:" in scope_text:
+    if not last or WHERE.search(scope_text):
         return None
     match = next((word for word in known if word.startswith(last) and word != last), None)
     return f"{before} {match}".lstrip() if match else None
@@ -150,7 +151,7 @@ class Question:
     @property
     def command(self) -> str:
         """The command that prints the answer."""
-        return f'chessreg query "{self.title}"{self.options}' + (" --published" if self.published else "")
+        return f"chessreg query {shlex.quote(self.title)}{self.options}" + (" --published" if self.published else "")
 
 
 def catalogue(session: Session, text: str = "") -> tuple[list[Row], str]:

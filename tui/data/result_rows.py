@@ -468,7 +468,7 @@ def fitting_places(column: ColumnReader, view: View) -> np.ndarray:
     brief = replace(view, columns=tuple(c for c in view.columns if c.field != "text"))
     keep = np.ones(len(column.rows), bool)
     for term in terms(view.text):
-        keep &= mask(replace(view if term.field else brief, text=written(term)), column, len(keep))
+        keep &= mask(view if term.field else brief, column, len(keep), [term])
     return np.flatnonzero(keep)
 
 
@@ -521,12 +521,6 @@ class ColumnReader:
         white = pc.match_substring(table.column("fen"), " w ")
         mine = white if field == "white_elo" else pc.invert(white)
         return pc.if_else(mine, table.column("mover_elo"), table.column("opponent_elo")).combine_chunks()
-
-
-def written(term: Term) -> str:
-    """A word as it was typed."""
-    value = f'"{term.value}"' if " " in term.value else term.value
-    return ("!" if term.absent else "") + (f"{term.field}{term.sign}{value}" if term.field else value)
 
 
 def merged_order(places: Sequence[np.ndarray], keys: Sequence[Any], view: View) -> tuple[np.ndarray, np.ndarray]:

@@ -49,25 +49,20 @@ class KeysetPages:
         wanted = min(PAGE, self.count - number * PAGE)
         if number < 0 or wanted <= 0:
             return []
+        begin = max((known for known in list(self._starts) if known <= number), default=0)
+        from_end = number - begin > (self.count // PAGE) - number  # once: another thread may read a page meanwhile
         with self._database.read() as sql:
-            records = list(sql.scalars(self._statement(number, wanted)))
-            if self._from_end(number):
+            records = list(sql.scalars(self._statement(number, wanted, begin, from_end)))
+            if from_end:
                 records.reverse()
             if records:
                 self._starts[number] = tuple(getattr(records[0], column.key) for column in self._key)
             return self._rows(sql, records)
 
-    def _from_end(self, number: int) -> bool:
-        begin = self._nearest(number)
-        return number - begin > (self.count // PAGE) - number
-
-    def _nearest(self, number: int) -> int:
-        return max((known for known in list(self._starts) if known <= number), default=0)
-
-    def _statement(self, number: int, wanted: int) -> Select[Any]:
+    def _statement(self, number: int, wanted: int, begin: int, from_end: bool) -> Select[Any]:
+        """The page's rows, reached from the beginning of page `begin` or, the other way round, from the end."""
         statement = select(self._table).where(*self._where)
-        begin = self._nearest(number)
-        if self._from_end(number):
+        if from_end:
             skipped = max(0, self.count - number * PAGE - wanted)
             return statement.order_by(*self._order(not self._descending)).limit(wanted).offset(skipped)
         if start := self._starts.get(begin):

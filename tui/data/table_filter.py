@@ -294,13 +294,14 @@ def json_field(document: Any, name: str, dialect: str) -> Worked:
 # -- Arrow ------------------------------------------------------------------------------------------------------------
 
 
-def mask(view: View, array: Callable[[str], Any], rows: int) -> Any:
-    """Which rows hold all words: a boolean numpy array [rows]. `array(field)` is a column as Arrow has it, or None."""
+def mask(view: View, array: Callable[[str], Any], rows: int, words: Sequence[Term] | None = None) -> Any:
+    """Which rows hold all words: a boolean numpy array [rows]. `array(field)` is a column as Arrow has it, or None.
+    Without `words` they are those of the view."""
     import numpy as np
     import pyarrow.compute as pc
 
     keep = np.ones(rows, bool)
-    for term in terms(view.text):
+    for term in terms(view.text) if words is None else words:
         fields = view.fields(term.field) if term.field else [column.field for column in view.columns]
         either = np.zeros(rows, bool)
         for field in fields:

@@ -97,6 +97,7 @@ class ResultScreen(AppScreen):
     """
 
     result: QueryResult | None = None
+    result_plot: Plot | None = None  # what was drawn of it
     arranges: ClassVar[bool] = False  # whether columns that do not fit are put in the order of their use
     shown: tuple[Answer, Sequence[Row]] | None = None
 
@@ -164,16 +165,11 @@ class ResultScreen(AppScreen):
         """Write the file, on the database worker: a large table takes its time."""
         if (result := self.result) is None:
             return
-        written = await self.ask(f"writing {path.name}", lambda session: self.written(result, path), once=True)
+        plot, command = self.result_plot, self.command()
+        written = await self.ask(f"writing {path.name}", lambda session: write(result, path, plot), once=True)
         if written:
-            again = f"; the same: {self.command()} --output {shlex.quote(str(path))}"
+            again = f"; the same: {command} --output {shlex.quote(str(path))}"
             self.notify(f"{show.counted(len(result), 'row')} as {written}{again}", title=str(path))
-
-    def written(self, result: QueryResult, path: Path) -> str:
-        """Write and say the format. Raises BadInputError for a suffix that says none."""
-        from chessreg.queries import render
-
-        return render.write(result, path)
 
     @work(group="copy")
     async def action_copy_as(self, format: str) -> None:
@@ -193,6 +189,20 @@ class ResultScreen(AppScreen):
         text = await self.ask("writing the table", lambda session: rendered(), once=True)
         if text is not None:
             self.app.copy(text, f"{show.counted(len(result), 'row')} as {format}")
+
+
+def write(result: QueryResult, path: Path, plot: Plot | None) -> str:
+    """Write a table, or its plot where the suffix is a figure's, and say the format. Raises BadInputError for a suffix
+    that says none."""
+    from chessreg.queries import render
+
+    if plot is not None:
+        from chessreg.queries import plot as plots
+
+        if path.suffix.lower() in plots.SUFFIXES:
+            plots.write(plots.draw(result, plot), path)
+            return f"{path.suffix[1:].upper()} figure"
+    return render.write(result, path)
 
 
 class AnswerScreen(ResultScreen, ScopedScreen):
@@ -233,6 +243,11 @@ class AnswerScreen(ResultScreen, ScopedScreen):
         """The question, in the scope of all queries."""
         return replace(self.question, scope=self.scope)
 
+    @property
+    def shown_question(self) -> Question:
+        """That of the table: the present one is asked still, or could not be answered."""
+        return self._answered or self.scoped_question
+
     def show(self, answer: Answer, rows: list[Row], question: Question, keep: bool = False) -> None:
         above = " · ".join(filter(None, [answer.same, "with unfinished runs" if question.partial else ""]))
         self.query_one(".above", Static).update(above)
@@ -243,7 +258,7 @@ class AnswerScreen(ResultScreen, ScopedScreen):
         return super().offers(action) and (action.method != "plot" or bool(self.question.entry.plots))
 
     def command(self) -> str:
-        return self.scoped_question.command
+        return self.shown_question.command
 
     def action_published(self) -> None:
         self.question = replace(self.question, published=not self.question.published)
@@ -270,10 +285,10 @@ class AnswerScreen(ResultScreen, ScopedScreen):
             self.notify(f"{self.question.title} has no plot; chessreg plot --list says which queries have")
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
-        if self.question.published:
+        if self.shown_question.published:
             self.notify("these lines are the papers'; p goes back to ours")
         else:
-            self.app.push_screen(RowsScreen(self.scoped_question, event.row["#"]))
+            self.app.push_screen(RowsScreen(self.shown_question, event.row["#"]))
 
 
 class RowsScreen(ResultScreen):
@@ -304,7 +319,7 @@ class RowsScreen(ResultScreen):
             self.show_answer(answer, rows, keep=table.loaded and table.cursor < len(rows))
 
     def command(self) -> str:
-        return f'chessreg query "{self.question.title}" --rows {self.number}{self.question.options}'
+        return f"chessreg query {shlex.quote(self.question.title)} --rows {self.number}{self.question.options}"
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
         from tui.screens.boards import BoardScreen
@@ -321,6 +336,7 @@ class FigureScreen(ResultScreen, ScopedScreen):
     """A screen of a query's figure, in the scope of all queries; it is written as a picture, or as its numbers."""
 
     question: Question
+    result_question: Question | None = None  # that of the result, as `result_plot` is its plot
 
     @property
     def shown_plot(self) -> Plot:
@@ -332,23 +348,16 @@ class FigureScreen(ResultScreen, ScopedScreen):
 
     @property
     def file_name(self) -> str:
-        return self.shown_plot.title.replace(" ", "-") + ".svg"
+        return (self.result_plot or self.shown_plot).title.replace(" ", "-") + ".svg"
 
     def command(self) -> str:
-        return f'chessreg plot "{self.shown_plot.title}"{self.scoped_question.options}'
+        plot, question = self.result_plot or self.shown_plot, self.result_question or self.scoped_question
+        return f"chessreg plot {shlex.quote(plot.title)}{question.options}"
 
     def suffixes(self) -> str:
         from chessreg.queries.plot import SUFFIXES
 
         return " ".join([*SUFFIXES, "(the figure)", super().suffixes(), "(its numbers)"])
-
-    def written(self, result: QueryResult, path: Path) -> str:
-        from chessreg.queries import plot as plots
-
-        if path.suffix.lower() not in plots.SUFFIXES:
-            return super().written(result, path)
-        plots.write(plots.draw(result, self.shown_plot), path)
-        return f"{path.suffix[1:].upper()} figure"
 
 
 class PlotScreen(FigureScreen):
@@ -400,12 +409,13 @@ class PlotScreen(FigureScreen):
         figure = await self.ask(f"asking {question.title}", read)
         if figure is not None:
             self.result, chart, footer = figure
+            self.result_question, self.result_plot = question, plot
             self.query_one(ChartView).show(chart)
             self.query_one(".below", Static).update("\n".join([*self.result.notes, show.provenance(footer)]))
             if self.app.images is not None:
-                await self.show_figure(self.result)
+                await self.show_figure(self.result, plot)
 
-    async def show_figure(self, result: QueryResult) -> None:
+    async def show_figure(self, result: QueryResult, plot: Plot) -> None:
         """Draw the figure as `chessreg plot` does, where boards are images now."""
         from chessreg.queries import plot as plots
         from tui.widgets.images import figure_image
@@ -413,8 +423,7 @@ class PlotScreen(FigureScreen):
         figure, drawn = self.query_one("#figure"), self.app.pictures and bool(result.rows)
         self.query_one(ChartView).display, figure.display = not drawn, drawn
         if drawn:
-            shown = self.shown_plot
-            picture = await self.ask("drawing the figure", lambda session: figure_image(plots.draw(result, shown)))
+            picture = await self.ask("drawing the figure", lambda session: figure_image(plots.draw(result, plot)))
             if picture is not None:
                 figure.image = picture  # type: ignore[attr-defined]
                 figure.styles.width = "auto"

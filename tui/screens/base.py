@@ -19,7 +19,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 from textual.worker import Worker
 
-from chessreg.errors import BadInputError, RegistryError, described
+from chessreg.errors import BadInputError, described
 from tui import show
 from tui.actions import EVERYWHERE, FILTER, TABLE, Action, bindings, of
 from tui.columns import numeric
@@ -236,7 +236,7 @@ class AppScreen(Screen[None]):
 
     async def ask(self, what: str, function: Callable[[Session], T], once: bool = False) -> T | None:
         """What the function returns of the registry; None when it raised, which the banner then tells until there is an
-        answer. What is done `once`, as an export, is not asked again: a notice tells what became of it.
+        answer. What is done `once`, as an export or a launch, is not asked again: a notice says why it was not done.
 
         Ends the worker that asked when the screen has been left meanwhile: its parts go before its workers do.
         """
@@ -248,9 +248,10 @@ class AppScreen(Screen[None]):
             self.refused = isinstance(error, BadInputError)
             for table in self.query(PageTable):
                 table.fail()
-            if once and not isinstance(error, RegistryError):
+            if once:
                 message, hint, _ = described(error)
-                self.notify(f"{message} ({hint})" if hint else message, title=what, severity="error")
+                message = f"{message} ({hint})" if hint else message
+                self.notify(f"not done: {message}", title=what, severity="error")
             else:
                 self.app.trouble(self, error)
             return None

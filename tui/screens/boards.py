@@ -199,6 +199,11 @@ MODEL_MOVES = 4  # of the model that are drawn beside the one that was played
 PANE_WIDEST = 64
 
 
+def crumb_of(row: Mapping[str, Any]) -> str:
+    """A row by its run and unit."""
+    return f"{row.get('run', 'board')} {row.get('unit', '')}".strip()
+
+
 class BoardScreen(DrawingScreen):
     """Two board views stand side by side (an edit: original and edited), more are stepped through (a game).
 
@@ -228,13 +233,14 @@ class BoardScreen(DrawingScreen):
     def __init__(self, pages: Pages, place: int, row: Mapping[str, Any]) -> None:
         super().__init__(classes="-loading")
         self.pages, self.at, self.row = pages, place, row
-        self.crumb = f"{row.get('run', 'board')} {row.get('unit', '')}".strip()
+        self.crumb = crumb_of(row)
         self.boards: Boards | None = None
+        self.drawn_row: Mapping[str, Any] | None = None  # whose boards these are
         self.frame = 0
         self.evaluations: list[float | None] = []  # of each view; None: not known
         self.asks_model = False
         self.answers: dict[int, Answer] = {}  # what the model says of a view
-        self.evaluating = 0  # counts up: what an earlier row's evaluation still finds is dropped
+        self.evaluating = 0  # counts up: what an earlier evaluation still finds is dropped
 
     def body(self) -> ComposeResult:
         yield Static("drawing the boards…", id="message", markup=False)
@@ -258,16 +264,15 @@ class BoardScreen(DrawingScreen):
         row = self.row
         drawn = await self.ask("drawing the boards", lambda session: boards(session, row))
         if drawn is None:
-            if self.boards is None:
-                self.query_one("#message", Static).update(
-                    "No board: the line below says why. i shows all fields, Esc goes back."
-                )
+            if row is not self.drawn_row:
+                self.show_none()
             return
         if drawn.kind == "edit":
             from tui.screens.edit import EditScreen
 
             self.app.call_later(self.app.switch_screen, EditScreen(self.pages, self.at, drawn.row))
             return
+        self.drawn_row = row
         self.boards, self.answers, self.picked = drawn, {}, None
         self.evaluations, self.evaluating = [view.evaluation for view in drawn.views], self.evaluating + 1
         self.frame = min(self.frame, len(drawn.views) - 1)
@@ -280,6 +285,18 @@ class BoardScreen(DrawingScreen):
         self.relabel()
         self.draw()
         self.ask_model()
+
+    def show_none(self) -> None:
+        """Say that the row has no board, in place of the one before."""
+        self.boards, self.drawn_row, self.evaluations, self.answers = None, None, [], {}
+        self.evaluating += 1
+        self.crumb = crumb_of(self.row)
+        self.query_one("#message", Static).update(
+            "No board: the line below says why. i shows all fields, Esc goes back."
+        )
+        self.remove_class("-ready")
+        self.add_class("-loading")
+        self.relabel()
 
     @property
     def paired(self) -> bool:
@@ -429,6 +446,7 @@ class BoardScreen(DrawingScreen):
 
     def action_evaluate(self) -> None:
         if self.boards is not None and all(view.position for view in self.boards.views):
+            self.evaluating += 1  # an earlier evaluation ends: its thread does not end with its worker
             self.evaluate(self.boards, self.evaluating)
 
     @work(group="evaluate", exclusive=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -172,7 +173,8 @@ class EditScreen(FourBoardsScreen, StateScreen):
     def command(self) -> str:
         if self.state is None or not self.state.condition:
             return f"chessreg board {show.short(self.row['run_id'])}:{self.row['unit']}"
-        words = f"chessreg lab {show.short(self.state.run_id)}:{self.state.unit} --condition {self.state.condition}"
+        words = f"chessreg lab {show.short(self.state.run_id)}:{self.state.unit} --condition "
+        words += shlex.quote(self.state.condition)
         return words if self.shown_layer is None else f"{words} --layer {self.shown_layer}"
 
 
@@ -309,8 +311,10 @@ class CaseScreen(StateScreen):
         self.draw()
 
     def command(self) -> str:
-        command = f"chessreg board {self.reference}"
-        return f"{command} --condition {self.state.condition}" if self.state and self.state.condition else command
+        command = f"chessreg board {shlex.quote(self.reference)}"
+        if not (self.state and self.state.condition):
+            return command
+        return f"{command} --condition {shlex.quote(self.state.condition)}"
 
 
 def numbers(case: StoredCase, condition: str, wide: int, high: int) -> list[str]:

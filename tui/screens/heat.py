@@ -82,6 +82,7 @@ class HeatScreen(FigureScreen, DrawingScreen):
         if read_boards is None:
             return
         self.result, self.series, footer = read_boards
+        self.result_question, self.result_plot = question, plot
         self.at = min(self.at, max(0, len(self.series) - 1))
         strip = self.query_one(PaneStrip)
         strip.names = tuple(series.name or question.title for series in self.series)

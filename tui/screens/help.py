@@ -13,6 +13,7 @@ from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
 from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.content import Content
 from textual.geometry import Offset
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
@@ -242,7 +243,7 @@ class Palette(Provider):
         keys = {found.key for found in here}
         others = [found for found in (*self.elsewhere(), *self.listed) if self.uses(found) and found.key not in keys]
         for found in [*here, *sorted(others, key=self.uses, reverse=True)[:MOST_RUNS]]:
-            yield DiscoveryHit(found.text, self.counted(found), help=found.help)
+            yield DiscoveryHit(Content(found.text), self.counted(found), text=found.text, help=plain(found.help))
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
@@ -254,11 +255,16 @@ class Palette(Provider):
                 used = USED * min(self.uses(found), MOST_USES)
                 yield Hit(
                     score + exactness(query, found.text) + found.weight + used,
-                    matcher.highlight(found.text),
+                    Content(found.text) if "[" in found.text else matcher.highlight(found.text),
                     self.counted(found),
                     text=found.text,
-                    help=found.help,
+                    help=plain(found.help),
                 )
+
+
+def plain(help: str) -> str:
+    """A help text that textual reads no markup in: it leaves a text of its own kind as it is."""
+    return cast(str, Content(help))
 
 
 def exactness(words: str, text: str) -> float:

@@ -229,7 +229,9 @@ class JobScreen(JobActionsScreen, PartsScreen):
 
     @property
     def chosen(self) -> Mapping[str, Any] | None:
-        return self.view.job if self.view else None
+        """The shard that is looked at, also while its log is read."""
+        shards = self.view.shards if self.view else ()
+        return next((row for row in shards if row["id"] == self.job_id), None)
 
     def command(self) -> str:
         return f"chessreg attach {show.short(self.job_id)}"

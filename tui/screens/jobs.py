@@ -102,7 +102,7 @@ class JobActionsScreen(AppScreen):
             ids: list[UUID] = job_rows.of_launch(session, row["group_id"]) if whole else [row["id"]]
             return job_rows.change(session, do, ids)
 
-        number = await self.ask("changing jobs", changed)
+        number = await self.ask("changing jobs", changed, once=True)
         if number is None:
             return
         if number:

@@ -102,6 +102,7 @@ class LabScreen(FourBoardsScreen):
         self.row = 0  # which of the model's moves is pointed at
         self.asking = False
         self.answered: Position | None = None  # the question that the answer is of
+        self.answered_sans: tuple[str, ...] = ()  # the moves that it is after
 
     def body(self) -> ComposeResult:
         yield SquareBar()
@@ -214,6 +215,7 @@ class LabScreen(FourBoardsScreen):
         if self.answer is None:
             self.stored = [position(self.sans)]  # there at once; the model takes seconds to load
         self.draw()
+        sans = self.sans
         try:
             question = self.question()
             answer = await self.app.model.ask(question)
@@ -221,13 +223,16 @@ class LabScreen(FourBoardsScreen):
             self.require_shown()
             self.app.trouble(self, error)
             self.asking = False
+            self.answer = self.answered = None  # it was of something else
+            self.stored = [position(self.sans)]
+            self.relabel()
             self.draw()
             return
         self.require_shown()
         if answer is not None:
             self.asking = False
             self.app.all_well(self)
-            self.answer, self.answered = answer, question
+            self.answer, self.answered, self.answered_sans = answer, question, sans
             self.row = min(self.row, max(0, len(answer.clean.moves) - 1))
             self.relabel()
             self.draw()
@@ -243,6 +248,11 @@ class LabScreen(FourBoardsScreen):
             return []
         legal = {move.uci for move in self.answer.clean.moves}
         return [move for move in compared(self.answer) if move.uci in legal]
+
+    @property
+    def answers_this(self) -> bool:
+        """Whether the answer is of the position that stands there: its moves may be played."""
+        return self.answer is not None and not self.asking and self.answered_sans == self.sans
 
     @property
     def pointed(self) -> str | None:
@@ -440,7 +450,7 @@ class LabScreen(FourBoardsScreen):
         """The move that was taken back, or the model's own."""
         if self.ahead:
             self.go((*self.sans, self.ahead[0]), self.ahead[1:])
-        elif self.answer is not None and not self.asking and self.answer.clean.moves:
+        elif self.answers_this and self.answer is not None and self.answer.clean.moves:
             self.go((*self.sans, self.answer.clean.moves[0].san))
 
     def action_point(self, way: str) -> None:
@@ -449,7 +459,7 @@ class LabScreen(FourBoardsScreen):
             self.draw_numbers()
 
     def action_play(self) -> None:
-        if self.answer is not None and not self.asking and self.answer.clean.moves:
+        if self.answers_this and self.moves:
             self.go((*self.sans, self.moves[self.row].san))
 
     def action_type(self) -> None:

@@ -491,19 +491,28 @@ class FormScreen(AppScreen):
         elif runs := len(self.form.cells()) - 1:
             self.app.push_screen(Confirm(f"Launch {runs + 1} runs?"), self.launch_if)
         else:
-            self.launch()
+            self.launch_if(True)
+
+    launching = False
 
     def launch_if(self, yes: bool | None) -> None:
-        if yes:
+        if yes and not self.launching:
+            self.launching = True
             self.launch()
 
-    @work(group="launch", exclusive=True)
+    @work(group="launch")
     async def launch(self) -> None:
+        try:
+            await self.launch_now()
+        finally:
+            self.launching = False
+
+    async def launch_now(self) -> None:
         from tui.data.job_rows import newest_of
         from tui.data.launch_form import launch
 
         form, checked = self.form.snapshot(), self.checked
-        done = await self.ask("launching", lambda session: launch(session, form, checked))
+        done = await self.ask("launching", lambda session: launch(session, form, checked), once=True)
         if done is None:
             return
         group, why_not = done

@@ -45,7 +45,7 @@ class Preview(VerticalScroll, can_focus=False):
     """
 
     def compose(self) -> ComposeResult:
-        yield Static("")
+        yield Static("", markup=False)
 
     async def show(self, shown: Shown | None) -> None:
         text = self.children[-1]

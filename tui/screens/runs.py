@@ -98,7 +98,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
                 table.show(Listed([]), [], columns=self.headed())
             return
         self._read, self.hidden = wanted, page.hidden & self.marked.keys()
-        kept = {"words": self.filter_text, "sort": self.sort, "columns": self.columns}
+        kept = {"words": self.filter_text, "sort": self.sort, "columns": list(self.columns)}
         self.app.remembered.set(LIST, kept)
         if page.pages.count:  # rows first: what there is in all takes longer to count
             self.set_class(False, "-empty")
@@ -144,7 +144,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         return Shown(Group(fields(known), Text(""), fields(given, "settings that were given")))
 
     def command(self) -> str:
-        sort = f" --sort {self.sort}" if self.sort != NEWEST_FIRST else ""
+        sort = f" --sort {shlex.quote(self.sort)}" if self.sort != NEWEST_FIRST else ""
         return f"chessreg runs list {shlex.join(self.filter_text.split())}".rstrip() + sort
 
     # -- words and order ------------------------------------------------------------------------------------------
