@@ -45,7 +45,7 @@ class Found:
     """What came out of one position.
 
     `shares` is the model's probability of every legal move, renormalised over them, the most probable first (of
-    `searchmoves` those alone are told); `mass` how much of the model's own probability the legal moves had, 0 to 1; both
+    `searchmoves` those alone are told); `mass` how much of the model's own probability the legal moves had. Both
     are empty where the model could not be run. `notes` are sentences on fallbacks. `move` is None where there is no
     legal move.
     """
