@@ -11,7 +11,7 @@ import json
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid5
@@ -298,9 +298,11 @@ def fact_rows(there: Database, table: Table, runs: list[UUID], everything: bool)
     if "parent_id" in table.c:
         by_id = {row["id"]: row for row in rows}
         parents = {id: {row["parent_id"]} & by_id.keys() for id, row in by_id.items()}
-        rows = [
-            by_id[id] for id in TopologicalSorter(parents).static_order()
-        ]  # parents first, whatever the clocks said
+        try:  # parents first, whatever the clocks said
+            rows = [by_id[id] for id in TopologicalSorter(parents).static_order()]
+        except CycleError as error:
+            message = f"a {table.name} is among its own parents"
+            raise BadInputError(message, "whatever holds this row was not written by chessreg, or was changed") from error
     for start in range(0, len(rows), AT_ONCE):
         yield rows[start : start + AT_ONCE]
 

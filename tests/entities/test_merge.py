@@ -422,6 +422,13 @@ def test_a_checkpoint_whose_parent_a_fast_clock_registered_comes_in(homes):
         assert count(session.database, tables.Checkpoint) == 2
 
 
+def test_a_checkpoint_that_is_its_own_parent_is_refused_in_a_line(homes):
+    with homes[1] as session:
+        checkpoint(session, "ab" * 32, datetime(2026, 1, 1, tzinfo=UTC), parent_id=uuid_of("ab" * 32))
+    with homes[0] as session, pytest.raises(BadInputError, match="a checkpoint is among its own parents"):
+        merge(session.database, session.store, str(homes[1].folder))
+
+
 def checkpoint(session: Session, digest: str, at: datetime, **values: object) -> None:
     """Rows of a checkpoint with these values, without its bytes."""
     shape = {"architecture": "gpt2", "layers": 1, "source_format": "nanogpt", "detail": {}}
