@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import update
 
 from chessreg.errors import BadInputError
+from chessreg.experiments.engine_match import EngineMatchSpec
 from chessreg.experiments.imported.sweep import ImportedSweepSpec
 from chessreg.experiments.rating import RatingSpec
 from chessreg.games.estimators import SIDE_BY_SIDE
@@ -113,6 +114,14 @@ def test_the_games_that_a_rating_rests_on_are_told_beside_all_that_were_played(s
     assert counted["bradley-terry"] == (30, 30, 9)
     assert counted["performance"] == (20, 20, 0)
     assert {row["counted"] for row in ratings(session, run) if row["estimator"] == "known"} == {None}
+
+
+def test_an_engine_is_one_player_whichever_side_of_a_match_it_is(session):
+    common = {"games": 4, "opening": "random:6", "adjudication": "none"}
+    sides = (("capture", "random"), ("random", "capture"))
+    runs = [session.run(EngineMatchSpec(player=one, opponent=other, **common)).run_id.hex for one, other in sides]
+    session.run(RatingSpec(runs=runs, estimator="davidson", anchors="none", resamples=20))
+    assert {row["player"]: row["games"] for row in session.query("ratings").rows} == {"capture": 8, "random": 8}
 
 
 def test_counts_that_no_sweep_has_are_refused(session, imported):

@@ -179,13 +179,16 @@ def count_result(player: Player, opponent: Player, outcome: int) -> None:
 
 
 def key_of(session: Session, match: tables.Match, run: tables.Run, own: bool) -> Key:
+    detail = match.detail or {}
     checkpoint = match.checkpoint_id if own else match.opponent_checkpoint_id
     if checkpoint is not None:
-        assist = str((match.detail or {}).get("assist", "none")) if own else "none"
+        assist = str(detail.get("assist", "none")) if own else "none"
         return Key(checkpoint, match.intervention_id if own else None, "", "", match.policy, match.opening, assist)
-    name = match.player if own else match.opponent
-    engine = session.get(tables.Engine, match.engine_id) if match.engine_id else None
-    if not own and engine is not None:
+    name, engine_id = (match.player, None) if own else (match.opponent, match.engine_id)
+    if own and "player_engine_id" in detail:  # an engine: named as where it is the opponent
+        name, engine_id = str(detail["player"]), UUID(detail["player_engine_id"])
+    engine = session.get(tables.Engine, engine_id) if engine_id else None
+    if engine is not None:
         return Key(None, None, name, engine.version, "", "")
     if own and (name.startswith("stockfish:") or name in ("random", "capture")):  # an engine that others let play
         return Key(None, None, name, str(run.spec.get("engine_version", "unknown")), "", "")
