@@ -10,7 +10,7 @@ from uuid import UUID
 
 import chess
 import numpy as np
-from sqlalchemy import select
+from sqlalchemy import LargeBinary, func, select
 
 from chessreg.entities.game import describe_intervention
 from chessreg.errors import BadInputError, NotFoundError
@@ -105,7 +105,8 @@ def add_run(
     if run.kind == SWEEP:
         add_counts(session, run, spec, matches, players, games)
         return
-    columns = (game.unit, game.match, game.result, game.termination, game.adjudication_cp, game.opening_number)
+    line = func.substr(game.moves, 1, 2 * game.opening_plies, type_=LargeBinary)
+    columns = (game.unit, game.match, game.result, game.termination, game.adjudication_cp, line)
     for unit, number, result, termination, cp, opening, extra in session.execute(
         select(*columns, game.detail).where(game.run_id == run.id).order_by(game.unit)
     ):
@@ -125,7 +126,7 @@ def add_run(
         outcome = OUTCOMES[points]
         count_result(player, opponent, outcome)
         own = match.opening == "standard" or run.kind.startswith(IMPORTED)  # no other game is from the same opening
-        cluster = (run.id, unit) if own else (match.opening, match.opening_seed, opening)
+        cluster = (run.id, unit) if own else (opening,)  # by its moves: a short book repeats its lines
         games.append((player.number, opponent.number, outcome, cluster))
 
 
