@@ -49,8 +49,9 @@ class VectorApply(Kind):
 
     Karvonen 2024, section 4 (specification 5.1), adds a vector whose use as a reader is not stated; a probe reads with
     all directions at once, this with the one that is added. A game counts as strong where the projection of its mean
-    residual is above the middle between the classes' means, which is taken of the other half of the games (rows of even
-    and of odd number). A half and less says that the direction does not hold the classes apart, or the wrong way round.
+    residual is above the middle between the classes' means, which is taken of the other half of them (those in even and
+    in odd place among the classed games). A half and less says that the direction does not hold the classes apart, or
+    the wrong way round.
     One unit is one layer.
     """
 

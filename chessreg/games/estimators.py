@@ -144,7 +144,7 @@ def rate(pool: Pool, name: str, options: Options, resamples: int, key: Sequence[
     function = ESTIMATORS[name]
     counts = resampled(pool, resamples, key)
     ratings = function(counts, options)
-    return [_with_interval(counts, ratings, player, name in RULES) for player in range(len(pool.players))]
+    return [_with_interval(counts, ratings, player, name) for player in range(len(pool.players))]
 
 
 def resampled(pool: Pool, resamples: int, key: Sequence[int | str]) -> Counts:
@@ -167,41 +167,45 @@ def resampled(pool: Pool, resamples: int, key: Sequence[int | str]) -> Counts:
     return Counts(len(pool.players), pairs, results.reshape(resamples + 1, len(pairs), 3), pool.anchors)
 
 
-def _with_interval(counts: Counts, ratings: np.ndarray, player: int, by_rule: bool) -> Rated:
+def _with_interval(counts: Counts, ratings: np.ndarray, player: int, name: str) -> Rated:
     value = float(ratings[0, player])
     if math.isnan(value):
         return Rated(None, None, None)
     if player in counts.anchors:
         return Rated(value, None, None)
+    opponents = _opponents(counts, ratings[0], player, name in JOINT)
     if math.isinf(value):
-        bound = _bound(counts, ratings[0], player, won=value > 0)
+        bound = _bound(*opponents, won=value > 0)
         return Rated(None, bound, None) if value > 0 else Rated(None, None, bound)
     known = np.sort(ratings[1:, player][~np.isnan(ratings[1:, player])])
     tail = (1 - CONFIDENCE) / 2
     if not len(known):
         return Rated(value, None, None)
     low, high = (float(known[min(int(share * len(known)), len(known) - 1)]) for share in (tail, 1 - tail))
-    if low == high and by_rule:
+    if low == high and name in RULES:
         return Rated(value, None, None)
     if low == high:  # the resamples cannot differ: from how sharply the games tell ratings apart
-        spread = 1.96 * _standard_error(counts, ratings[0], player)
+        spread = 1.96 * _standard_error(value, *opponents)
         low, high = value - spread, value + spread
     return Rated(value, low if math.isfinite(low) else None, high if math.isfinite(high) else None)
 
 
-def _opponents(counts: Counts, ratings: np.ndarray, player: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ratings of the opponents whose rating is known, and games played against each, both [opponent]."""
-    rated, games = [], []
-    for (a, b), results in zip(counts.pairs.tolist(), counts.results[0], strict=True):
+def _opponents(counts: Counts, ratings: np.ndarray, player: int, joint: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Ratings of the opponents that `player` was measured by, and games played against each, both [opponent]: those
+    with an anchor or, of a joint estimate, all that got a rating."""
+    if not joint:
+        rated, results = counts.against_anchors(player)
+        return rated, results[0].sum(axis=1)
+    found, games = [], []
+    for (a, b), played in zip(counts.pairs.tolist(), counts.results[0], strict=True):
         if player in (a, b) and math.isfinite(opponent := ratings[b if player == a else a]):
-            rated.append(opponent)
-            games.append(results.sum())
-    return np.array(rated), np.array(games)
+            found.append(opponent)
+            games.append(played.sum())
+    return np.array(found), np.array(games)
 
 
-def _bound(counts: Counts, ratings: np.ndarray, player: int, won: bool) -> float | None:
+def _bound(rated: np.ndarray, games: np.ndarray, won: bool) -> float | None:
     """The rating at which winning (or losing) all of these games has a probability of 0.05."""
-    rated, games = _opponents(counts, ratings, player)
     if not len(rated):
         return None
     low, high = rated.min() - FAR, rated.max() + FAR
@@ -213,9 +217,8 @@ def _bound(counts: Counts, ratings: np.ndarray, player: int, won: bool) -> float
     return float((low + high) / 2)
 
 
-def _standard_error(counts: Counts, ratings: np.ndarray, player: int) -> float:
-    rated, games = _opponents(counts, ratings, player)
-    mean = expected(ratings[player] - rated)
+def _standard_error(rating: float, rated: np.ndarray, games: np.ndarray) -> float:
+    mean = expected(rating - rated)
     information = float((games * mean * (1 - mean)).sum()) * SCALE**2
     return 1 / math.sqrt(information) if information > 0 else 0.0
 

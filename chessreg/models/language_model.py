@@ -225,7 +225,8 @@ class LanguageModel:
             picked[name] = residual[at]
 
         def end(block: Any, arguments: tuple[Any, ...]) -> None:
-            picked[last] = block.at_places(arguments[0], *at, self.network.attention == "causal")
+            given = block.at_places(arguments[0], *at, self.network.attention == "causal")
+            picked.update({name: given for name in hook_points if points[name] is block})  # it may go by two names
             raise _Reached
 
         block = points[last]

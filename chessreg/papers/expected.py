@@ -29,7 +29,8 @@ def each(
     least: float | None = None,
     most: float | None = None,
 ) -> Judge:
-    """A judge of one column: every row that `of` takes must be at least, and at most, so much; no bound: it is open."""
+    """A judge of one column: every row that `of` takes must be at least, and at most, so much; no bound: it is open.
+    A statistic whose interval is unknown, as one game's is, decides nothing."""
 
     def judge(rows: Sequence[Row], made: Made) -> list[Finding]:
         found = []
@@ -37,7 +38,10 @@ def each(
             if not of(row, made):
                 continue
             value, low, high = (row.get(column + end) for end in ("", "_low", "_high"))
-            found.append(Finding(what(row), value, low, high, judged(value, low, high, least, most), number))
+            outcome = judged(value, low, high, least, most)
+            if value is not None and low is high is None and f"{column}_low" in row and outcome != "open":
+                outcome = "not decided"
+            found.append(Finding(what(row), value, low, high, outcome, number))
         return found
 
     return judge

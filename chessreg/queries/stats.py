@@ -243,11 +243,11 @@ def difference_of_independent(ours: Clusters, base: Clusters, hits: str, trials:
 
 
 def mean(clusters: Clusters, total: str, trials: str) -> Estimate:
-    """Total per trial, a quantity without bounds; the interval from resampled clusters."""
+    """Total per trial, a quantity without bounds; the interval from resampled clusters, of one cluster none."""
     clusters = clusters.of(total, trials)
     if not clusters.number or not clusters.total(trials):
         return UNKNOWN
-    low, high = _percentiles(_ratios(clusters, total, trials))
+    low, high = _ends(clusters, _ratios(clusters, total, trials))
     return Estimate(clusters.total(total) / clusters.total(trials), low, high)
 
 
@@ -265,7 +265,7 @@ def mean_difference(clusters: Clusters, total: str, trials: str, base_total: str
     if not pairs.number or not pairs.total(trials) or not pairs.total(base_trials):
         return UNKNOWN
     value = pairs.total(total) / pairs.total(trials) - pairs.total(base_total) / pairs.total(base_trials)
-    low, high = _percentiles(_ratios(pairs, total, trials) - _ratios(pairs, base_total, base_trials, "base"))
+    low, high = _ends(pairs, _ratios(pairs, total, trials) - _ratios(pairs, base_total, base_trials, "base"))
     return Estimate(value, low, high)
 
 
@@ -279,7 +279,7 @@ def median(clusters: Clusters, value: str) -> Estimate:
     medians = np.empty(RESAMPLES)
     for start, stop in _blocks(len(values)):
         medians[start:stop] = _medians(values, random.multinomial(number, weights / number, size=stop - start))
-    low, high = _percentiles(medians)
+    low, high = _ends(clusters, medians)
     return Estimate(float(_medians(values, weights[None])[0]), low, high)
 
 
@@ -341,6 +341,11 @@ def _ratios(clusters: Clusters, hits: str, trials: str, side: str = "") -> np.nd
     with np.errstate(invalid="ignore", divide="ignore"):
         ratios: np.ndarray = top / bottom
     return ratios
+
+
+def _ends(clusters: Clusters, resamples: np.ndarray) -> tuple[float | None, float | None]:
+    """The ends of an interval; of one cluster, which says nothing of how clusters vary, they are unknown."""
+    return _percentiles(resamples) if clusters.number > 1 else (None, None)
 
 
 def _percentiles(resamples: np.ndarray) -> tuple[float, float]:

@@ -8,11 +8,14 @@ import pytest
 from sqlalchemy import update
 
 from chessreg.errors import BadInputError
+from chessreg.experiments.engine_match import EngineMatchSpec
 from chessreg.experiments.imported.sweep import ImportedSweepSpec
-from chessreg.experiments.rating import RatingSpec
+from chessreg.experiments.rating import Rating, RatingSpec
+from chessreg.experiments.rating.pool import load
 from chessreg.games.estimators import SIDE_BY_SIDE
 from chessreg.queries.published import beside
 from chessreg.registry import tables
+from chessreg.runs.resolve import resolve
 
 APRIL = "100,0,0 98,0,2 98,1,1 94,0,6 84,1,15 80,3,17 72,5,23 63,2,35 52,3,45 43,6,51 29,13,58"
 BATCHED = {0.0: 2386.26, 0.5: 2464.27, 0.9: 2545.19}
@@ -113,6 +116,25 @@ def test_the_games_that_a_rating_rests_on_are_told_beside_all_that_were_played(s
     assert counted["bradley-terry"] == (30, 30, 9)
     assert counted["performance"] == (20, 20, 0)
     assert {row["counted"] for row in ratings(session, run) if row["estimator"] == "known"} == {None}
+
+
+def test_an_engine_is_one_player_whichever_side_of_a_match_it_is(session):
+    common = {"games": 4, "opening": "random:6", "adjudication": "none"}
+    sides = (("capture", "random"), ("random", "capture"))
+    runs = [session.run(EngineMatchSpec(player=one, opponent=other, **common)).run_id.hex for one, other in sides]
+    session.run(RatingSpec(runs=runs, estimator="davidson", anchors="none", resamples=20))
+    assert {row["player"]: row["games"] for row in session.query("ratings").rows} == {"capture": 8, "random": 8}
+
+
+def test_games_from_one_line_of_a_short_book_are_drawn_together(session, tmp_path):
+    book = tmp_path / "lines.tsv"
+    book.write_text("name\tpgn\nking\t1. e4\nqueen\t1. d4 d5\n")
+    for opening, clusters in ((f"book:{book}", 2), ("standard", 6), ("random:20", 6)):
+        match = EngineMatchSpec(player="capture", opponent="random", games=6, opening=opening, adjudication="none")
+        run = session.run(match).run_id.hex
+        spec = RatingSpec(runs=(run,), estimator="davidson", anchors="none", resamples=20)
+        pool = load(resolve(Rating(), spec, session.inputs).spec, session.inputs).pool
+        assert len(set(pool.cluster.tolist())) == clusters
 
 
 def test_counts_that_no_sweep_has_are_refused(session, imported):

@@ -12,6 +12,7 @@ import torch
 from sqlalchemy import select
 
 from chessreg.errors import BadInputError
+from chessreg.experiments.cache import CacheHow, CacheSpec
 from chessreg.experiments.probe import Probe, ProbeSpec
 from chessreg.experiments.probe.data import ProbeData
 from chessreg.experiments.probe.reading import score
@@ -184,6 +185,18 @@ def test_regression_learns_a_linear_rule():
     assert np.abs(read - elo[:, 0])[~rows].mean() < 0.1 * standard.std
     noise = made.stored[0] @ weight[0, :, 0, 0] * standard.std + standard.mean
     assert np.abs(noise - elo[:, 0])[~rows].mean() > 0.5 * standard.std
+
+
+def test_a_game_is_left_to_fit_on_and_one_alone_is_refused(world_session):
+    inputs = world_session.inputs
+    spec = ProbeSpec(**inputs.run(inputs.reference("run:probe", "reference-board")).spec)
+    data = ProbeData.load(inputs, spec.cache, "piece", "cache")
+    for by in ("game", "row"):
+        assert (~data.held_out(0.9999, 0, by)).any()
+    one = CacheSpec(checkpoint="reference", dataset="sample:fit", games=1)
+    world_session.run(one, CacheHow(threads=1), name="one-game")
+    with pytest.raises(BadInputError, match="one game is too few to fit on and to measure on"):
+        world_session.run(ProbeSpec(cache="one-game", epochs=1))
 
 
 def test_scores_follow_from_the_stored_probe(world_session):

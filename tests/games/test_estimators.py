@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -76,6 +77,16 @@ def test_who_won_or_lost_everything_has_a_bound(how: str) -> None:
     assert lost.high is not None
     assert won.low is not None
     assert won.low - 1500 == pytest.approx(1500 - lost.high, abs=1e-6)
+
+
+def test_games_against_players_without_a_known_rating_leave_an_anchored_interval_alone() -> None:
+    for won, lost in ((10, 0), (5, 5)):
+        alone = pool((0, 1, won, 0, lost), players=2, anchors={1: 1500.0})
+        more = pool((0, 1, won, 0, lost), (0, 2, 0, 0, 200), (2, 1, 5, 0, 5), players=3, anchors={1: 1500.0})
+        together = [replace(one, cluster=np.zeros_like(one.cluster)) for one in (alone, more)]
+        found = [rate(one, "anchored-ml", Options(), 20)[0] for one in together]
+        assert found[0].low is not None
+        assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("how", ["junkin-batched", "sequential"])

@@ -162,6 +162,7 @@ def test_activations_under_their_names(tiny: LanguageModel, monkeypatch: pytest.
         (["blocks.0.hook_resid_post"], [4]),
         (["hook_embed"], []),
         (["blocks.1.hook_resid_post", LN_FINAL], [120, 120]),
+        (["blocks.0.hook_resid_post", "blocks.1.hook_resid_pre"], [4]),  # one block's output by two names
         (["blocks.0.hook_resid_post", "blocks.1.mlp.hook_post"], []),  # the bridge has its own
     ],
 )

@@ -265,6 +265,8 @@ def test_what_is_expected_is_held_against_the_rows(work, session, tmp_path):
         (None, 39.0): "missed",
     }
     assert {bounds: judged(*bounds)[0].outcome for bounds in outcomes} == outcomes  # by the interval
+    rows.append({"share": 50.0, "share_low": None, "share_high": None})  # of one game
+    assert [judged(*bounds)[-1].outcome for bounds in ((), (40.0, 60.0))] == ["open", "not decided"]
     expectations = (
         Expectation("checks", "≥ 1", "toy checks", ("a",), lambda rows, made: found),
         Expectation("nothing", "≥ 2", "toy checks", ("x",), lambda rows, made: found),

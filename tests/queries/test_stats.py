@@ -81,6 +81,15 @@ def test_draws_of_a_control_are_resampled_beside_openings():
     assert single.high - single.low < 0.05
 
 
+def test_one_cluster_gives_a_mean_no_interval():
+    for number in (1, 2):
+        some = clusters(ours=[3.0], n=[4], base=[1.0], base_n=[4], weights=[number])
+        found = [stats.mean(some, "ours", "n"), stats.exp_mean(some, "ours", "n"), stats.median(some, "ours"),
+                 stats.mean_difference(some, "ours", "n", "base", "base_n")]  # fmt: skip
+        assert [estimate.value for estimate in found] == [0.75, math.exp(0.75), 3.0, 0.5]
+        assert {(estimate.low is None, estimate.high is None) for estimate in found} == {(number == 1, number == 1)}
+
+
 def test_intervals_over_openings_and_draws_hold_the_truth_as_often_as_they_say():
     """Directions that differ, on openings that differ: 95 % of intervals hold the difference that was put in."""
     random, held = np.random.default_rng(8), 0

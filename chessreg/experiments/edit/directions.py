@@ -60,9 +60,15 @@ def shuffled(spec: EditSpec, weight: np.ndarray, layer: int, removals: Sequence[
     """The same probe's direction on the same square for another piece, drawn for each state: labels permuted."""
     labels = []
     for removed in removals:
-        others = [label for label in PIECES if label != removed.label]
+        others = [label for label in known(weight, removed.square) if label != removed.label]
         labels.append(int(generator(spec.seed, f"shuffled-{draw}", removed.state.unit).choice(others)))
     return piece(spec, weight, removals, labels)
+
+
+def known(weight: np.ndarray, square: int) -> list[int]:
+    """The pieces that a probe has a direction for on a square: differences of means have none where one was hardly
+    seen."""
+    return [label for label in PIECES if weight[:, square, label].any()]
 
 
 Change = tuple[int, int, int]

@@ -71,8 +71,10 @@ class Editor:
             reason = reason_to_skip(self.spec, state.board, move)
             if move is None or reason:
                 self.skipped(state, sampled, move, reason or "illegal")
+            elif not self.edited.has_directions(removed := removal(state, move)):
+                self.skipped(state, sampled, move, "no direction")
             else:
-                removals.append(removal(state, move))
+                removals.append(removed)
                 rows.append(row)
         if not removals:
             return

@@ -93,6 +93,17 @@ class EditedModel:
                 conditions += [Condition(f"{source}-{setting.number}", setting, source)] if wanted else []
         return conditions
 
+    def has_directions(self, removed: Removal) -> bool:
+        """Whether every probe that is edited with has a direction for the piece on its square, and for another one
+        where labels are permuted."""
+        spec, square = self.spec, removed.square
+        own = [probe.weight for probe in (*self.probes.values(), *self.black.values())]
+        dealt = [probe.weight for probe in self.shuffled.values()]
+        if spec.shuffled and not dealt and any(set(directions.known(w, square)) <= {removed.label} for w in own):
+            return False
+        labels = [label for label, share in ((removed.label, spec.piece), (directions.EMPTY, spec.blank)) if share]
+        return all(weight[:, square, label].any() for weight in (*own, *dealt) for label in labels)
+
     def edits(
         self, setting: Setting, prompts: Sequence[Sequence[int]], removals: Sequence[Removal]
     ) -> list[ResidualEdit]:

@@ -328,7 +328,7 @@ class EditRow(BaseModel):
     piece: str | None = None
     square: str | None = None
     move: str | None = None  # the clean model's move, UCI
-    skipped: str | None = None  # illegal, king, no moves, too long
+    skipped: str | None = None  # illegal, king, no moves, too long, no direction
     position: str | None = None  # Zobrist hash: equal where two states are the same position
     half: str | None = None  # choose or report: states.selection_split
     setting: int | None = None  # number of the edit in a sweep

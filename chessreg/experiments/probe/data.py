@@ -156,17 +156,22 @@ class ProbeData:
 
     def held_out(self, share: float, seed: int, by: Literal["game", "row"] = "game") -> np.ndarray:
         """bool [rows]: usable rows that are held out of fitting, a seeded draw: of whole games, or row by row, as
-        Davis's code has it, where one game may stand on both sides (4.2). However the cache is laid out."""
+        Davis's code has it, where one game may stand on both sides (4.2). However the cache is laid out. One of two or
+        more is left to fit on."""
+
+        def count(number: int) -> int:
+            return max(1, min(round(share * number), number - 1))
+
         if by == "row":
             rows = np.flatnonzero(self.rows)
             rows = rows[np.lexsort((self.cache.array.token[rows], self.cache.array.ply[rows], self.item[rows]))]
-            drawn = generator(seed, "validation rows").permutation(len(rows))[: max(1, round(share * len(rows)))]
+            drawn = generator(seed, "validation rows").permutation(len(rows))[: count(len(rows))]
             held = np.zeros(len(self.item), bool)
             held[rows[drawn]] = True
             return held
         games = np.unique(self.item[self.rows])
         order = generator(seed, "validation games").permutation(len(games))
-        chosen = games[order[: max(1, round(share * len(games)))]]
+        chosen = games[order[: count(len(games))]]
         return np.isin(self.item, chosen) & self.rows
 
     def majority(self, rows: np.ndarray) -> np.ndarray:

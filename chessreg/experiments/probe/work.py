@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch.optim.adamw import adamw
 
-from chessreg.errors import DivergedError
+from chessreg.errors import BadInputError, DivergedError
 from chessreg.experiments.probe.data import ProbeData, RowSelection, allocator, guesses, keys, length_edges
 from chessreg.experiments.probe.reading import Baselines, Rankings, rating_rows, score, score_columns
 from chessreg.experiments.settings import overlap
@@ -220,6 +220,8 @@ class ProbeWork:
         self.data = self.load(self.spec.cache, "cache")
         self.held_out = self.data.held_out(self.spec.validation, self.spec.seed, self.spec.split)
         self.fitted = self.data.rows & ~self.held_out
+        if not self.fitted.any():
+            raise BadInputError("one game is too few to fit on and to measure on", "cache more games")
         if self.spec.shuffled is not None:
             self.data.deal_labels(self.fitted, self.spec.shuffled)
         self.sites = sites_of_probe(task.inputs, self.data.cache, self.spec)

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import chess
 import numpy as np
-from sqlalchemy import select
+from sqlalchemy import LargeBinary, func, select
 
 from chessreg.entities.game import describe_intervention
 from chessreg.errors import BadInputError, NotFoundError
@@ -105,7 +105,8 @@ def add_run(
     if run.kind == SWEEP:
         add_counts(session, run, spec, matches, players, games)
         return
-    columns = (game.unit, game.match, game.result, game.termination, game.adjudication_cp, game.opening_number)
+    line = func.substr(game.moves, 1, 2 * game.opening_plies, type_=LargeBinary)
+    columns = (game.unit, game.match, game.result, game.termination, game.adjudication_cp, line)
     for unit, number, result, termination, cp, opening, extra in session.execute(
         select(*columns, game.detail).where(game.run_id == run.id).order_by(game.unit)
     ):
@@ -125,7 +126,7 @@ def add_run(
         outcome = OUTCOMES[points]
         count_result(player, opponent, outcome)
         own = match.opening == "standard" or run.kind.startswith(IMPORTED)  # no other game is from the same opening
-        cluster = (run.id, unit) if own else (match.opening, match.opening_seed, opening)
+        cluster = (run.id, unit) if own else (opening,)  # by its moves: a short book repeats its lines
         games.append((player.number, opponent.number, outcome, cluster))
 
 
@@ -179,13 +180,16 @@ def count_result(player: Player, opponent: Player, outcome: int) -> None:
 
 
 def key_of(session: Session, match: tables.Match, run: tables.Run, own: bool) -> Key:
+    detail = match.detail or {}
     checkpoint = match.checkpoint_id if own else match.opponent_checkpoint_id
     if checkpoint is not None:
-        assist = str((match.detail or {}).get("assist", "none")) if own else "none"
+        assist = str(detail.get("assist", "none")) if own else "none"
         return Key(checkpoint, match.intervention_id if own else None, "", "", match.policy, match.opening, assist)
-    name = match.player if own else match.opponent
-    engine = session.get(tables.Engine, match.engine_id) if match.engine_id else None
-    if not own and engine is not None:
+    name, engine_id = (match.player, None) if own else (match.opponent, match.engine_id)
+    if own and "player_engine_id" in detail:  # an engine: named as where it is the opponent
+        name, engine_id = str(detail["player"]), UUID(detail["player_engine_id"])
+    engine = session.get(tables.Engine, engine_id) if engine_id else None
+    if engine is not None:
         return Key(None, None, name, engine.version, "", "")
     if own and (name.startswith("stockfish:") or name in ("random", "capture")):  # an engine that others let play
         return Key(None, None, name, str(run.spec.get("engine_version", "unknown")), "", "")

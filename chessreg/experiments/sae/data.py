@@ -55,6 +55,7 @@ class Origin:
     alignment: Alignment
     first: int
     last: int | None
+    final: int | None
     exclude_special: bool
 
     @classmethod
@@ -88,6 +89,7 @@ class Origin:
             settings.get("alignment", "post-ply"),
             int(settings.get("first", 0)),
             settings.get("last"),
+            settings.get("final"),
             spec.exclude_special,
         )
 
@@ -97,11 +99,8 @@ class Origin:
     def encoded(self, written: Encoding, items: Games | Positions, places: np.ndarray) -> EncodedGames:
         """The games at these rows, with the sites that are read."""
         encoded = EncodedGames.of(written, self.row.block_size, items, places, self.sites, self.alignment)
-        number = encoded.number
-        keep = (number >= self.first) & (number < (len(number) if self.last is None else self.last))
-        if self.exclude_special:
-            keep &= ~special(written, encoded)
-        return encoded.take(keep)
+        encoded = encoded.between(self.first, self.last, self.final)
+        return encoded.take(~special(written, encoded)) if self.exclude_special else encoded
 
 
 def points_of(spec: SaeSpec, inputs: Inputs, row: tables.Checkpoint) -> list[str]:

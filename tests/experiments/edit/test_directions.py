@@ -249,6 +249,13 @@ def test_a_change_of_the_board_adds_what_appears_and_takes_off_what_disappears()
     assert directions.change(spec, weight, [((12, 6, 8),)]).any()
 
 
+def test_labels_are_dealt_among_the_pieces_that_the_probe_knows():
+    weight = np.zeros((8, 64, 13), np.float32)
+    weight[:, 12, [6, 7, 9]] = 1.0
+    assert directions.known(weight, 12) == [7, 9]
+    assert directions.known(weight, 13) == []
+
+
 def test_probes_that_hold_nan_are_refused():
     weight = np.full((8, 64, 13), np.nan, np.float32)
     with pytest.raises(BadInputError, match="layer 3 holds NaN"):

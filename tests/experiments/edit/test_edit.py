@@ -88,6 +88,21 @@ def test_a_state_has_every_condition_or_a_reason(edited):
     assert {rows["skipped", -1].detail["skipped"] for rows in skipped} <= {"illegal", "king"}
 
 
+def test_a_piece_that_the_probe_has_no_direction_for_is_a_reason(edited, world_session):
+    """Differences of means know nothing of a piece that was hardly seen on its square."""
+    means = ProbeSpec(cache="bigram-fit", source="means", min_class_positions=30)
+    world_session.run(means, ProbeHow(threads=1), name="bigram-means")
+    spec, by_unit = edited(probe="bigram-means")
+    weight = load_probe(world_session.inputs, spec.probe, 0).weight
+    skipped = [rows["skipped", -1] for rows in by_unit.values() if ("skipped", -1) in rows]
+    unknown = [row for row in skipped if row.detail["skipped"] == "no direction"]
+    assert unknown
+    for row in unknown:
+        square = chess.Move.from_uci(row.detail["move"]).from_square
+        piece = chess.Board(row.fen).piece_at(square)
+        assert not weight[:, square, 6 + piece.piece_type * (1 if piece.color else -1)].any()
+
+
 def test_the_piece_is_off_the_modified_board_and_the_rest_is_as_it_was(edited):
     _, by_unit = edited()
     for rows in by_unit.values():

@@ -33,6 +33,7 @@ from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.models.hook_points import hook_point
 from chessreg.registry import tables
+from chessreg.runs.activations import load_cache
 from chessreg.session import Session, open_session
 
 SMALL: dict[str, Any] = {"expansion": 2, "tokens": 6000, "batch_tokens": 200, "mix_tokens": 1000, "heldout_games": 6}
@@ -222,6 +223,19 @@ def test_the_model_runs_once_over_the_tokens_that_give_the_scale_and_are_trained
     )
     another.run(SaeSpec(**{**STREAM, "tokens": 2000}))
     assert asked == [0, 1]
+
+
+def test_what_is_measured_has_the_final_tokens_of_its_cache(opened: Session) -> None:
+    cache = CacheSpec(checkpoint="reference", dataset="sample:fit", games=6, final=3)
+    opened.run(cache, name="final-tokens")
+    reference = opened.inputs.reference("run:cache", "final-tokens")
+    origin = Origin.of(SaeSpec(cache=reference, heldout_games=2), opened.inputs)
+    written = opened.model("reference").encoding
+    held = origin.encoded(written, origin.held_items, origin.held_places)
+    trained = origin.encoded(written, origin.items, origin.places)
+    rows = load_cache(opened.inputs, reference).array.rows
+    assert set(held.counts.tolist()) <= {0, 3}
+    assert held.counts.sum() + trained.counts.sum() == rows > 0
 
 
 def test_a_cache_gives_its_rows_without_special_tokens_and_held_out_games(opened: Session) -> None:
