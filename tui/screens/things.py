@@ -270,9 +270,7 @@ class ThingScreen(AnnotatingScreen, PartsScreen):
         """Read its bytes again. Takes as long as the disk needs; every key works meanwhile."""
         id, verify = self.thing_id, self.entity.verify
         assert verify is not None
-        result = await self.ask(
-            f"verifying {self.called}", lambda session: outcome(verify(session, id.hex), self.noun), once=True
-        )
+        result = await self.ask(f"verifying {self.called}", lambda session: outcome(verify(session, id.hex), self.noun))
         if result is not None:
             self.notify(result, title=self.called)
 
