@@ -302,7 +302,9 @@ def fact_rows(there: Database, table: Table, runs: list[UUID], everything: bool)
             rows = [by_id[id] for id in TopologicalSorter(parents).static_order()]
         except CycleError as error:
             message = f"a {table.name} is among its own parents"
-            raise BadInputError(message, "whatever holds this row was not written by chessreg, or was changed") from error
+            raise BadInputError(
+                message, "whatever holds this row was not written by chessreg, or was changed"
+            ) from error
     for start in range(0, len(rows), AT_ONCE):
         yield rows[start : start + AT_ONCE]
 
