@@ -179,7 +179,7 @@ def trained_on(inputs: Inputs, reference: str) -> tuple[Trained | None, str | No
     if run is not None and (run.kind == "cache" or (run.kind == "vector" and run.spec.get("dataset"))):
         return [select_items(selection_of(run.spec), inputs, TRAINED_ON)], None
     try:
-        checkpoint = inputs.checkpoint_row(reference)
+        checkpoint, _ = inputs.checkpoint(reference)
     except NotFoundError:
         if run is not None:
             return None, f"a {run.kind} run does not say what it was made from"
