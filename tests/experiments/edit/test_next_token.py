@@ -554,6 +554,16 @@ def test_edits_by_saes_of_two_expansions_are_held_against_each_other_on_the_same
     assert row["difference"] == pytest.approx(np.mean(differences), abs=1e-9)
     assert row["difference"] != 0
 
+    squares.run(contrast.model_copy(update={"min_class_positions": 5}), ProbeHow(threads=1), name="otherwise")
+    edit = {"dataset": "sample:test", "games": 5, "prefixes": (4,), "measure": "next-token", "scale": 2.0,
+            "layers": (1,), "black_probe": None, "controls": 0, "shuffled": 0}  # fmt: skip
+    for probe, settings in (("otherwise", {}), ("of-2x", {"token_mask": "turns"}), ("of-2x", {"class_mean": "remove"}),
+                            ("of-2x", {"decay": 0.1})):  # fmt: skip
+        ran(squares, **edit | settings, probe=probe)
+    assert len(squares.query("legal move mass by expansion").rows) == 1  # not edited, or not made, as the smaller ones
+    ran(squares, **edit, probe="of-2x", patch="unit")
+    assert len(squares.query("legal move mass by expansion").rows) == 2  # a patch beside it changes no edit
+
 
 def test_probes_of_one_sort_are_types_of_their_own(squares):
     """Two probes of one sort in a run, as by two SAEs: each is held against the other, and against all else."""
