@@ -22,7 +22,7 @@
 --   tuned_legal [%]: the same of legal answers
 --   tuned_best [%]: the same of best moves
 --   list_legal [%]: legal answers minus those of the model that was tuned in all alike without a list of legal moves, and
---       is asked so
+--       is asked as it was tuned; layout, counters and notation are those of this prompt. Of several models the first
 --   list_best [%]: the same of best moves
 --   run: the decoding run
 --   done [positions]: units that are there
@@ -47,29 +47,37 @@
 -- statements of: decoding.sql to answers
 
 -- statement: asked
--- Each run: its model, and what this was tuned from and with.
+-- Each run: its model, and what this was tuned from and with; `written`: how positions and moves are, whatever the
+-- template; `as_tuned`: the template is that of the tuning.
 SELECT a.run_id, any_value(a.prompt) AS prompt, any_value(a.legal_list) AS legal_list, any_value(a.reference) AS reference,
        any_value(a.positions) AS positions, any_value(a.length) AS length, any_value(a.seed) AS seed,
        any_value(k.checkpoint_id) AS checkpoint_id, any_value(c.checkpoint) AS checkpoint, any_value(c.place) AS place,
        any_value(c.tokens_seen) AS learned, any_value(c.parent_id) AS parent_id,
        any_value(p.checkpoint) AS tuned_from,
-       any_value(concat_ws(' ', f.checkpoint, f.family, f.n_layer, f.n_head, f.n_embd, f.block_size, f.vocabulary,
-                           f.datasets::VARCHAR, f.steps, f.batch_positions, f.learning_rate, f.loss, f.tune, f.seed,
-                           f.replicate)) FILTER (f.run_id IS NOT NULL) AS tuning,
-       coalesce(any_value(contains(f.template, '{LM}')), any_value(a.legal_list)) AS tuned_on_list
+       any_value(settings_text(t.spec, ['template', 'last_separator', 'heldout', 'heldout_positions', 'heldout_steps']))
+           AS tuning,
+       any_value(coalesce(q.template = f.template, q.template IS NULL)) AS as_tuned,
+       list_filter(string_split(any_value(a.prompt), ', ')[2:], lambda part: part <> 'last separator') AS written,
+       coalesce(any_value(contains(f.template, '{LM}')), any_value(a.legal_list)) AS tuned_on_list,
+       any_value(o.place) AS begun
 FROM answers AS a
+JOIN decoding_run AS q ON q.run_id = a.run_id
+JOIN run_order AS o ON o.run_id = a.run_id
 JOIN run_checkpoint AS k ON k.run_id = a.run_id
 JOIN checkpoints AS c ON c.checkpoint_id = k.checkpoint_id
 LEFT JOIN checkpoints AS p ON p.checkpoint_id = c.parent_id
 LEFT JOIN checkpoint AS m ON m.id = k.checkpoint_id
 LEFT JOIN finetune_run AS f ON f.run_id = m.run_id
+LEFT JOIN runs AS t ON t.run_id = f.run_id
 GROUP BY a.run_id
 
 -- statement: others
 -- The run that stands before the tuning of another, and that of the model tuned without a list; the first, of several.
-SELECT a.run_id, min(b.run_id) FILTER (b.checkpoint_id = a.parent_id AND b.prompt = a.prompt) AS before_id,
-       min(b.run_id) FILTER (b.tuning = a.tuning AND a.legal_list AND a.tuned_on_list AND NOT b.legal_list
-                             AND NOT b.tuned_on_list) AS plain_id
+SELECT a.run_id,
+       arg_min(b.run_id, b.begun) FILTER (b.checkpoint_id = a.parent_id AND b.prompt = a.prompt) AS before_id,
+       arg_min(b.run_id, b.begun) FILTER (b.tuning = a.tuning AND b.written = a.written AND a.legal_list
+                                          AND a.tuned_on_list AND NOT b.legal_list AND NOT b.tuned_on_list
+                                          AND b.as_tuned) AS plain_id
 FROM asked AS a
 LEFT JOIN asked AS b ON b.reference = a.reference AND b.positions = a.positions AND b.length = a.length AND b.seed = a.seed
 GROUP BY a.run_id

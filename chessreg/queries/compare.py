@@ -31,29 +31,35 @@ if TYPE_CHECKING:
 
 
 # One row a metric and cluster: how many of how many. `clusters` carry the dataset or the opening in their names, so
-# that only the same games and the same openings are taken for pairs.
+# that only the same games and the same openings are taken for pairs: the dataset whose rows the items are, not what the
+# run or its model was fitted on. Trials of `legality` are greedy texts, numbered below 0; those of `token-legality` are
+# errors alone, whose rates its scores have.
 CLUSTERS = """
 WITH subject(number, run_id, attempt_id) AS (VALUES {subjects}),
 about AS (
-    SELECT i.run_id, string_agg(DISTINCT i.digest, ' ' ORDER BY i.digest) AS datasets
-    FROM run_input AS i JOIN dataset AS d ON d.artefact = i.digest GROUP BY i.run_id
+    SELECT r.id AS run_id, r.kind, split_part(coalesce(json_extract_string(r.spec, '$.dataset'),
+               json_extract_string(c.spec, '$.dataset')), '[', 1) AS dataset,
+           split_part(json_extract_string(t.spec, '$.dataset'), '[', 1) AS test_dataset
+    FROM run AS r
+    LEFT JOIN run AS c ON 'run:' || c.spec_hash = json_extract_string(r.spec, '$.cache')
+    LEFT JOIN run AS t ON 'run:' || t.spec_hash = json_extract_string(r.spec, '$.test_cache')
 ),
 found AS (
     SELECT s.number, 'accuracy, ' || r.split || coalesce(', layer ' || r.layer, '') AS metric,
-           coalesce(datasets, s.run_id::VARCHAR) || ' ' || r.item AS cluster,
-           r.correct::DOUBLE AS hits, r.n::DOUBLE AS trials
+           coalesce(CASE WHEN r.split = 'test' THEN a.test_dataset END, a.dataset, s.run_id::VARCHAR) || ' ' || r.item
+           AS cluster, r.correct::DOUBLE AS hits, r.n::DOUBLE AS trials
     FROM score AS r JOIN subject AS s ON r.run_id = s.run_id AND r.attempt_id = coalesce(s.attempt_id, r.attempt_id)
-    LEFT JOIN about AS a ON a.run_id = s.run_id
+    JOIN about AS a ON a.run_id = s.run_id
     WHERE r.item >= 0
     UNION ALL BY NAME
     SELECT s.number, u.metric || ', ' || t.condition AS metric,
-           coalesce(datasets, s.run_id::VARCHAR) || ' ' || t.item AS cluster, u.hits, 1.0::DOUBLE AS trials
+           coalesce(a.dataset, s.run_id::VARCHAR) || ' ' || t.item AS cluster, u.hits, 1.0::DOUBLE AS trials
     FROM trial AS t JOIN subject AS s ON t.run_id = s.run_id AND t.attempt_id = coalesce(s.attempt_id, t.attempt_id)
-    LEFT JOIN about AS a ON a.run_id = s.run_id,
+    JOIN about AS a ON a.run_id = s.run_id AND a.kind <> 'token-legality',
     LATERAL (
         SELECT unnest(['legal on the original board', 'legal on the modified board',
                        'probability of a legal move, original', 'probability of a legal move, modified']) AS metric,
-               unnest([CASE WHEN t.sample >= 0 THEN t.legal_original::INTEGER::DOUBLE END,
+               unnest([CASE WHEN t.sample >= 0 OR a.kind = 'legality' THEN t.legal_original::INTEGER::DOUBLE END,
                        CASE WHEN t.sample >= 0 THEN t.legal_modified::INTEGER::DOUBLE END,
                        exact(t.mass_original)::DOUBLE, exact(t.mass_modified)::DOUBLE]) AS hits
     ) AS u
@@ -73,14 +79,19 @@ found AS (
 SELECT number, metric, cluster, sum(hits) AS hits, sum(trials) AS trials
 FROM found GROUP BY ALL ORDER BY ALL
 """
+# The last of a metric's steps is its value. Where steps are squares, classes, bins or places in a search, the last is
+# no better than the first: shares of classes are metrics each, the others have none. Points that go by the name of a
+# statistic are what chance makes of it.
 VALUES = """
 WITH subject(number, run_id, attempt_id) AS (VALUES {subjects})
-SELECT s.number, m.name || coalesce(' of unit ' || nullif(m.unit, 0), '') AS metric,
+SELECT s.number, m.name || CASE WHEN starts_with(m.name, 'share_of_') THEN ', class ' || m.step ELSE '' END
+                 || coalesce(' of unit ' || nullif(m.unit, 0), '') AS metric,
        arg_max(m.value, m.step) AS value, NULL::DOUBLE AS low, NULL::DOUBLE AS high
 FROM metric_point AS m
 JOIN subject AS s ON m.run_id = s.run_id AND m.attempt_id = coalesce(s.attempt_id, m.attempt_id)
-WHERE NOT ends_with(m.name, '_square_accuracy') -- its steps are squares: the last is no better than the first
-GROUP BY s.number, m.name, m.unit
+WHERE NOT regexp_matches(m.name, '_square_accuracy$|_auc_(logits|softmax)$|^(firing_frequency|search_.*|positions)$')
+  AND NOT EXISTS (SELECT 1 FROM statistic AS t WHERE t.run_id = m.run_id AND t.unit = m.unit AND t.name = m.name)
+GROUP BY s.number, metric
 UNION ALL BY NAME
 SELECT s.number, 'rating of ' || r.player AS metric, r.rating AS value, r.low, r.high
 FROM rating AS r JOIN subject AS s ON r.run_id = s.run_id AND r.attempt_id = coalesce(s.attempt_id, r.attempt_id)

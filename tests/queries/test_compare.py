@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import select
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.probe import ProbeSpec
 from chessreg.queries.compare import compare
-from chessreg.registry import names
+from chessreg.registry import names, tables
 from chessreg.registry.identity import new_id
 from chessreg.session import Session
 
@@ -89,3 +90,90 @@ def test_one_metric_of_many_that_leaves_0_out_by_chance_is_no_difference():
     assert Comparison([], [], metrics=[metric("chance", chance)]).corrected() == {"chance": chance.p()}
     assert Comparison([], [], metrics=unknown).corrected() == {}
     assert (Estimate(0.1, 0.1, 0.1).p(), Estimate(0.0, 0.0, 0.0).p()) == (0.0, 1.0)
+
+
+def scores(run, right):
+    """A score row a game, of ten predictions each."""
+    return [
+        tables.Score(run_id=run.id, unit=0, split="all", item=item, attempt_id=run.attempt_id, n=10, correct=correct)
+        for item, correct in enumerate(right)
+    ]
+
+
+def test_games_are_those_that_were_looked_at_whatever_the_models_were_trained_on(make, database):
+    """Two models of other training sets, each read to see what it shares with the games: their games are pairs."""
+    games, made = make.dataset("lichess"), []
+    for name in ("ours", "theirs"):
+        run = make.run("token-legality", 4, name=name, spec={"dataset": f"{games}[0,0.0,0.5]"})
+        with database.read() as session:
+            digests = {
+                "dataset": session.scalars(
+                    select(tables.Dataset.artefact).where(tables.Dataset.source == "lichess")
+                ).one(),
+                "trained_on": make.dataset(f"training games of {name}").removeprefix("dataset:"),
+            }
+        make.add(*(tables.RunInput(run_id=run.id, name=n, reference="", digest=d) for n, d in digests.items()))
+        made.append(run)
+    for run, right in zip(made, ([1, 9, 2, 8], [2, 9, 3, 9]), strict=True):
+        make.add(*scores(run, right))
+    [metric] = compare(database, ["ours", "theirs"]).metrics
+    assert metric.differences[1].value == pytest.approx(0.075)
+    assert metric.differences[1].low >= 0  # no game is read worse; apart they leave it open
+
+
+def test_test_games_of_probes_are_pairs_whatever_the_probes_were_fitted_on(make, database):
+    def cache(dataset):
+        return f"run:{make.run('cache', 1, spec={'dataset': dataset}).spec_hash}"
+
+    checkpoint, test = make.checkpoint("m"), cache(make.dataset("test"))
+    for name, hits in (("ours", [1, 9, 2, 8]), ("theirs", [2, 9, 3, 9])):
+        right = [(10, correct) for correct in hits]
+        make.probe(checkpoint, {(0, "test"): right, (0, "validation"): right}, name=name,
+                   spec={"cache": cache(make.dataset(name)), "test_cache": test})  # fmt: skip
+    metrics = {metric.name: metric.differences[1] for metric in compare(database, ["ours", "theirs"]).metrics}
+    assert metrics["accuracy, test, layer 0"].low >= 0
+    assert metrics["accuracy, validation, layer 0"].low < 0  # other games
+
+
+def test_what_chance_makes_of_a_statistic_is_not_its_value(make, database):
+    """The null's points of `markov` go by the name of the statistic."""
+    name = "blocks.0.hook_resid_post raw"
+    for run in (make.run("markov", 1, name="ours"), make.run("markov", 1, name="theirs")):
+        of_run = {"run_id": run.id, "unit": 0, "attempt_id": run.attempt_id, "name": name}
+        make.add(tables.Statistic(value=0.005, p=0.01, n=9, **of_run))
+        make.add(*(tables.MetricPoint(step=step, value=0.02, **of_run) for step in range(3)))
+    [metric] = compare(database, ["ours", "theirs"]).metrics
+    assert metric.name == name
+    assert [value.value for value in metric.values] == [0.005, 0.005]
+
+
+def test_a_class_a_bin_or_a_place_in_a_search_is_no_step_of_a_curve(make, database):
+    names = ("validation_auc_softmax", "test_square_accuracy", "firing_frequency", "search_l0", "positions",
+             "share_of_games_by_vote", "test_auc_softmax_flat", "loss")  # fmt: skip
+    for run in (make.run("toy", 1, name="ours"), make.run("toy", 1, name="theirs")):
+        of_run = {"run_id": run.id, "unit": 0, "attempt_id": run.attempt_id}
+        make.add(
+            *(tables.MetricPoint(name=name, step=step, value=step / 4, **of_run) for name in names for step in (1, 3))
+        )
+    found = {metric.name: metric.values[0].value for metric in compare(database, ["ours", "theirs"]).metrics}
+    assert found == {"share_of_games_by_vote, class 1": 0.25, "share_of_games_by_vote, class 3": 0.75,
+                     "test_auc_softmax_flat": 0.75, "loss": 0.75}  # fmt: skip
+
+
+def test_the_legal_rate_of_given_games_is_compared(make, database):
+    checkpoint = make.checkpoint("m")
+    make.legality(checkpoint, [[(True, 0.75), (False, 0.5)], [(True, 1.0)]], name="ours")
+    make.legality(checkpoint, [[(True, None), (True, None)], [(True, None)]], name="theirs")
+    found = {metric.name: metric.values for metric in compare(database, ["ours", "theirs"]).metrics}
+    assert [value.value for value in found["legal on the original board, clean"]] == pytest.approx([2 / 3, 1])
+    assert found["probability of a legal move, original, clean"][0].value == pytest.approx(0.75)
+
+
+def test_errors_alone_are_no_sample_of_legality(make, database):
+    """`token-legality` has trials of its errors only: their mean is not the probability of a legal token."""
+    for run in (make.run("token-legality", 1, name="ours"), make.run("token-legality", 1, name="theirs")):
+        error = tables.Trial(run_id=run.id, unit=0, condition="clean", sample=-2, attempt_id=run.attempt_id, item=0,
+                             ply=2, text="e4", legal_original=False, mass_original=0.1)  # fmt: skip
+        make.add(error, *scores(run, [9]))
+    found = {metric.name: metric.values[0].value for metric in compare(database, ["ours", "theirs"]).metrics}
+    assert found == {"accuracy, all": 0.9}

@@ -128,6 +128,38 @@ def test_controls_and_linear_probes_of_other_games_stand_beside_none(database, m
     assert (row["runs"], row["linear_runs"]) == ("means", "on-february")
 
 
+def test_the_linear_probe_beside_another_was_scored_on_the_same_positions(database, make):
+    """Of others the items are the same numbers, and other positions; how long it was fitted is no matter."""
+    model = make.checkpoint("reference")
+    caches = {"cache": make.cache(model, make.dataset("fit")), "test_cache": make.cache(model, make.dataset("test"))}
+    scores = {(0, split): [(64, 60), (64, 50)] for split in ("validation", "test")}
+    common = {**caches, "validation": 0.1, "seed": 0, "first": 0, "skill": {"rating": "white_elo"}}
+    residual = {"before-the-move": {"alignment": "pre-ply"}, "last-five": {"final": 5}, "late": {"first": 25},
+                "other-seed": {"seed": 1}, "linear": {"epochs": 9}, "again": {}}  # fmt: skip
+    for days, (name, settings) in enumerate(residual.items()):
+        make.probe(model, scores, layers=(0,), name=name, spec={**common, **settings}, days=days)
+    make.probe(model, scores, layers=(0,), name="means", spec={**common, "source": "means", "epochs": 1})
+    rows = run_query(database, "probe accuracy by source").rows
+    linear = {row["split"]: row["linear_runs"] for row in rows}
+    assert linear == {"validation": "linear", "test": "other-seed"}  # a seed holds out no game of another cache
+
+
+def test_phases_of_one_fit_are_pooled_and_no_others(database, make):
+    """Two caches, and two SAEs on one of them: three fits of two phases each."""
+    model, scores = make.checkpoint("reference"), {(0, "test"): [(64, 60), (64, 50)]}
+    caches = [make.cache(model, make.dataset(month)) for month in ("january", "february")]
+    for number, (cache, sae) in enumerate(((caches[0], "run:16x"), (caches[1], "run:16x"), (caches[0], "run:4x"))):
+        for phase, positions in ((1, "white-origin"), (3, "black-origin")):
+            spec = {"cache": cache, "phase": phase}
+            make.probe(model, scores, layers=(0,), positions=positions, spec=spec)
+            spec |= {"source": "sae-latents", "sae": sae}
+            make.probe(model, scores, layers=(0,), positions=positions, name=f"fit-{number}-{phase}", spec=spec)
+    pooled = [
+        row["runs"] for row in run_query(database, "probe accuracy by source").rows if row["positions"] == "pooled"
+    ]
+    assert sorted(pooled) == ["fit-0-1, fit-0-3", "fit-1-1, fit-1-3", "fit-2-1, fit-2-3"]
+
+
 def counts(*classes):
     """int32 [3, classes] of (true positives, false positives, false negatives) a class."""
     return b"".join(struct.pack(f"<{len(classes)}i", *row) for row in zip(*classes, strict=True))

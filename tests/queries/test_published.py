@@ -168,14 +168,15 @@ def test_a_match_by_other_rules_is_not_compared(database, make, protocol, mask, 
     assert line["comparison"] == (f"not comparable: {reason}" if reason else "comparable")
 
 
-def dataset_of(make, run, tag):
+def dataset_of(make, run, tag, name="dataset"):
+    """A dataset with this tag, which the run read as this field."""
     digest = digest_of(tag)
     artefact = tables.Artefact(digest=digest, kind="dataset", bytes=1, state="complete", created_at=run.created_at)
     row = tables.Dataset(
         id=uuid_of(digest), identity=digest, artefact=digest, source="x", games=1, plies=1, duplicates=0, rejected=0,
         skipped=0, report={}, created_at=run.created_at,
     )  # fmt: skip
-    link = tables.RunInput(run_id=run.id, name="dataset", reference=f"dataset:{digest}[1,0.0,0.5]", digest=digest)
+    link = tables.RunInput(run_id=run.id, name=name, reference=f"dataset:{digest}[1,0.0,0.5]", digest=digest)
     make.add(artefact, row, link)
     make.say("dataset", row.id, "tag", tag)
 
@@ -199,6 +200,31 @@ def test_edits_need_the_papers_model_games_states_and_edit(database, make):
     table_8 = published(database, "karvonen table 2")["Table 8", "8 layer, layer 5", "success"]
     assert (table_8["published"], table_8["ours"], table_8["difference"]) == (85.5, 60, None)
     assert "states neither the scale" in table_8["comparison"]
+
+
+def test_games_that_were_only_trained_on_are_not_those_that_are_looked_at(database, make):
+    checkpoint = make.checkpoint("paper", d_model=512, heads=8)
+    make.say("checkpoint", checkpoint.id, "tag", "karvonen-2024:8-layer")
+    edit = make.intervention(checkpoint, "probe:piece", (3, 4, 5, 6), 1.5)
+    run = make.edit(checkpoint, [(1, {"clean": (5, 2, 1.0, 0.5), "edit": (4, 5, 0.8, 1.0)})], intervention=edit)
+    dataset_of(make, run, "karvonen-2024:lichess", "trained_on")
+    dataset_of(make, run, "our-own")
+    line = published(database, "karvonen table 2")["Table 2", "8 layer with intervention", "modified board"]
+    assert "other games than the paper's Lichess set" in line["comparison"]
+
+
+@pytest.mark.parametrize(("tested_on", "other"), [("our-own", True), ("karvonen-2024:lichess", False)])
+def test_games_of_a_probe_are_those_that_it_was_tested_on(database, make, tested_on, other):
+    checkpoint = make.checkpoint("paper", d_model=512, heads=8)
+    make.say("checkpoint", checkpoint.id, "tag", "karvonen-2024:8-layer")
+    cache = make.run("cache", 1)
+    scores = {(5, "test"): [(2112, 2112)], (5, "validation"): [(2112, 2112)]}
+    run = make.probe(checkpoint, scores, layers=(5,), spec={**TABLE_4, "test_cache": f"run:{cache.spec_hash}"})
+    fitted_on = "our-own" if tested_on != "our-own" else "karvonen-2024:lichess"
+    dataset_of(make, run, fitted_on)  # a probe run reads the games of both caches
+    dataset_of(make, cache, tested_on)
+    line = published(database, "karvonen table 1")["Table 1", "8 layer trained", "square"]["comparison"]
+    assert ("other games than the paper's Lichess set" in line) == other
 
 
 # -- the paper's own steps, and ours, against what the paper says of its edits ---------------------------------------

@@ -34,38 +34,10 @@
 --   series: type, scale, run
 --   panels: checkpoint
 
--- statement: skipped
-SELECT run, reason, states, hint FROM skipped_edits
-WHERE measure = 'next-token' AND run_id IN (SELECT run_id FROM scoped)
-ORDER BY states DESC, run, reason, hint
-
--- statement: trials
--- The row of every case and condition of runs that read the next token; `kind` is the condition without its number.
-SELECT t.run_id, t.unit, t.condition, regexp_replace(t.condition, '-[0-9]+$', '') AS kind, t.intervention_id, t.setting,
-       t.attempt_id, t.item, t.ply, t.piece, t.square, exact(t.mass_modified::VARCHAR) AS target
-FROM edit_trial AS t JOIN edit_run AS e ON e.run_id = t.run_id
-WHERE e.measure = 'next-token' AND t.condition <> 'skipped' AND t.run_id IN (SELECT run_id FROM scoped)
-
--- statement: settings
--- Layers and scale of each edit of a run, which its controls share; a control names its setting.
-SELECT DISTINCT t.run_id, t.setting, i.layers, i.scale
-FROM trials AS t JOIN intervention AS i ON i.id = t.intervention_id WHERE t.kind = 'edit'
-
--- statement: types
--- The paper's name of every condition. A probe is called after what it was made of.
-SELECT DISTINCT t.run_id, t.kind, t.setting,
-       CASE t.kind WHEN 'clean' THEN 'None' WHEN 'random' THEN 'Random' WHEN 'patch' THEN 'Patch'
-            WHEN 'shuffled' THEN 'Shuffled' WHEN 'wrong-layer' THEN 'Wrong layer' WHEN 'sham' THEN 'Length 0'
-            ELSE CASE split_part(min(i.source), ':', 1) WHEN 'sae-latents' THEN 'SAE-Probe'
-                     WHEN 'sae-contrast' THEN 'CD-Probe' WHEN 'means' THEN 'DM-Probe' ELSE 'Probe' END
-                 || CASE WHEN t.kind <> 'edit' AND split_part(min(i.source), ':', 1) = 'probe'
-                         THEN ' ' || substr(t.kind, 6) ELSE '' END END AS type,
-       any_value(i.checkpoint_id) AS checkpoint_id
-FROM trials AS t LEFT JOIN intervention AS i ON i.id = t.intervention_id
-GROUP BY t.run_id, t.kind, t.setting
+-- statements of: legal_move_mass_by_edit.sql to types
 
 -- statement: drawn
--- Every case under every type: of several draws of a random direction the mean.
+-- Every case under every type: of several draws of a random or shuffled direction the mean.
 SELECT t.run_id, t.unit, t.setting, a.type, any_value(t.attempt_id) AS attempt_id, any_value(t.item) AS item,
        any_value(t.ply) AS ply, any_value(t.piece) AS piece, any_value(t.square) AS square,
        avg(t.target::DOUBLE) AS target
@@ -73,18 +45,20 @@ FROM trials AS t
 JOIN types AS a ON a.run_id = t.run_id AND a.kind = t.kind AND a.setting IS NOT DISTINCT FROM t.setting
 GROUP BY t.run_id, t.unit, t.setting, a.type
 
+-- statement: ranked
+-- Of two types the one that stands first here is held against the other.
+SELECT *, list_position(['Probe', 'SAE-Probe', 'CD-Probe', 'DM-Probe', 'Patch', 'Shuffled', 'Wrong layer', 'Random',
+                         'Length 0', 'None'], sort) AS rank
+FROM types
+
 -- statement: pairs
 -- Two types of one run, layers and scale; the clean model stands beside each of them.
 SELECT a.run_id, a.setting, a.type, b.type AS minus, s.layers, s.scale, a.checkpoint_id,
        dense_rank() OVER (ORDER BY c.place, r.created_at, a.run_id, a.setting, a.type, b.type) AS cell, c.checkpoint,
        r.run, r.done, r.planned
-FROM (SELECT DISTINCT run_id, setting, type, checkpoint_id FROM types WHERE setting IS NOT NULL) AS a
-JOIN (SELECT DISTINCT run_id, setting, type FROM types) AS b
-    ON b.run_id = a.run_id AND (b.setting = a.setting OR b.setting IS NULL)
-   AND list_position(['Probe', 'SAE-Probe', 'CD-Probe', 'DM-Probe', 'Patch', 'Shuffled', 'Wrong layer', 'Random',
-                      'Length 0', 'None'], a.type)
-       < list_position(['Probe', 'SAE-Probe', 'CD-Probe', 'DM-Probe', 'Patch', 'Shuffled', 'Wrong layer', 'Random',
-                        'Length 0', 'None'], b.type)
+FROM (SELECT * FROM ranked WHERE setting IS NOT NULL) AS a
+JOIN ranked AS b ON b.run_id = a.run_id AND (b.setting = a.setting OR b.setting IS NULL)
+    AND (a.rank, a.number) < (b.rank, b.number)
 JOIN settings AS s ON s.run_id = a.run_id AND s.setting = a.setting
 JOIN scoped AS r ON r.run_id = a.run_id
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = a.checkpoint_id

@@ -7,7 +7,9 @@
 --   checkpoint: the model
 --   protocol: the settings that paper, published code and corrected differ in; own: none of these
 --   type: None (the clean model), Random, Patch (the residual of a later board), Probe, SAE-Probe, CD-Probe (difference of
---       means of latents), DM-Probe (of residuals); Shuffled (another piece's direction), Wrong layer, Length 0
+--       means of latents), DM-Probe (of residuals); Shuffled (another piece's direction), Wrong layer, Length 0. Of several
+--       edits by probes of one sort those of --other-probes have their place among these behind it: SAE-Probe 2
+--   probe [hidden]: the run of the probe whose directions are added
 --   layers [hidden]: edited, 0-based; of a control those of the edit that it stands beside
 --   scale: value of the scale rule
 --   scale_rule [hidden]: what it is a share of
@@ -77,23 +79,30 @@ SELECT DISTINCT t.run_id, t.setting, i.layers, i.scale
 FROM trials AS t JOIN intervention AS i ON i.id = t.intervention_id WHERE t.kind = 'edit'
 
 -- statement: types
--- The paper's name of every condition. A probe is called after what it was made of.
-SELECT DISTINCT t.run_id, t.kind, t.setting, min(t.intervention_id) AS intervention_id,
-       CASE t.kind WHEN 'clean' THEN 'None' WHEN 'random' THEN 'Random' WHEN 'patch' THEN 'Patch'
-            WHEN 'shuffled' THEN 'Shuffled' WHEN 'wrong-layer' THEN 'Wrong layer' WHEN 'sham' THEN 'Length 0'
-            ELSE CASE split_part(min(i.source), ':', 1) WHEN 'sae-latents' THEN 'SAE-Probe'
-                     WHEN 'sae-contrast' THEN 'CD-Probe' WHEN 'means' THEN 'DM-Probe' ELSE 'Probe' END
-                 || CASE WHEN t.kind <> 'edit' AND split_part(min(i.source), ':', 1) = 'probe'
-                         THEN ' ' || substr(t.kind, 6) ELSE '' END END AS type
-FROM trials AS t LEFT JOIN intervention AS i ON i.id = t.intervention_id
-GROUP BY t.run_id, t.kind, t.setting
+-- The paper's name of every condition: one type each. A probe is called after what it was made of, and `number` is its
+-- place among --other-probes.
+WITH named AS (
+    SELECT t.run_id, t.kind, t.setting, min(t.intervention_id) AS intervention_id,
+           any_value(i.checkpoint_id) AS checkpoint_id,
+           coalesce(whole(regexp_extract(t.kind, '^other([0-9]+)$', 1)), 0) AS number,
+           CASE t.kind WHEN 'clean' THEN 'None' WHEN 'random' THEN 'Random' WHEN 'patch' THEN 'Patch'
+                WHEN 'shuffled' THEN 'Shuffled' WHEN 'wrong-layer' THEN 'Wrong layer' WHEN 'sham' THEN 'Length 0'
+                ELSE CASE split_part(min(i.source), ':', 1) WHEN 'sae-latents' THEN 'SAE-Probe'
+                         WHEN 'sae-contrast' THEN 'CD-Probe' WHEN 'means' THEN 'DM-Probe' ELSE 'Probe' END END AS sort
+    FROM trials AS t LEFT JOIN intervention AS i ON i.id = t.intervention_id
+    GROUP BY t.run_id, t.kind, t.setting
+)
+SELECT *, sort || CASE WHEN number > 0 AND count(*) OVER (PARTITION BY run_id, setting, sort) > 1 THEN ' ' || number
+                       ELSE '' END AS type
+FROM named
 
 -- statement: cells
-SELECT a.run_id, a.kind, a.setting, a.type, a.intervention_id, k.checkpoint_id, c.checkpoint, r.run, r.done, r.planned,
+SELECT a.run_id, a.kind, a.setting, a.type, b.run AS probe, a.intervention_id, k.checkpoint_id, c.checkpoint, r.run,
+       r.done, r.planned,
        coalesce(nullif(k.protocol, ''), 'own') AS protocol, s.layers, s.scale, k.scale_rule,
        dense_rank() OVER (ORDER BY c.place, r.created_at, a.run_id, a.setting NULLS FIRST,
-                          list_position(['None', 'Random', 'Patch', 'Probe', 'SAE-Probe', 'CD-Probe', 'DM-Probe'], a.type)
-                          NULLS LAST, a.kind) AS cell
+                          list_position(['None', 'Random', 'Patch', 'Probe', 'SAE-Probe', 'CD-Probe', 'DM-Probe'], a.sort)
+                          NULLS LAST, a.number, a.kind) AS cell
 FROM types AS a
 JOIN scoped AS r ON r.run_id = a.run_id
 LEFT JOIN settings AS s ON s.run_id = a.run_id AND s.setting IS NOT DISTINCT FROM a.setting
@@ -101,6 +110,8 @@ LEFT JOIN (SELECT t.run_id, any_value(i.checkpoint_id) AS checkpoint_id, any_val
                   any_value(i.protocol) AS protocol
            FROM types AS t JOIN interventions AS i ON i.intervention_id = t.intervention_id GROUP BY t.run_id) AS k
     ON k.run_id = a.run_id
+LEFT JOIN interventions AS v ON v.intervention_id = a.intervention_id AND regexp_matches(a.kind, '^(edit|other)')
+LEFT JOIN runs AS b ON 'run:' || b.spec_hash = split_part(v.vector, '/', 1)
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = k.checkpoint_id
 
 -- statement: base
@@ -117,14 +128,14 @@ LEFT JOIN (SELECT run_id, unit, setting, avg(target::DOUBLE) AS target FROM tria
     ON r.run_id = b.run_id AND r.unit = b.unit AND r.setting = b.setting AND b.kind NOT IN ('clean', 'random')
 
 -- statement: table
-SELECT k.cell, k.checkpoint, k.protocol, k.type, TRY_CAST(k.layers AS BIGINT[]) AS layers, k.scale, k.scale_rule, count(*) AS cases,
-       count(DISTINCT b.item) AS games, count(*) FILTER (b.piece IN ('k', 'K')) AS kings,
+SELECT k.cell, k.checkpoint, k.protocol, k.type, k.probe, TRY_CAST(k.layers AS BIGINT[]) AS layers, k.scale,
+       k.scale_rule, count(*) AS cases, count(DISTINCT b.item) AS games, count(*) FILTER (b.piece IN ('k', 'K')) AS kings,
        stddev_samp(b.original::DOUBLE) AS original_sd, stddev_samp(b.target::DOUBLE) AS target_sd,
        stddev_samp(b.future::DOUBLE) AS future_sd, avg(b.edit_norm) AS edit_norm, any_value(k.run) AS run,
        any_value(k.done) AS done, any_value(k.planned) AS planned, any_value(k.checkpoint_id) AS checkpoint_id,
        any_value(k.intervention_id) AS intervention_id, any_value(k.run_id) AS run_id
 FROM cells AS k JOIN base AS b ON b.cell = k.cell
-GROUP BY k.cell, k.checkpoint, k.protocol, k.type, k.layers, k.scale, k.scale_rule
+GROUP BY k.cell, k.checkpoint, k.protocol, k.type, k.probe, k.layers, k.scale, k.scale_rule
 ORDER BY k.cell
 
 -- statement: clusters

@@ -7,7 +7,8 @@
 --   checkpoint: the model
 --   type: SAE-Probe, or CD-Probe (difference of means of latents)
 --   expansion: latents of the SAE that the probe was decoded by, over the model's width
---   minus: the smaller expansion that it is held against, of the same layers, scale and games
+--   minus: the smaller expansion that it is held against, of the same layers, scale and games, edited alike by probes that
+--       were made alike but for the SAE
 --   layers [hidden]: edited, 0-based
 --   scale: value of the scale rule
 --   cases [cases]: prefixes of games that both edit
@@ -30,19 +31,31 @@
 --   series: type, expansion, scale
 --   panels: checkpoint
 
+-- statement: made
+-- The settings of the probes of every intervention, without their SAE.
+SELECT i.intervention_id, string_agg(DISTINCT p.settings, ' | ' ORDER BY p.settings) AS probes
+FROM (SELECT intervention_id, unnest(TRY_CAST(input_references AS VARCHAR[])) AS reference FROM interventions) AS i
+JOIN (SELECT spec_hash, settings_text(spec, ['sae', 'layers', 'min_positions', 'allow_overlap']) AS settings
+      FROM runs WHERE kind = 'probe') AS p ON 'run:' || p.spec_hash = split_part(i.reference, '/', 1)
+GROUP BY i.intervention_id
+
 -- statement: edits
--- The conditions whose directions an SAE decodes, with its expansion, and which cases they edit.
+-- The conditions whose directions an SAE decodes, with its expansion, and which cases they edit; `alike`: how, and by
+-- what probes. What a protocol says of other edits of the run is no matter.
 SELECT t.run_id, t.condition, any_value(r.run) AS run, any_value(r.created_at) AS created_at,
        any_value(s.expansion) AS expansion, any_value(i.checkpoint_id) AS checkpoint_id,
        any_value(CASE p.source WHEN 'sae-latents' THEN 'SAE-Probe' ELSE 'CD-Probe' END) AS type,
        any_value(i.layers) AS layers, any_value(i.scale) AS scale, any_value(i.scale_rule) AS scale_rule,
-       any_value(e.dataset) AS dataset
+       any_value(e.dataset) AS dataset,
+       any_value([i.token_mask, e.phase, e.class_mean, e.probe_shift::VARCHAR, e.decay::VARCHAR, e.piece::VARCHAR,
+                  e.blank::VARCHAR, m.probes]::VARCHAR) AS alike
 FROM (SELECT DISTINCT run_id, condition, intervention_id FROM trial
       WHERE regexp_matches(condition, '^(edit|other)') AND run_id IN (SELECT run_id FROM scoped)) AS t
 JOIN scoped AS r ON r.run_id = t.run_id
 JOIN edit_run AS e ON e.run_id = t.run_id AND e.measure = 'next-token'
 JOIN interventions AS i ON i.intervention_id = t.intervention_id
 JOIN probe_run AS p ON 'run:' || p.spec_hash = split_part(i.vector, '/', 1)
+JOIN made AS m ON m.intervention_id = i.intervention_id
 JOIN sae_run AS s ON 'run:' || s.spec_hash = p.sae
 GROUP BY t.run_id, t.condition
 
@@ -53,7 +66,7 @@ SELECT a.*, b.run_id AS other_run_id, b.condition AS other_condition, b.expansio
 FROM edits AS a
 JOIN edits AS b ON b.expansion < a.expansion AND b.checkpoint_id = a.checkpoint_id AND b.type = a.type
     AND b.layers::VARCHAR = a.layers::VARCHAR AND b.scale = a.scale AND b.scale_rule = a.scale_rule
-    AND b.dataset = a.dataset
+    AND b.dataset = a.dataset AND b.alike = a.alike
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = a.checkpoint_id
 
 -- statement: base

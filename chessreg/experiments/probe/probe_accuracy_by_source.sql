@@ -15,7 +15,8 @@
 --   n_games [games]: games scored
 --   n [predictions]: squares of positions scored
 --   accuracy [%]: right predictions; games are resampled
---   linear [%]: those of the probe of the residual that has the same caches, tokens and place
+--   linear [%]: those of the probe of the residual that has the same caches, tokens, alignment and place, and of
+--       validation the same games held out; of several the first
 --   linear_minus [%]: linear minus this, same games
 --   runs: the probe runs
 --   linear_runs: those of the residual
@@ -33,10 +34,14 @@
 --   panels: positions
 
 -- statement: cells
--- `settings`: what fits that differ in their phase alone share.
+-- `settings`: what fits that differ in their phase alone share; `scored`: what decides, beside caches and tokens, which
+-- positions are scored, and by which labels.
 SELECT p.run_id, p.unit, s.split, p.label, p.positions, r.phase, r.cache, coalesce(r.test_cache, '') AS test_cache,
-       settings_text(o.spec, ['phase', 'layers', 'min_positions']) AS settings, p.hook_point, p.layer,
-       coalesce(r.source, 'residual') AS source, p.checkpoint_id, c.checkpoint, c.place, o.run, o.created_at
+       settings_text(o.spec, ['phase', 'layers', 'min_positions']) AS settings,
+       [r.alignment, r.first::VARCHAR, r.last::VARCHAR, r.final::VARCHAR, r.skill::VARCHAR,
+        CASE s.split WHEN 'validation' THEN concat_ws(' ', r.split, r.validation, r.seed) END]::VARCHAR AS scored,
+       p.hook_point, p.layer, coalesce(r.source, 'residual') AS source, p.checkpoint_id, c.checkpoint, c.place, o.run,
+       o.created_at
 FROM probe AS p
 JOIN scoped AS o ON o.run_id = p.run_id
 JOIN probe_run AS r ON r.run_id = p.run_id
@@ -47,7 +52,8 @@ LEFT JOIN checkpoints AS c ON c.checkpoint_id = p.checkpoint_id
 -- statement: linear
 -- Of several probes of the residual that fit, the first.
 SELECT * FROM (
-    SELECT *, row_number() OVER (PARTITION BY checkpoint_id, label, cache, test_cache, positions, hook_point, split
+    SELECT *, row_number() OVER (PARTITION BY checkpoint_id, label, cache, test_cache, positions, scored, hook_point,
+                                              split
                                  ORDER BY created_at, run_id) AS place_of_run
     FROM cells WHERE source = 'residual'
 ) WHERE place_of_run = 1
@@ -56,7 +62,8 @@ SELECT * FROM (
 SELECT a.*, b.run_id AS linear_run_id, b.unit AS linear_unit, b.run AS linear_run
 FROM cells AS a
 JOIN linear AS b ON b.checkpoint_id = a.checkpoint_id AND b.label = a.label AND b.cache = a.cache
-    AND b.test_cache = a.test_cache AND b.positions = a.positions AND b.hook_point = a.hook_point AND b.split = a.split
+    AND b.test_cache = a.test_cache AND b.positions = a.positions AND b.scored = a.scored
+    AND b.hook_point = a.hook_point AND b.split = a.split
 WHERE a.source <> 'residual'
 
 -- statement: members

@@ -317,11 +317,14 @@ def described(engine: Engine, result: QueryResult) -> pa.Table:
                 LEFT JOIN (SELECT run_id, max(train_games) AS games FROM probe GROUP BY run_id) AS p
                     ON p.run_id = r.run_id""",
             "texts": "SELECT run_id, temperature, king FROM edit_run",
-            "data": """SELECT i.run_id, string_agg(DISTINCT w.value, ', ' ORDER BY w.value) AS tags
-                FROM run_input AS i
+            # of the games that are looked at: a probe's are those of its test cache
+            "data": """SELECT r.id AS run_id, string_agg(DISTINCT w.value, ', ' ORDER BY w.value) AS tags
+                FROM run AS r
+                LEFT JOIN run AS t ON 'run:' || t.spec_hash = json_extract_string(r.spec, '$.test_cache')
+                JOIN run_input AS i ON i.run_id = coalesce(t.id, r.id) AND i.name = 'dataset'
                 JOIN dataset AS d ON starts_with(i.reference, 'dataset:' || d.identity)
                 JOIN annotated AS w ON w.noun = 'dataset' AND w.target = d.id AND w.word = 'tag'
-                GROUP BY i.run_id""",
+                GROUP BY r.id""",
         }
     )
     keys = {"checkpoints": "checkpoint_id", "interventions": "intervention_id"}

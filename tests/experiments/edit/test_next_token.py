@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from typing import Any
 from uuid import UUID
@@ -489,7 +490,11 @@ def test_queries_of_legal_move_mass(squares, everything):
         row for row in squares.query("legal move mass between edits").rows if UUID(str(row["run_id"])) == report.run_id
     ]
     pair = {(row["type"], row["minus"], row["scale"]): row for row in between}
-    assert len(pair) == len(between) == 20  # Probe, Patch, Shuffled, Random and None, two by two, at two scales
+    assert (
+        len(pair) == len(between) == 30
+    )  # Probe, Probe 1, Patch, Shuffled, Random and None, two by two, at two scales
+    other = np.array([case["other1-1"].mass_modified for case in cases])
+    assert pair["Probe", "Probe 1", 0.5]["difference"] == pytest.approx((probe - other).mean(), abs=1e-9)
     differences, clean = probe - random, np.array([case["clean"].mass_modified for case in cases])
     assert pair["Probe", "Random", 0.5]["difference"] == pytest.approx(differences.mean(), abs=1e-9)
     assert pair["Probe", "Random", 0.5]["cases"] == len(cases)
@@ -548,3 +553,40 @@ def test_edits_by_saes_of_two_expansions_are_held_against_each_other_on_the_same
     assert (row["type"], row["expansion"], row["minus"], row["cases"]) == ("CD-Probe", 2, 1, len(both))
     assert row["difference"] == pytest.approx(np.mean(differences), abs=1e-9)
     assert row["difference"] != 0
+
+    squares.run(contrast.model_copy(update={"min_class_positions": 5}), ProbeHow(threads=1), name="otherwise")
+    edit = {"dataset": "sample:test", "games": 5, "prefixes": (4,), "measure": "next-token", "scale": 2.0,
+            "layers": (1,), "black_probe": None, "controls": 0, "shuffled": 0}  # fmt: skip
+    for probe, settings in (("otherwise", {}), ("of-2x", {"token_mask": "turns"}), ("of-2x", {"class_mean": "remove"}),
+                            ("of-2x", {"decay": 0.1})):  # fmt: skip
+        ran(squares, **edit | settings, probe=probe)
+    assert len(squares.query("legal move mass by expansion").rows) == 1  # not edited, or not made, as the smaller ones
+    ran(squares, **edit, probe="of-2x", patch="unit")
+    assert len(squares.query("legal move mass by expansion").rows) == 2  # a patch beside it changes no edit
+
+
+def test_probes_of_one_sort_are_types_of_their_own(squares):
+    """Two probes of one sort in a run, as by two SAEs: each is held against the other, and against all else."""
+    for threshold in (5, 6):
+        means = ProbeSpec(cache="cache-white", layers=(1,), source="means", min_class_positions=threshold)
+        squares.run(means, ProbeHow(threads=1), name=f"means-{threshold}")
+    report, by_unit = ran(
+        squares, dataset="sample:test", games=8, prefixes=(4,), measure="next-token", layers=(1,), scale=2.0,
+        probe="means-5", other_probes=("means-6", "probe-1"), black_probe=None, controls=2, shuffled=0,
+    )  # fmt: skip
+    cases, run = done(by_unit), report.run_id.hex
+    mass = {
+        name: np.mean([case[name].mass_modified for case in cases]) for name in ("edit", "other1", "other2", "clean")
+    }
+    mass["random"] = np.mean([[case[f"random-{draw}"].mass_modified for draw in range(2)] for case in cases])
+    types = {"Probe": "other2", "DM-Probe": "edit", "DM-Probe 1": "other1", "Random": "random", "None": "clean"}
+    by_edit = {
+        row["type"]: row for row in squares.query("legal move mass by edit", run=run).rows if row["type"] != "Random"
+    }
+    assert {name: row["probe"] for name, row in by_edit.items()} == {
+        "Probe": "probe-1", "DM-Probe": "means-5", "DM-Probe 1": "means-6", "None": None
+    }  # fmt: skip
+    between = {(row["type"], row["minus"]): row for row in squares.query("legal move mass between edits", run=run).rows}
+    assert set(between) == set(itertools.combinations(types, 2))
+    for (name, minus), row in between.items():
+        assert (row["target"], row["other"]) == pytest.approx((mass[types[name]], mass[types[minus]]), abs=1e-9)
