@@ -156,7 +156,6 @@ def test_a_match_with_other_openings_makes_no_pairs(session, play):
         ({"against": "base"}, "--against is what --stop compares with"),
         ({"stop": "sprt:1"}, "is no rule"),
         ({"stop": "sprt:-0.5,0", "color": "both"}, "all lost or won"),
-        ({"stop": "sprt:0,0.4999999", "color": "both"}, "all lost or won"),
     ],
 )
 @pytest.mark.parametrize("spec", [PlaySpec, EngineMatchSpec])
