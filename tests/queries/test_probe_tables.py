@@ -128,6 +128,22 @@ def test_controls_and_linear_probes_of_other_games_stand_beside_none(database, m
     assert (row["runs"], row["linear_runs"]) == ("means", "on-february")
 
 
+def test_phases_of_other_caches_are_no_phases_of_one_fit(database, make):
+    model = make.checkpoint("uci")
+    scores = {(0, "test"): [(64, 60), (64, 50)]}
+    for name, phases in (("january", (0, 1)), ("february", (0,))):
+        cache = make.cache(model, make.dataset(name))
+        for phase in phases:
+            for source in ("residual", "means"):
+                make.probe(
+                    model, scores, layers=(0,), name=f"{name}-{source}-{phase}", positions=f"phase-{phase}",
+                    spec={"cache": cache, "phase": phase, "source": source},
+                )  # fmt: skip
+    rows = run_query(database, "probe accuracy by source").rows
+    assert {row["runs"] for row in rows if row["positions"] == "pooled"} == {"january-means-0, january-means-1"}
+    assert len(rows) == 4
+
+
 def counts(*classes):
     """int32 [3, classes] of (true positives, false positives, false negatives) a class."""
     return b"".join(struct.pack(f"<{len(classes)}i", *row) for row in zip(*classes, strict=True))
