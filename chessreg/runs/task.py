@@ -198,10 +198,11 @@ class Task(Generic[S, Options]):
                 admit(table, rows)
 
     def resume(self, fraction: float) -> None:
-        """Report that this share of it (0 to 1) was done by earlier attempts, whose saved state is loaded: what is left
-        to do is reckoned by what follows. Raises Stop after a signal to end."""
-        self.fraction_before = fraction
-        self.progress(fraction, "")
+        """Report that this share of it (0 to 1; 0: none) was done by earlier attempts, whose saved state is loaded: the
+        time left is reckoned by what follows. Raises Stop after a signal to end."""
+        if fraction:
+            self.fraction_before = fraction
+            self.progress(fraction, "")
 
     def progress(self, fraction: float, text: str) -> None:
         """Report the progress of this attempt (0 to 1) and what it does. Raises Stop after a signal to end."""
