@@ -33,7 +33,7 @@
 --   series: dataset, run
 
 -- statement: counted
-SELECT p.run_id, p.unit, p.attempt_id, p.step AS moves, p.value::BIGINT AS n
+SELECT p.run_id, p.unit, p.attempt_id, p.step AS moves, whole(p.value) AS n
 FROM metric_point AS p
 WHERE p.name = 'positions' AND p.run_id IN (SELECT run_id FROM scoped)
 

@@ -53,9 +53,10 @@ FROM (
 ) AS s
 JOIN numbered AS k ON k.run_id = s.run_id AND k.unit = s.unit
 CROSS JOIN LATERAL (
-    SELECT CASE WHEN s.ply_at IS NULL THEN s.ply_first + s.i * s.ply_step
+    SELECT CASE WHEN s.ply_at IS NULL THEN whole(s.ply_first + s.i * s.ply_step::HUGEINT)
                 ELSE whole('0x' || substr(s.ply_at, 3 * s.i + 1, 3)) END AS ply
 ) AS m
+WHERE m.ply BETWEEN 0 AND 9999
 
 -- statement: table
 SELECT b.cell, k.checkpoint, k.twin_of, k.label, k.positions, k.layer, b.ply, count(*) AS n_games,
