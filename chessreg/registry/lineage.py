@@ -6,6 +6,7 @@ A node is a run, or a file or thing with bytes (dataset, checkpoint) that no run
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -266,7 +267,7 @@ def describe(session: Session, which: Iterable[Node]) -> dict[Node, dict[str, An
     stale_runs = stale(session)
     now = names.NOW.c
     wrong = set(session.execute(select(now.noun, now.target).where(now.word == tables.Word.INVALID.value)).tuples())
-    runs = runs_of(session, [UUID(hex=node.id) for node in wanted if node.noun == "run"])
+    runs = runs_of(session, of(wanted, "run"))
     nouns = ("run", *things(session))
     called = {noun: names.names_of(session, noun, of(wanted, noun)) for noun in nouns}
     facts = {}
@@ -295,7 +296,8 @@ def runs_of(session: Session, ids: Sequence[UUID]) -> dict[str, tuple[str, str]]
 
 
 def of(edges: Iterable[Node], noun: str) -> list[UUID]:
-    return [UUID(hex=node.id) for node in edges if node.noun == noun]
+    """The ids of this noun's nodes. One that is no id, as another's annotation may have, is nobody's."""
+    return [UUID(hex=node.id) for node in edges if node.noun == noun and re.fullmatch("[0-9a-f]{32}", str(node.id))]
 
 
 def add(edges: Edges, at: Node, edge: Edge) -> None:

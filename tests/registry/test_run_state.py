@@ -223,6 +223,11 @@ def test_lineage(registry: tuple[Session, str, Path]) -> None:
     assert facts[lineage.Node("run", UUID(int=7).hex)]["state"] == "missing"
 
 
+def test_what_an_annotation_names_that_is_no_id_is_no_run() -> None:
+    known = lineage.Node("run", UUID(int=7).hex)
+    assert lineage.of([lineage.Node("run", "nonsense"), known, lineage.Node("dataset", "x")], "run") == [UUID(int=7)]
+
+
 def test_status_of_what_runs(registry: tuple[Session, str, Path]) -> None:
     with registry[0].database.read() as sql:
         rows = {row["name"]: (row["state"], row["done"]) for row in status.foreground(sql)}
