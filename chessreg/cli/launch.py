@@ -13,9 +13,6 @@ from chessreg.cli.run import KindCommand, KindGroup, command, read_toml, recorde
 from chessreg.errors import BadInputError
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
-    from chessreg.registry.database import Database
     from chessreg.runs.kind import Kind
     from chessreg.scheduling.launch import Order, Planned
 
@@ -273,6 +270,7 @@ def go(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: b
     from chessreg.scheduling.executors import executor
     from chessreg.scheduling.launch import launch, plan
     from chessreg.scheduling.presence import Presence
+    from chessreg.scheduling.queue import at_work
 
     session = (
         home.session()
@@ -287,7 +285,11 @@ def go(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: b
     rows = [row_of(each) for each in planned]
     presence = Presence(session.store)
     started = bool(group) and presence.start(home.registry_url)
-    references = [] if dry_run or not wait else to_wait_for(session.database, planned, group)
+    references: list[str] = []
+    if wait and not dry_run:
+        with session.database.read() as sql:
+            earlier = at_work(sql, [each.run_id for each in planned if each.status == "already_queued"])
+        references = [id.hex for id in ([group] if group else []) + earlier]
     if as_json and not references:
         emit(True, {"group_id": group, "runs": rows, "supervisor": presence.who() if group else None})
     elif not as_json:
@@ -303,20 +305,6 @@ def go(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: b
         from chessreg.cli.jobs import until_over
 
         until_over(home, references, None, as_json)
-
-
-def to_wait_for(database: Database, planned: Sequence[Planned], group: UUID | None) -> list[str]:
-    """This launch, and the jobs of earlier launches that are at work at its runs."""
-    from sqlalchemy import select
-
-    from chessreg.registry.tables import Job
-    from chessreg.scheduling.queue import ACTIVE
-
-    of_runs = Job.run_id.in_([each.run_id for each in planned if each.status == "already_queued"])
-    groups = select(Job.group_id).where(of_runs, Job.state.in_(ACTIVE))
-    with database.read() as session:
-        jobs = session.scalars(select(Job.id).where(of_runs, Job.group_id.in_(groups))).all()
-    return [each.hex for each in ((group,) if group else ()) + tuple(jobs)]
 
 
 def needed(orders: list[Order]) -> list[str]:

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid5
 
-from sqlalchemy import Column, Integer, Table, Uuid, or_, select, text, update
+from sqlalchemy import Column, Integer, String, Table, Uuid, or_, select, text, update
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
+from sqlalchemy.types import TypeEngine
 
 from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
 from chessreg.registry import brought, lineage, migrations, names, tables
@@ -407,17 +408,30 @@ def news(session: Session, conflicts: list[dict[str, Any]]) -> Iterator[dict[str
 
 
 def counts_here(session: Session, conflict: dict[str, Any]) -> bool:
-    """Whether the row of another registry's conflict is the one that this registry has."""
+    """Whether the row of another registry's conflict is the one that this registry has. Its JSON may hold anything."""
     table, key, row = TABLES.get(conflict["table_name"]), conflict["key"], conflict["row"]
     kinds: dict[str, Any] = {} if table is None else {column.name: column.type for column in table.primary_key}
-    if table is None or key.keys() != kinds.keys() or not brought.is_here(session, table):
+    if table is None or not (isinstance(key, dict) and isinstance(row, dict)) or not brought.is_here(session, table):
         return False
-    typed = {name: UUID(value) if isinstance(kinds[name], Uuid) else value for name, value in key.items()}
-    typed |= {name: int(value) for name, value in typed.items() if isinstance(kinds[name], Integer)}
+    try:
+        typed = {name: typed_key(kind, key[name]) for name, kind in kinds.items()}
+    except (LookupError, ValueError):
+        return False
     found = session.execute(select(table).where(*matches(table, list(key), typed))).mappings().first()
     here = {} if found is None else as_json(cropped(table, dict(found)))
     content = row.keys() - {"attempt_id", "seconds"}  # of a fact: its compared columns, as texts
     return bool(here) and all(row[name] in (here.get(name), str(here.get(name))) for name in content)
+
+
+def typed_key(kind: TypeEngine[Any], value: object) -> UUID | int | str:
+    """A value of a key, as JSON has it, as its column has it. Raises ValueError for one that no row has."""
+    if isinstance(kind, Uuid):
+        return UUID(str(value))
+    if isinstance(kind, Integer) and abs(number := int(str(value))) < 1 << 63:
+        return number
+    if isinstance(kind, String) and isinstance(value, str) and "\0" not in value:
+        return value
+    raise ValueError(f"{value!r} is in no key")
 
 
 # -- results of a run, part by part ------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import re
 import socket
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -28,6 +28,8 @@ from chessreg.registry.tables.types import utc_now
 
 LOOKS_LIKE_ID = re.compile(r"[0-9a-f]{6,}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 HEX = re.compile(r"[0-9a-f-]{2,}")
+TICK = timedelta(microseconds=1)
+LAST = datetime.max.replace(tzinfo=UTC) - TICK  # another's clock may say anything
 NOW = view(
     "annotation_now", column("noun"), column("target"), column("word"), column("value"), column("host"), column("at")
 )
@@ -145,7 +147,7 @@ def _add(session: Session, noun: str, target: str, word: tables.Word, value: str
         value=value,
         withdrawn=withdrawn,
         host=socket.gethostname(),
-        at=now if newest is None else max(now, newest + timedelta(microseconds=1)),
+        at=now if newest is None else max(now, min(newest, LAST) + TICK),
     )
     session.add(row)
     session.flush()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -139,6 +139,12 @@ def able(session: Session, job: Job) -> bool:
 
 
 # -- what people ask for ----------------------------------------------------------------------------------------------
+
+
+def at_work(session: Session, runs: Collection[UUID]) -> list[UUID]:
+    """The jobs of launches that are still at work at these runs, also those that have ended."""
+    groups = select(Job.group_id).where(Job.run_id.in_(runs), Job.state.in_(ACTIVE))
+    return list(session.scalars(select(Job.id).where(Job.run_id.in_(runs), Job.group_id.in_(groups))))
 
 
 def find(session: Session, reference: str) -> list[Job]:

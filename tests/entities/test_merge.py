@@ -422,6 +422,27 @@ def test_a_checkpoint_whose_parent_a_fast_clock_registered_comes_in(homes):
         assert count(session.database, tables.Checkpoint) == 2
 
 
+@pytest.mark.parametrize(
+    ("key", "row"),
+    [
+        ({"run_id": "nobody", "unit": 0, "split": "x", "item": 1}, {"n": 1}),
+        ({"unit": "9" * 40}, [1]), ([], "text"), ({"run_id": "0" * 32, "unit": 2**80, "split": [], "item": {}}, {}),
+    ],
+)  # fmt: skip
+def test_what_stands_in_a_conflict_of_others_is_data(homes, key, row):
+    here, there = homes
+    with there as session:
+        run_toy(session, positions=2)
+        with session.database.write() as sql:
+            attempt = sql.scalars(select(tables.Attempt)).one()
+            known = {"run_id": attempt.run_id, "attempt_id": attempt.id, "found_at": attempt.started_at}
+            sql.add(tables.Conflict(id=uuid_of("ef" * 32), table_name="score", key=key, row=row, **known))
+    with here as session:
+        for _ in range(2):
+            merge(session.database, session.store, str(there.folder))
+        assert count(session.database, tables.Conflict) == 1
+
+
 def test_a_checkpoint_that_is_its_own_parent_is_refused_in_a_line(homes):
     with homes[1] as session:
         checkpoint(session, "ab" * 32, datetime(2026, 1, 1, tzinfo=UTC), parent_id=uuid_of("ab" * 32))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -61,12 +61,15 @@ def test_a_thing_has_one_name_and_a_new_one_takes_its_place(database: Database, 
         assert names.names(session, "run") == {}
 
 
-def test_what_a_machine_with_a_fast_clock_said_is_replaced_and_taken_back(database: Database, rows: Any) -> None:
+@pytest.mark.parametrize("at", [utc_now() + timedelta(days=10), names.LAST + names.TICK])
+def test_what_a_machine_with_a_fast_clock_said_is_replaced_and_taken_back(
+    database: Database, rows: Any, at: datetime
+) -> None:
     with database.write() as session:
         run = rows.run(session).id
         for word, value in (("name", "first"), ("tag", "old"), ("invalid", "bad")):
             names.annotate(session, "run", run, word, value)
-        session.execute(update(tables.Annotation).values(at=utc_now() + timedelta(minutes=10)))
+        session.execute(update(tables.Annotation).values(at=at))
         names.annotate(session, "run", run, "name", "second")
         assert names.take_back(session, "run", run, "tag") == ["old"]
         assert names.take_back(session, "run", run, "invalid") == ["bad"]

@@ -9,6 +9,8 @@
 --   assist: when Stockfish played the model's move
 --   policy: how the model chose its moves
 --   opening: how the games began
+--   move_limit [moves]: after so many moves of the model a game is stopped
+--   rules [hidden]: what else is not as `run play` has it by default
 --   opponent: the opponents whose games are counted
 --   evaluation: for the model, before its last move of the drawn game; mate in n, or centipawns
 --   n [games]: draws with this evaluation
@@ -28,9 +30,9 @@
 --   series: checkpoint, intervention, assist, policy, opening
 
 -- statement: cells
--- One row per arm; all opponents of a model together, games that began alike and in which it chose its moves alike.
+-- One row per arm; all opponents of a model together, in games by the same rules, where it chose its moves alike.
 SELECT *, dense_rank() OVER (ORDER BY own_name, checkpoint_place, intervention_id IS NOT NULL, intervention, intervention_id,
-                                      assist <> 'none', assist, policy, opening, rules, move_limit) AS arm
+                                      assist <> 'none', assist, policy, opening, move_limit, rules) AS arm
 FROM arms
 JOIN (SELECT run_id, run FROM scoped) USING (run_id)
 
@@ -63,12 +65,12 @@ played AS (
     SELECT c.arm, count(*) AS games FROM game AS g JOIN cells AS c ON c.run_id = g.run_id AND c.match = g.match GROUP BY c.arm
 ),
 described AS (
-    SELECT arm, checkpoint, checkpoint_id, intervention, intervention_id, assist, policy, opening,
+    SELECT arm, checkpoint, checkpoint_id, intervention, intervention_id, assist, policy, opening, move_limit, rules,
            string_agg(DISTINCT opponent, ', ' ORDER BY opponent) AS opponent,
            string_agg(DISTINCT run, ', ' ORDER BY run) AS runs
     FROM cells GROUP BY ALL
 )
-SELECT b.cell, d.checkpoint, d.intervention, d.assist, d.policy, d.opening, d.opponent,
+SELECT b.cell, d.checkpoint, d.intervention, d.assist, d.policy, d.opening, d.move_limit, d.rules, d.opponent,
        ['mate in 1', 'mate in 2', 'mate in 3', 'mate in 4', 'mate in 5', 'mate in 6 or more', 'from +100', '+50 to +99',
         '+10 to +49', '-9 to +9', '-49 to -10', '-99 to -50', 'to -100', 'mated'][any_value(b.bin)] AS evaluation,
        count(*) AS n, c.draws, c.others, p.games, d.runs, d.checkpoint_id, d.intervention_id

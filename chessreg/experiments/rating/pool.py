@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
@@ -187,7 +188,8 @@ def key_of(session: Session, match: tables.Match, run: tables.Run, own: bool) ->
         return Key(checkpoint, match.intervention_id if own else None, "", "", match.policy, match.opening, assist)
     name, engine_id = (match.player, None) if own else (match.opponent, match.engine_id)
     if own and "player_engine_id" in detail:  # an engine: named as where it is the opponent
-        name, engine_id = str(detail["player"]), UUID(detail["player_engine_id"])
+        with suppress(LookupError, ValueError):  # what is no id, in rows of others, is none here
+            name, engine_id = str(detail["player"]), UUID(str(detail["player_engine_id"]))
     engine = session.get(tables.Engine, engine_id) if engine_id else None
     if engine is not None:
         return Key(None, None, name, engine.version, "", "")

@@ -187,8 +187,11 @@ def admit(table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
 
 def cropped(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
     """The row with what models wrote cropped to its columns: SQLite keeps any length, PostgreSQL refuses it."""
-    written = ((column, row.get(column), most) for column, most in written_columns(table))
-    return {**row, **{column: text[:most] for column, text, most in written if isinstance(text, str)}}
+    cut = dict(row)
+    for column, most in written_columns(table):
+        if isinstance(text := row.get(column), str):
+            cut[column] = text[:most]
+    return cut
 
 
 def require_lengths(table: Table, row: Mapping[str, Any]) -> None:
