@@ -319,13 +319,13 @@ def results(home: Home, file: Path, name: str | None, format_: str | None, **set
              chessreg import results train.log --name author
     """
     from chessreg.cli.base import progress_line
-    from chessreg.experiments.imported.file import ImportHow, report_of
+    from chessreg.experiments.imported.file import ImportOptions, report_of
     from chessreg.experiments.imported.players import name_externals
 
     spec = spec_of(file, format_, {key: value for key, value in settings.items() if value})
     session = home.adding(needs=[settings.get("checkpoint")])
     with progress_line("import results", quiet=home.json) as on_progress:
-        done = session.run(spec, ImportHow(source=file.name), name=name, on_progress=on_progress)
+        done = session.run(spec, ImportOptions(source=file.name), name=name, on_progress=on_progress)
     if done.missing:
         click.echo(f"interrupted: chessreg import results {file} goes on with it", err=True)
         click.get_current_context().exit(130)

@@ -59,7 +59,7 @@ class CacheSpec(GameSelection):
         return self
 
 
-class CacheHow(GameBatches):
+class CacheOptions(GameBatches):
     group_games: int = Field(2048, ge=1, description="games in one stored group, the most a crash can cost")
 
 
@@ -100,7 +100,7 @@ class Cache(Kind):
     example = "--checkpoint reference --dataset sample:fit --games 50 --last 33"
     tables = ("metric_point",)
     spec = CacheSpec
-    options = CacheHow
+    options = CacheOptions
 
     def units(self, spec: CacheSpec, inputs: Inputs) -> int:
         points_of(spec, inputs)
@@ -135,7 +135,7 @@ class Cache(Kind):
             {"metric_point": len(places)}, size, (f"{rows:,} sites at {len(points)} hook points (from a sample)",)
         )
 
-    def run(self, task: Task[CacheSpec, CacheHow]) -> None:
+    def run(self, task: Task[CacheSpec, CacheOptions]) -> None:
         from chessreg.models.devices import prepare
         from chessreg.models.language_model import LanguageModel
 
@@ -149,7 +149,7 @@ class Cache(Kind):
             write_group(task, model, points, games, places, checkpoint, low, high)
 
 
-def take_up(task: Task[CacheSpec, CacheHow], points: list[str], checkpoint: tables.Checkpoint) -> set[int]:
+def take_up(task: Task[CacheSpec, CacheOptions], points: list[str], checkpoint: tables.Checkpoint) -> set[int]:
     """Units that earlier attempts wrote and did not live to say so: of groups that are registered, then of those that
     are only published. They are done with this; what is still missing begins where a group ends."""
     from store.arrays import Group
@@ -170,7 +170,7 @@ def take_up(task: Task[CacheSpec, CacheHow], points: list[str], checkpoint: tabl
     return held
 
 
-def beside_each_other(task: Task[CacheSpec, CacheHow]) -> list[tables.ActivationCache]:
+def beside_each_other(task: Task[CacheSpec, CacheOptions]) -> list[tables.ActivationCache]:
     """The registered groups of this run that overlap no other.
 
     Raises ChessregError where overlapping ones are all that holds some units: more groups would only add to that.
@@ -188,7 +188,7 @@ def beside_each_other(task: Task[CacheSpec, CacheHow]) -> list[tables.Activation
     return apart
 
 
-def identity_of(task: Task[CacheSpec, CacheHow], checkpoint: tables.Checkpoint) -> dict[str, str]:
+def identity_of(task: Task[CacheSpec, CacheOptions], checkpoint: tables.Checkpoint) -> dict[str, str]:
     """What names the groups of this run."""
     return {"spec_hash": task.resolved.spec_hash, "residual": checkpoint.residual}
 
@@ -228,7 +228,7 @@ def selected_sites(
 
 
 def write_group(
-    task: Task[CacheSpec, CacheHow],
+    task: Task[CacheSpec, CacheOptions],
     model: LanguageModel,
     points: list[str],
     games: Games | Positions,
@@ -300,7 +300,12 @@ def activations(
 
 
 def record_group(
-    task: Task[CacheSpec, CacheHow], path: Any, points: list[str], checkpoint: tables.Checkpoint, low: int, high: int
+    task: Task[CacheSpec, CacheOptions],
+    path: Any,
+    points: list[str],
+    checkpoint: tables.Checkpoint,
+    low: int,
+    high: int,
 ) -> None:
     """A published group and all its units, at once: neither counts without the other."""
     from store.arrays import Group

@@ -39,7 +39,7 @@ class DecodingSpec(AskingSpec):
     )  # fmt: skip
 
 
-class DecodingHow(ExecutionOptions):
+class DecodingOptions(ExecutionOptions):
     batch_positions: int = Field(128, ge=1, description="positions that go through the model together")
 
 
@@ -74,7 +74,7 @@ class Decoding(Kind):
     example = "--checkpoint fen --dataset puzzles --positions 4"
     tables = ("prediction",)
     spec = DecodingSpec
-    options = DecodingHow
+    options = DecodingOptions
     columns: ClassVar[Mapping[str, type[BaseModel]]] = {"prediction": AnswerRow}
     queries = ("decoding modes", "prompt ablation")
 
@@ -88,7 +88,7 @@ class Decoding(Kind):
         """Refuses a model of games, and a prompt's settings for a model that reads none."""
         prompted_by(spec, inputs.encoding(spec.checkpoint))
 
-    def run(self, task: Task[DecodingSpec, DecodingHow]) -> None:
+    def run(self, task: Task[DecodingSpec, DecodingOptions]) -> None:
         spec, model = task.spec, task.model(task.spec.checkpoint)
         model.check_answers()
         written = prompted_by(spec, model.encoding)

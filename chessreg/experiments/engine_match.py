@@ -72,7 +72,7 @@ class EngineMatchSpec(MatchSpec):
         return self.opening
 
 
-class EngineMatchHow(ExecutionOptions):
+class EngineMatchOptions(ExecutionOptions):
     engine_processes: Processes = Field(0, ge=0, description="games in play at once; 0: one for each core")
 
 
@@ -86,7 +86,7 @@ class EngineMatch(Kind):
     tables = ("game", "statistic")
     determinism = "statistical"
     spec = EngineMatchSpec
-    options = EngineMatchHow
+    options = EngineMatchOptions
     queries = ("elo by intervention", "games by termination")
     example = "--player capture --opponent random --games 6 --opening random:6 --move-limit 20 --adjudication none"
 
@@ -111,7 +111,7 @@ class EngineMatch(Kind):
     def replays(self, spec: EngineMatchSpec) -> bool:
         return replayed((spec.player, spec.opponent), spec.adjudication)
 
-    def run(self, task: Task[EngineMatchSpec, EngineMatchHow]) -> None:
+    def run(self, task: Task[EngineMatchSpec, EngineMatchOptions]) -> None:
         play_duel(task)
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
@@ -171,7 +171,7 @@ class Duel:
         return pool.submit(game.unit, game.board, key=(*self.noise, game.unit, game.ply))
 
 
-def play_duel(task: Task[EngineMatchSpec, EngineMatchHow]) -> None:
+def play_duel(task: Task[EngineMatchSpec, EngineMatchOptions]) -> None:
     """Play the units of this attempt. Only finished games are handed back."""
     spec = task.spec
     player, opponent = parse_engine(spec.player), parse_engine(spec.opponent)
@@ -202,7 +202,7 @@ def play_duel(task: Task[EngineMatchSpec, EngineMatchHow]) -> None:
                 break
 
 
-def hand_back(task: Task[EngineMatchSpec, EngineMatchHow], game: PlayedGame, stopping: Stopping) -> None:
+def hand_back(task: Task[EngineMatchSpec, EngineMatchOptions], game: PlayedGame, stopping: Stopping) -> None:
     """The rows of one finished game."""
     columns = game_columns(game)
     plies = range(len(game.opening.moves), game.ply)
@@ -212,7 +212,7 @@ def hand_back(task: Task[EngineMatchSpec, EngineMatchHow], game: PlayedGame, sto
     stopping.done(game.unit)
 
 
-def record_match(task: Task[EngineMatchSpec, EngineMatchHow], player: EngineSpec, opponent: EngineSpec) -> None:
+def record_match(task: Task[EngineMatchSpec, EngineMatchOptions], player: EngineSpec, opponent: EngineSpec) -> None:
     """The rows that the games refer to. Raises BadInputError when earlier games of this run met another engine."""
     spec = task.spec
     engine, own = engine_row(opponent), engine_row(player)

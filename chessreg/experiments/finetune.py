@@ -98,7 +98,7 @@ class FinetuneSpec(AskingSpec):
         return self
 
 
-class FinetuneHow(ExecutionOptions):
+class FinetuneOptions(ExecutionOptions):
     micro_tokens: Annotated[int, AtMost(1_000_000_000, "memory holds them")] | None = Field(
         None, ge=64, description="most tokens in one forward pass; a batch is several; 4,096 on a CPU, else 16,384"
     )
@@ -134,7 +134,7 @@ class Finetune(Kind):
     )
     tables = ("metric_point",)
     spec = FinetuneSpec
-    options = FinetuneHow
+    options = FinetuneOptions
     makes_checkpoint = True
     states = ("state.pt",)
     clocked = ("tokens_per_second",)
@@ -174,11 +174,11 @@ class Finetune(Kind):
         remark = f"{spec.steps * spec.batch_positions:,} supervised moves"
         return Estimate({"metric_point": spec.steps // 20 * 3}, 0, (remark,))
 
-    def run(self, task: Task[FinetuneSpec, FinetuneHow]) -> None:
+    def run(self, task: Task[FinetuneSpec, FinetuneOptions]) -> None:
         with task.alone(*self.states):
             self.tune(task)
 
-    def tune(self, task: Task[FinetuneSpec, FinetuneHow]) -> None:
+    def tune(self, task: Task[FinetuneSpec, FinetuneOptions]) -> None:
         spec = task.spec
         trainer, heldout = trainer_of(task)
 
@@ -208,11 +208,11 @@ def tunable(checkpoint: tables.Checkpoint) -> None:
         )
 
 
-def trainer_of(task: Task[FinetuneSpec, FinetuneHow]) -> tuple[Finetuner, PromptCorpus | None]:
+def trainer_of(task: Task[FinetuneSpec, FinetuneOptions]) -> tuple[Finetuner, PromptCorpus | None]:
     """The trainer at its place in the run, and the held-out prompts."""
     from chessreg.models.devices import prepare
     from chessreg.models.finetuning import FinetuneConfig, Finetuner, PromptCorpus
-    from chessreg.models.training import TrainHow
+    from chessreg.models.training import TrainerOptions
 
     spec, options = task.spec, task.options
     device = prepare(options.device, options.threads)
@@ -250,7 +250,7 @@ def trainer_of(task: Task[FinetuneSpec, FinetuneHow]) -> tuple[Finetuner, Prompt
     )
     # on a CPU scores of more prompts are tensors so large that every pass allocates them from the system anew
     micro_tokens = options.micro_tokens or (4096 if device == "cpu" else 16_384)
-    training_options = TrainHow(
+    training_options = TrainerOptions(
         device, micro_tokens, options.autocast, False, options.log_steps, options.checkpoint_seconds
     )
     positions = labelled(spec.datasets, task.inputs, "datasets")
@@ -264,7 +264,7 @@ def trainer_of(task: Task[FinetuneSpec, FinetuneHow]) -> tuple[Finetuner, Prompt
     return Finetuner(config, made, task.folder, training_options, source), heldout
 
 
-def publish(task: Task[FinetuneSpec, FinetuneHow], trainer: Finetuner) -> None:
+def publish(task: Task[FinetuneSpec, FinetuneOptions], trainer: Finetuner) -> None:
     """The tuned model as the output `checkpoint`, with its row; LoRA's matrices as the output `adapter`."""
     from chessreg.entities.checkpoint import checkpoint_row, tokenizer_row
     from chessreg.models.checkpoint import CheckpointInfo, read_info, save_checkpoint

@@ -49,7 +49,7 @@ class MoveAccuracySpec(Spec):
     )
 
 
-class MoveAccuracyHow(ExecutionOptions):
+class MoveAccuracyOptions(ExecutionOptions):
     batch_positions: int = Field(128, ge=1, description="positions that go through the model together")
 
 
@@ -85,7 +85,7 @@ class MoveAccuracy(Kind):
     example = "--checkpoint fen --dataset puzzles --positions 8"
     tables = ("prediction",)
     spec = MoveAccuracySpec
-    options = MoveAccuracyHow
+    options = MoveAccuracyOptions
     columns: ClassVar[Mapping[str, type[BaseModel]]] = {"prediction": MoveRow}
     queries = ("move accuracy by model", "mask ablation")
 
@@ -106,7 +106,7 @@ class MoveAccuracy(Kind):
         if spec.intervention.active:
             rows_used(spec.intervention, checkpoint, inputs)
 
-    def run(self, task: Task[MoveAccuracySpec, MoveAccuracyHow]) -> None:
+    def run(self, task: Task[MoveAccuracySpec, MoveAccuracyOptions]) -> None:
         spec, inputs = task.spec, task.inputs
         model, selection = task.model(spec.checkpoint), select(spec, inputs, checked=True)
         intervention = interventions.load(spec.intervention, inputs.checkpoint(spec.checkpoint)[0], inputs)

@@ -81,7 +81,7 @@ class MoveQualitySpec(ChoosingSpec):
         return self
 
 
-class MoveQualityHow(GameBatches):
+class MoveQualityOptions(GameBatches):
     engine_processes: Processes = Field(0, ge=0, description="engines that search at once; 0: one for each core")
 
 
@@ -114,7 +114,7 @@ class MoveQuality(Kind):
     name = "move-quality"
     tables = ("prediction",)
     spec = MoveQualitySpec
-    options = MoveQualityHow
+    options = MoveQualityOptions
     columns: ClassVar[Mapping[str, type[BaseModel]]] = {"prediction": MoveDetail}
     example = "--checkpoint reference --dataset sample:test --games 4 --every 8 --limit nodes=100"
 
@@ -137,7 +137,7 @@ class MoveQuality(Kind):
             remarks=(f"about {TURNS_PER_GAME} turns a game; each takes one search, two where the moves differ",),
         )
 
-    def run(self, task: Task[MoveQualitySpec, MoveQualityHow]) -> None:
+    def run(self, task: Task[MoveQualitySpec, MoveQualityOptions]) -> None:
         judge(task)
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
@@ -176,7 +176,7 @@ class Source(Protocol):
     checkpoint_id: UUID | None
     intervention_id: UUID | None
 
-    def games(self, task: Task[MoveQualitySpec, MoveQualityHow]) -> Iterator[JudgedGame]:
+    def games(self, task: Task[MoveQualitySpec, MoveQualityOptions]) -> Iterator[JudgedGame]:
         """The games of the task's units, in order."""
         ...
 
@@ -215,7 +215,7 @@ class PlayedMoves:
             session.expunge(row)
         return row
 
-    def games(self, task: Task[MoveQualitySpec, MoveQualityHow]) -> Iterator[JudgedGame]:
+    def games(self, task: Task[MoveQualitySpec, MoveQualityOptions]) -> Iterator[JudgedGame]:
         for unit in task.units:
             row, own = self._row(unit), self.color(unit) == "white"
             game, board = JudgedGame(unit, unit), chess.Board()
@@ -244,7 +244,7 @@ class FirstTries:
         self._checkpoint, self._load, self._inputs, self._spec = checkpoint, interventions.load, inputs, spec
         self.intervention_id: UUID | None = None
 
-    def games(self, task: Task[MoveQualitySpec, MoveQualityHow]) -> Iterator[JudgedGame]:
+    def games(self, task: Task[MoveQualitySpec, MoveQualityOptions]) -> Iterator[JudgedGame]:
         from chessreg.models.devices import prepare
         from chessreg.models.language_model import LanguageModel
 
@@ -284,7 +284,7 @@ def source(spec: MoveQualitySpec, inputs: Inputs) -> Source:
     return PlayedMoves(spec, inputs) if spec.play is not None else FirstTries(spec, inputs)
 
 
-def judge(task: Task[MoveQualitySpec, MoveQualityHow]) -> None:
+def judge(task: Task[MoveQualitySpec, MoveQualityOptions]) -> None:
     """Search for every move of the task's games; the searches of some games wait while the model writes others."""
     spec, options = task.spec, task.options
     moves, limit = source(spec, task.inputs), parse_limit(spec.limit)
@@ -323,7 +323,9 @@ def judge(task: Task[MoveQualitySpec, MoveQualityHow]) -> None:
             finish()
 
 
-def hand_back(task: Task[MoveQualitySpec, MoveQualityHow], moves: Source, game: JudgedGame, engine_id: UUID) -> None:
+def hand_back(
+    task: Task[MoveQualitySpec, MoveQualityOptions], moves: Source, game: JudgedGame, engine_id: UUID
+) -> None:
     """The rows of one game."""
     losses: list[int] = []
     cap = task.spec.cap

@@ -44,7 +44,7 @@ class PuzzlesSpec(ChoosingSpec):
     )
 
 
-class PuzzlesHow(ExecutionOptions):
+class PuzzlesOptions(ExecutionOptions):
     batch_puzzles: int = Field(128, ge=1, description="puzzles that go through the model together")
 
 
@@ -74,7 +74,7 @@ class Puzzles(Kind):
     example = "--checkpoint fen --dataset puzzles --puzzles 8"
     tables = ("prediction",)
     spec = PuzzlesSpec
-    options = PuzzlesHow
+    options = PuzzlesOptions
     columns: ClassVar[Mapping[str, type[BaseModel]]] = {"prediction": PuzzleRow}
     queries = ("puzzles by rating",)
 
@@ -97,7 +97,7 @@ class Puzzles(Kind):
         if spec.intervention.active:
             rows_used(spec.intervention, checkpoint, inputs)
 
-    def run(self, task: Task[PuzzlesSpec, PuzzlesHow]) -> None:
+    def run(self, task: Task[PuzzlesSpec, PuzzlesOptions]) -> None:
         spec, inputs = task.spec, task.inputs
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
         model = task.model(spec.checkpoint)

@@ -22,7 +22,7 @@ from chessreg.runs.spec import Added, AtMost, Beta, ExecutionOptions, Ref, Spec,
 if TYPE_CHECKING:
     from chessreg.games.dataset import Games
     from chessreg.models.branches import BranchCorpus
-    from chessreg.models.training import Corpus, PositionCorpus, TrainConfig, TrainHow, TrainPoint
+    from chessreg.models.training import Corpus, PositionCorpus, TrainConfig, TrainerOptions, TrainPoint
     from chessreg.runs.task import Task
 
 MOST_PARAMETERS = 10**11
@@ -109,7 +109,7 @@ class TrainSpec(Spec):
     seed: int = Field(1337, description="of initialisation and of the order of games (the author's)")
 
 
-class TrainHowSettings(ExecutionOptions):
+class TrainOptions(ExecutionOptions):
     micro_tokens: Annotated[int, AtMost(1_000_000_000, "memory holds them")] = Field(
         16_384, ge=64, description="most characters in one forward pass; a batch is several"
     )
@@ -161,7 +161,7 @@ class Train(Kind):
     )
     tables = ("metric_point",)
     spec = TrainSpec
-    options = TrainHowSettings
+    options = TrainOptions
     makes_checkpoint = True
     states = ("state.pt",)
     clocked = ("tokens_per_second",)
@@ -216,11 +216,11 @@ class Train(Kind):
             remark = f"about {tokens:,} characters, {6 * parameters * tokens:.2g} floating-point operations"
         return Estimate({"metric_point": spec.steps // 20 * 3}, parameters * 4, (remark,))
 
-    def run(self, task: Task[TrainSpec, TrainHowSettings]) -> None:
+    def run(self, task: Task[TrainSpec, TrainOptions]) -> None:
         with task.alone(*self.states):
             self.train(task)
 
-    def train(self, task: Task[TrainSpec, TrainHowSettings]) -> None:
+    def train(self, task: Task[TrainSpec, TrainOptions]) -> None:
         from chessreg.models.branches import BranchCorpus, BranchTrainer
         from chessreg.models.training import Trainer
 
@@ -283,9 +283,9 @@ def check_fit(spec: TrainSpec) -> None:
             raise BadInputError(f"--{name} is no setting of a {spec.architecture}", "leave it out")
 
 
-def settings(task: Task[TrainSpec, TrainHowSettings]) -> tuple[TrainConfig, TrainHow]:
+def settings(task: Task[TrainSpec, TrainOptions]) -> tuple[TrainConfig, TrainerOptions]:
     from chessreg.models.devices import prepare
-    from chessreg.models.training import TrainConfig, TrainHow
+    from chessreg.models.training import TrainConfig, TrainerOptions
 
     spec, options = task.spec, task.options
     shared = set(TrainConfig.__dataclass_fields__) & set(TrainSpec.model_fields)
@@ -299,7 +299,7 @@ def settings(task: Task[TrainSpec, TrainHowSettings]) -> tuple[TrainConfig, Trai
         **values,
     )
     device = prepare(options.device, options.threads)
-    return config, TrainHow(
+    return config, TrainerOptions(
         device, options.micro_tokens, options.autocast, options.compile, options.log_steps, options.checkpoint_seconds
     )
 
@@ -464,7 +464,7 @@ def action(fen: Fen77, uci: str) -> int:
     return fen.action_ids[uci]
 
 
-def emit_point(task: Task[TrainSpec, TrainHowSettings], point: TrainPoint) -> None:
+def emit_point(task: Task[TrainSpec, TrainOptions], point: TrainPoint) -> None:
     values = {
         "loss": point.loss,
         "heldout_loss": point.heldout_loss,
@@ -478,7 +478,7 @@ def emit_point(task: Task[TrainSpec, TrainHowSettings], point: TrainPoint) -> No
             task.emit("metric_point", 0, name=name, step=point.step, value=float(value))
 
 
-def publish(task: Task[TrainSpec, TrainHowSettings], trainer: Any) -> None:
+def publish(task: Task[TrainSpec, TrainOptions], trainer: Any) -> None:
     """The trained model as the output `checkpoint`, with its row."""
     from chessreg.entities.checkpoint import checkpoint_row, tokenizer_row
     from chessreg.models.checkpoint import CheckpointInfo, read_info, save_checkpoint

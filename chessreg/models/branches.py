@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chessreg.models.adapters.gpt2 import GPT2
-from chessreg.models.training import TrainConfig, Trainer, TrainHow, autocast, random_of
+from chessreg.models.training import TrainConfig, Trainer, TrainerOptions, autocast, random_of
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Branches:
     move: Tensor
     moves: int
 
-    def logits(self, model: GPT2, options: TrainHow) -> Tensor:
+    def logits(self, model: GPT2, options: TrainerOptions) -> Tensor:
         """float32 [n, outputs]: the model's output for each label."""
         device = options.device
         with autocast(options):
@@ -134,14 +134,16 @@ class BranchCorpus:
         return Branches(*laid, source, label, weight, move, number)
 
 
-def branch_loss(model: GPT2, piece: Branches, options: TrainHow) -> Tensor:
+def branch_loss(model: GPT2, piece: Branches, options: TrainerOptions) -> Tensor:
     """The weighted sum of the cross-entropy of every label, in nats."""
     losses = F.cross_entropy(piece.logits(model, options), piece.labels.to(options.device), reduction="none")
     return (losses * piece.weights.to(options.device)).sum()
 
 
 @torch.no_grad()
-def branch_means(model: GPT2, corpus: BranchCorpus, config: TrainConfig, options: TrainHow) -> tuple[float, float]:
+def branch_means(
+    model: GPT2, corpus: BranchCorpus, config: TrainConfig, options: TrainerOptions
+) -> tuple[float, float]:
     """Nats per move, summed over its tokens, and the share of moves whose every token is the most probable one: of
     those, and no others, the greedy text is the move. Of all games of the corpus."""
     summed, right = 0.0, 0

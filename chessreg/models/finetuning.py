@@ -25,7 +25,7 @@ from chessreg.encodings.fen77 import FenError
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.adapters.bridge import hugging_face_model
 from chessreg.models.adapters.llama import served
-from chessreg.models.training import IGNORED, TrainConfig, Trainer, TrainHow, autocast, random_of
+from chessreg.models.training import IGNORED, TrainConfig, Trainer, TrainerOptions, autocast, random_of
 
 if TYPE_CHECKING:
     from chessreg.encodings.prompts import PromptEncoding
@@ -234,7 +234,7 @@ class Finetuner(Trainer):
         config: FinetuneConfig,
         corpus: PromptCorpus,
         folder: Path,
-        options: TrainHow | None = None,
+        options: TrainerOptions | None = None,
         source: Path | None = None,
     ) -> None:
         """source: the folder of the checkpoint that training begins with."""

@@ -106,7 +106,7 @@ class TrainConfig:
 
 
 @dataclass(frozen=True)
-class TrainHow:
+class TrainerOptions:
     """What does not decide the result: where and in what portions it is computed."""
 
     device: str = "cpu"
@@ -281,12 +281,12 @@ def optimizers(model: GPT2 | FenEncoder, config: TrainConfig) -> list[torch.opti
     return made
 
 
-def autocast(options: TrainHow) -> AbstractContextManager[Any]:
+def autocast(options: TrainerOptions) -> AbstractContextManager[Any]:
     device = options.device.split(":")[0]
     return torch.autocast(device, torch.bfloat16) if options.autocast else nullcontext()
 
 
-def total_loss(forward: Callable[[Tensor], Tensor], inputs: Tensor, labels: Tensor, options: TrainHow) -> Tensor:
+def total_loss(forward: Callable[[Tensor], Tensor], inputs: Tensor, labels: Tensor, options: TrainerOptions) -> Tensor:
     """The summed cross-entropy of the unpadded characters, in nats."""
     with autocast(options):
         logits = forward(inputs.to(options.device))
@@ -295,7 +295,7 @@ def total_loss(forward: Callable[[Tensor], Tensor], inputs: Tensor, labels: Tens
 
 @torch.no_grad()
 def mean_loss(
-    model: GPT2 | FenEncoder, corpus: Corpus | PositionCorpus, options: TrainHow, games: int = 500
+    model: GPT2 | FenEncoder, corpus: Corpus | PositionCorpus, options: TrainerOptions, games: int = 500
 ) -> tuple[float, float | None]:
     """Nats per token over the first `games` games, each in its own row; of positions, of which there are 16 times as
     many, nats per move and the share of moves that are the most probable action."""
@@ -319,7 +319,7 @@ def mean_loss(
     return summed / count, right / count if positions else None
 
 
-def micro_batches(inputs: Tensor, labels: Tensor, options: TrainHow) -> Iterator[tuple[Tensor, Tensor]]:
+def micro_batches(inputs: Tensor, labels: Tensor, options: TrainerOptions) -> Iterator[tuple[Tensor, Tensor]]:
     rows = max(1, options.micro_tokens // inputs.shape[1])
     yield from zip(inputs.split(rows), labels.split(rows), strict=True)
 
@@ -357,10 +357,10 @@ class Trainer:
     """
 
     def __init__(
-        self, config: TrainConfig, corpus: Corpus | PositionCorpus, folder: Path, options: TrainHow | None = None
+        self, config: TrainConfig, corpus: Corpus | PositionCorpus, folder: Path, options: TrainerOptions | None = None
     ) -> None:
         self.config, self.corpus, self.folder = config, corpus, folder
-        self.options = options or TrainHow()
+        self.options = options or TrainerOptions()
         torch.manual_seed(config.seed)
         self.model = self.initial().to(self.options.device)
         self.optimizers = optimizers(self.model, config)

@@ -18,7 +18,7 @@ import torch
 from chessreg.encodings import encoding
 from chessreg.entities.adding import add_sample
 from chessreg.entities.checkpoint import import_reference
-from chessreg.experiments.cache import CacheHow, CacheSpec
+from chessreg.experiments.cache import CacheOptions, CacheSpec
 from chessreg.models.devices import prepare
 from chessreg.session import Session, open_session
 
@@ -52,7 +52,7 @@ def main() -> None:
             loop = bare_loop(session, texts, batch)
             spec = CacheSpec(checkpoint="reference", dataset="sample", games=games, replicate=number)
             began = time.perf_counter()
-            session.run(spec, CacheHow(batch_games=batch))
+            session.run(spec, CacheOptions(batch_games=batch))
             ran = time.perf_counter() - began
             print(f"batch {batch:>3}: bare loop {loop:6.1f} s, run cache {ran:6.1f} s")
             best_loop, best_run = min(best_loop, loop), min(best_run, ran)

@@ -38,7 +38,7 @@ from chessreg.entities.checkpoint import import_reference
 from chessreg.entities.dataset import split_dataset
 from chessreg.experiments.cache import CacheSpec
 from chessreg.experiments.edit.editor import Editor
-from chessreg.experiments.edit.spec import EditHow, EditSpec
+from chessreg.experiments.edit.spec import EditOptions, EditSpec
 from chessreg.experiments.edit.states import State, removal, states
 from chessreg.experiments.probe import ProbeSpec
 from chessreg.experiments.settings.games import select
@@ -55,7 +55,7 @@ class Sink:
     """Stands for a task: keeps the rows instead of writing them."""
 
     def __init__(self, spec: EditSpec, session: Session, threads: int) -> None:
-        self.spec, self.options, self.inputs = spec, EditHow(threads=threads, device="cpu"), session.inputs
+        self.spec, self.options, self.inputs = spec, EditOptions(threads=threads, device="cpu"), session.inputs
         self.rows: list[dict[str, Any]] = []
 
     def record(self, table: str, **columns: Any) -> None:
@@ -198,7 +198,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--states", type=int, default=64)
     parser.add_argument("--plain-states", type=int, default=6)
-    parser.add_argument("--batch", type=int, default=EditHow().batch_states)
+    parser.add_argument("--batch", type=int, default=EditOptions().batch_states)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--positions", choices=["all", "last"], default="all")
     parser.add_argument("--spellings", action="store_true")

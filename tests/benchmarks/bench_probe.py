@@ -32,7 +32,7 @@ from chessreg.encodings import encoding
 from chessreg.entities.adding import add_sample
 from chessreg.entities.checkpoint import import_reference
 from chessreg.entities.dataset import split_dataset
-from chessreg.experiments.cache import CacheHow, CacheSpec
+from chessreg.experiments.cache import CacheOptions, CacheSpec
 from chessreg.experiments.probe import Probe, ProbeSpec
 from chessreg.experiments.probe.data import ProbeData
 from chessreg.models.language_model import LanguageModel
@@ -174,11 +174,11 @@ def main() -> None:
         author.step(author.texts[:GAMES])  # what is only paid once
         common = {"checkpoint": "reference", "min_plies": 2 * DOTS, "last": DOTS}
         test = CacheSpec(dataset="sample:test", games=given.games // 3, **common)
-        session.run(test, CacheHow(threads=1), name="test")
+        session.run(test, CacheOptions(threads=1), name="test")
         author.do(given.steps)
         spec = CacheSpec(dataset="sample:fit", games=given.games, **common)
         began = time.process_time()
-        session.run(spec, CacheHow(threads=1, batch_games=8), name="fit")  # the best size on a CPU: bench_cache.py
+        session.run(spec, CacheOptions(threads=1, batch_games=8), name="fit")  # the best size on a CPU: bench_cache.py
         cached = time.process_time() - began
         author.do(given.steps)
         began = time.process_time()

@@ -27,7 +27,7 @@ import torch
 
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.adapters.gpt2 import ACTIVATIONS, GPT2, GPT2Config, fused
-from chessreg.models.training import TrainConfig, TrainHow, attend, optimizers, total_loss
+from chessreg.models.training import TrainConfig, TrainerOptions, attend, optimizers, total_loss
 
 LAYERS, HEADS, WIDTH, VOCABULARY = 8, 6, 192, 72
 PEERS = ("peer", "peer with its activation in one kernel")
@@ -44,7 +44,7 @@ def training_step(side: str, length: int, rows: int, autocast: bool) -> Callable
     if side == "peer":
         for block in model.h:
             block.mlp.trained = ACTIVATIONS["gelu_new"]
-    made, how = optimizers(model, TrainConfig()), TrainHow(autocast=autocast)
+    made, how = optimizers(model, TrainConfig()), TrainerOptions(autocast=autocast)
     tokens = torch.randint(4, 68, (rows, length + 1))
 
     def step() -> None:
@@ -80,7 +80,7 @@ def fen_step(ours: bool, positions: int, autocast: bool) -> Callable[[], None]:
     model = FenEncoder(FenConfig(FEN_LAYERS, FEN_HEADS, FEN_WIDTH, "causal"), kernel)
     model.initialise()
     forward = model if ours else lambda tokens: model.unembed(model.hidden(tokens)[:, -1:])
-    made, how = optimizers(model, TrainConfig()), TrainHow(autocast=autocast)
+    made, how = optimizers(model, TrainConfig()), TrainerOptions(autocast=autocast)
     tokens, actions = torch.randint(0, 31, (positions, 77)), torch.randint(0, 1968, (positions, 1))
 
     def step() -> None:

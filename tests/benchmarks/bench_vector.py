@@ -31,7 +31,7 @@ from chessreg.encodings.pgn_char import PgnChar
 from chessreg.entities.adding import add_sample
 from chessreg.entities.checkpoint import import_reference
 from chessreg.experiments.settings.skill import SkillSettings
-from chessreg.experiments.vector import VectorHow, VectorSpec
+from chessreg.experiments.vector import VectorOptions, VectorSpec
 from chessreg.experiments.vector.contrast import gather
 from chessreg.models.devices import prepare
 from chessreg.models.language_model import LanguageModel
@@ -119,7 +119,8 @@ def main() -> None:
             bound = bare_passes(model, texts, batch)
             began = time.process_time()
             report = session.run(
-                settings.model_copy(update={"replicate": batch}), VectorHow(batch_games=batch, threads=given.threads)
+                settings.model_copy(update={"replicate": batch}),
+                VectorOptions(batch_games=batch, threads=given.threads),
             )
             best[batch] = time.process_time() - began, bound
             print(f"batch {batch:>3}: bare passes {bound:6.1f} s, run vector {best[batch][0]:6.1f} s ({report.state})")

@@ -8,7 +8,7 @@ import torch
 
 from chessreg.encodings import encoding
 from chessreg.errors import BadInputError
-from chessreg.experiments.cache import CacheHow, CacheSpec
+from chessreg.experiments.cache import CacheOptions, CacheSpec
 from chessreg.runs import inputs
 from chessreg.runs.activations import load_cache
 from store.errors import CorruptError
@@ -54,7 +54,7 @@ def test_small_types_hold_the_same_numbers_rounded(world_session):
 def test_groups_and_batches_do_not_change_what_is_read(world_session):
     one = cached(world_session, games=7, replicate=1)
     spec = CacheSpec(checkpoint="reference", dataset="sample:fit", dtype="float32", games=7, replicate=2)
-    report = world_session.run(spec, CacheHow(batch_games=2, group_games=3))
+    report = world_session.run(spec, CacheOptions(batch_games=2, group_games=3))
     other = load_cache(world_session.inputs, f"run:{session_hash(world_session, report)}")
     assert len(other.groups) == 3
     assert one.array.game.tolist() != other.array.game.tolist()  # stored in another order
@@ -116,7 +116,7 @@ def test_an_attempt_records_with_how_many_threads_it_computed(world_session):
 
     for replicate, threads in ((7, 0), (8, 1)):
         spec = CacheSpec(checkpoint="reference", dataset="sample:fit", games=2, replicate=replicate)
-        report = world_session.run(spec, CacheHow(threads=threads))
+        report = world_session.run(spec, CacheOptions(threads=threads))
         with world_session.database.read() as sql:
             attempt = sql.scalars(select(tables.Attempt).where(tables.Attempt.run_id == report.run_id)).one()
         assert (attempt.execution_options["threads"], attempt.execution_options["used_threads"]) == (

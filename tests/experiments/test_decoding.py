@@ -12,12 +12,12 @@ import torch
 from chessreg.encodings.prompts import PromptEncoding, PromptSettings
 from chessreg.errors import BadInputError
 from chessreg.experiments.decoding import ALONE, FORCED, Answer, DecodingSpec, TargetMove, answered, prompted_by
-from chessreg.experiments.finetune import FinetuneHow, FinetuneSpec
+from chessreg.experiments.finetune import FinetuneOptions, FinetuneSpec
 from chessreg.models.decoding.policies import Turn, choose, make_policy
 from chessreg.queries.published import beside
 from chessreg.registry import tables
 
-HOW = FinetuneHow(threads=1, log_steps=10, autocast=False)
+HOW = FinetuneOptions(threads=1, log_steps=10, autocast=False)
 SMALL: dict[str, Any] = {"family": "llama", "n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 400,
                          "datasets": ("puzzles",), "warmup_steps": 1, "batch_positions": 6,
                          "learning_rate": 1e-2}  # fmt: skip

@@ -16,16 +16,16 @@ import torch.nn.functional as F
 
 from chessreg.encodings.prompts import TEMPLATES, PromptEncoding, PromptSettings, write_tokenizer
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.experiments.finetune import FinetuneHow, FinetuneSpec
+from chessreg.experiments.finetune import FinetuneOptions, FinetuneSpec
 from chessreg.models.finetuning import FinetuneConfig, Finetuner, PromptCorpus
-from chessreg.models.training import IGNORED, TrainHow
+from chessreg.models.training import IGNORED, TrainerOptions
 from chessreg.registry import tables
 from chessreg.runs.spec import hashed
 from tests.language_models import write_language_model
 
 SMALL: dict[str, Any] = {"family": "llama", "n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 128,
                          "template": "junkin-small", "warmup_steps": 2}  # fmt: skip
-HOW = FinetuneHow(threads=1, log_steps=10, autocast=False)
+HOW = FinetuneOptions(threads=1, log_steps=10, autocast=False)
 FENS = [chess.STARTING_FEN, "8/8/4k3/8/8/4K3/4P3/8 w - - 0 1", "5k2/P4ppp/8/8/8/8/8/6K1 w - - 0 41"]
 MOVES = ["e2e4", "e3d4", "a7a8q"]
 
@@ -49,7 +49,7 @@ def tuner(folder: Path, made: PromptCorpus, begins: Path | None = None, **settin
     defaults: dict[str, Any] = {"n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": made.block_size, "steps": 6}
     defaults |= {"warmup_steps": 1, "learning_rate": 1e-2, "batch_positions": 2, "vocab_size": made.encoding.size}
     config = FinetuneConfig(**(defaults | settings))
-    return Finetuner(config, made, folder, TrainHow(autocast=False, log_steps=1), begins)
+    return Finetuner(config, made, folder, TrainerOptions(autocast=False, log_steps=1), begins)
 
 
 def test_labels_are_the_answer_and_its_end_alone(words: Any) -> None:

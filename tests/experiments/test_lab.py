@@ -13,10 +13,10 @@ from sqlalchemy import select
 
 from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.experiments.cache import CacheHow, CacheSpec
+from chessreg.experiments.cache import CacheOptions, CacheSpec
 from chessreg.experiments.edit.heat import readings
-from chessreg.experiments.edit.spec import EditHow, EditSpec
-from chessreg.experiments.probe import ProbeHow, ProbeSpec
+from chessreg.experiments.edit.spec import EditOptions, EditSpec
+from chessreg.experiments.probe import ProbeOptions, ProbeSpec
 from chessreg.games.labels import PIECE_CLASSES
 from chessreg.lab import answer as text
 from chessreg.lab import worker
@@ -39,8 +39,8 @@ def likes_nc3(world, bigram, tmp_path_factory) -> None:
     with open_session(str(world / "registry.db"), world / "store") as session:
         import_checkpoint(session.database, session.store, folder, name="likes-nc3")
         cache = CacheSpec(checkpoint="likes-nc3", dataset="sample:fit", last=10)
-        session.run(cache, CacheHow(threads=1), name="likes-nc3-fit")
-        session.run(ProbeSpec(cache="likes-nc3-fit", epochs=1), ProbeHow(threads=1), name="likes-nc3-board")
+        session.run(cache, CacheOptions(threads=1), name="likes-nc3-fit")
+        session.run(ProbeSpec(cache="likes-nc3-fit", epochs=1), ProbeOptions(threads=1), name="likes-nc3-board")
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def lab(likes_nc3, world_session) -> Lab:
 def stored(world_session, lab):
     """The edit run of that position: its id, and its greedy rows by condition."""
     spec = Position.of(**EDIT).spec()
-    report = world_session.run(spec, EditHow(threads=1))
+    report = world_session.run(spec, EditOptions(threads=1))
     with world_session.database.read() as sql:
         trial = tables.Trial
         rows = sql.scalars(select(trial).where(trial.run_id == report.run_id, trial.sample == -1)).all()
@@ -140,7 +140,7 @@ def test_the_initial_position_is_edited_stored_and_taken_up_as_any_other(lab: La
     assert (answer.sans, chess.square_name(answer.square or 0)) == ((), "b1")
     assert (spec.moves, spec.sans) == ("startpos", ())
     assert "--moves startpos" in " ".join(question.stored_by)
-    run_id = world_session.run(spec, EditHow(threads=1)).run_id
+    run_id = world_session.run(spec, EditOptions(threads=1)).run_id
     with world_session.database.read() as sql:
         trial = tables.Trial
         [row] = sql.scalars(select(trial).where(trial.run_id == run_id, trial.sample == -1, trial.condition == "edit"))
@@ -156,7 +156,7 @@ def test_a_control_is_the_one_that_the_run_drew(lab: Lab, world_session) -> None
         checkpoint="likes-nc3", probe="likes-nc3-board", dataset="sample:test", games=2, per_game=3, samples=0,
         scales=(1.0, 2.0), controls=2, shuffled=2, spellings=False,
     )  # fmt: skip
-    run_id = world_session.run(spec, EditHow(threads=1)).run_id
+    run_id = world_session.run(spec, EditOptions(threads=1)).run_id
     with world_session.database.read() as sql:
         trial = tables.Trial
         wanted = trial.run_id == run_id, trial.sample == -1, trial.condition.in_(("random-3", "shuffled-2"))

@@ -15,9 +15,9 @@ from chessreg.encodings import encoding
 from chessreg.entities.adding import add_dataset
 from chessreg.entities.dataset import split_dataset
 from chessreg.errors import BadInputError
-from chessreg.experiments.move_accuracy import MoveAccuracyHow, MoveAccuracySpec, has_form
+from chessreg.experiments.move_accuracy import MoveAccuracyOptions, MoveAccuracySpec, has_form
 from chessreg.experiments.settings.decisions import Decisions, decisions
-from chessreg.experiments.train import TrainHowSettings, TrainSpec, chosen_decisions, corpus
+from chessreg.experiments.train import TrainOptions, TrainSpec, chosen_decisions, corpus
 from chessreg.games.moves import unpack
 from chessreg.models.branches import BranchCorpus
 from chessreg.registry import tables
@@ -33,7 +33,7 @@ TWINS: dict[str, dict[str, Any]] = {
     "causal": {"architecture": "fen-encoder", "encoding": "fen-77"},
     "games": {"block_size": 400},
 }
-HOW = TrainHowSettings(threads=1, log_steps=4, autocast=False)
+HOW = TrainOptions(threads=1, log_steps=4, autocast=False)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def session(root: Path) -> Iterator[Session]:
 def asked(session: Session, model: str, **settings: Any) -> list[tables.Prediction]:
     """The rows of a run that asks a model the decisions of the test games."""
     spec = MoveAccuracySpec(checkpoint=model, **{"dataset": "decisions", "games": "test", **settings})
-    report = session.run(spec, MoveAccuracyHow(threads=1, batch_positions=8))
+    report = session.run(spec, MoveAccuracyOptions(threads=1, batch_positions=8))
     with session.database.read() as sql:
         found = sql.query(tables.Prediction).filter_by(run_id=report.run_id).order_by(tables.Prediction.item).all()
         sql.expunge_all()

@@ -12,7 +12,7 @@ import torch
 from sqlalchemy import select
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.cache import CacheHow, CacheSpec
+from chessreg.experiments.cache import CacheOptions, CacheSpec
 from chessreg.experiments.probe import Probe, ProbeSpec
 from chessreg.experiments.probe.data import ProbeData
 from chessreg.experiments.probe.reading import score
@@ -194,7 +194,7 @@ def test_a_game_is_left_to_fit_on_and_one_alone_is_refused(world_session):
     for by in ("game", "row"):
         assert (~data.held_out(0.9999, 0, by)).any()
     one = CacheSpec(checkpoint="reference", dataset="sample:fit", games=1)
-    world_session.run(one, CacheHow(threads=1), name="one-game")
+    world_session.run(one, CacheOptions(threads=1), name="one-game")
     with pytest.raises(BadInputError, match="one game is too few to fit on and to measure on"):
         world_session.run(ProbeSpec(cache="one-game", epochs=1))
 

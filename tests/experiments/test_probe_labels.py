@@ -12,7 +12,7 @@ from sqlalchemy import select
 from chessreg.entities.run import board_views
 from chessreg.errors import BadInputError
 from chessreg.experiments.cache import CacheSpec
-from chessreg.experiments.probe import ProbeHow, ProbeSpec
+from chessreg.experiments.probe import ProbeOptions, ProbeSpec
 from chessreg.experiments.probe.data import ProbeData, RowSelection, allocator, guesses
 from chessreg.experiments.probe.reading import packed_plies
 from chessreg.experiments.probe.spec import ProbeScore
@@ -30,7 +30,7 @@ SKILL = SkillSettings(bins=2, strata="pooled")
 def probed(session, **settings):
     """A finished probe run on the world's caches, its recipe and its data."""
     given = {"cache": "reference-fit", "test_cache": "reference-test", "epochs": 1, "layers": (1,)}
-    report = session.run(ProbeSpec(**{**given, **settings}), ProbeHow(threads=1, memory_mib=0))
+    report = session.run(ProbeSpec(**{**given, **settings}), ProbeOptions(threads=1, memory_mib=0))
     with session.database.read() as sql:
         run = sql.get_one(tables.Run, report.run_id)
     return run, f"run:{run.spec_hash}"

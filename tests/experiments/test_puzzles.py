@@ -14,7 +14,7 @@ import torch
 
 from chessreg.entities.adding import add_dataset
 from chessreg.errors import BadInputError
-from chessreg.experiments.puzzles import Puzzle, PuzzlesHow, PuzzlesSpec, views
+from chessreg.experiments.puzzles import Puzzle, PuzzlesOptions, PuzzlesSpec, views
 from chessreg.experiments.vector import VectorSpec
 from chessreg.registry import tables
 from chessreg.runs.kind import kind
@@ -73,7 +73,7 @@ def asked_slowly(session: Session, puzzle: Puzzle) -> tuple[list[str], int]:
 
 
 def test_every_puzzle_comes_out_as_when_it_is_asked_alone(session: Session) -> None:
-    report = session.run(PuzzlesSpec(checkpoint=FEN, dataset="puzzles"), PuzzlesHow(batch_puzzles=4))
+    report = session.run(PuzzlesSpec(checkpoint=FEN, dataset="puzzles"), PuzzlesOptions(batch_puzzles=4))
     rows = rows_of(session, report.run_id)
     assert [row.detail["rating"] for row in rows] == [1828, 1479, 1440, 600, 610, None]
     for number, row in enumerate(rows):

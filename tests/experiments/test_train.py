@@ -14,7 +14,7 @@ import pytest
 from chessreg.encodings import encoding
 from chessreg.entities.adding import add_dataset
 from chessreg.errors import BadInputError, ChessregError
-from chessreg.experiments.train import TrainHowSettings, TrainSpec, corpus
+from chessreg.experiments.train import TrainOptions, TrainSpec, corpus
 from chessreg.games.moves import replay, unpack
 from chessreg.models.training import TrainPoint, points_beside
 from chessreg.registry import tables
@@ -28,7 +28,7 @@ from store.errors import StoreError
 SHAPE: dict[str, Any] = {"n_layer": 2, "n_head": 2, "n_embd": 32, "warmup_steps": 3, "learning_rate": 5e-3, "seed": 3}
 UCI = {"encoding": "uci-square-72", "block_size": 128, "batch_tokens": 1500, "steps": 25}
 FEN = {"architecture": "fen-encoder", "encoding": "fen-77", "batch_tokens": 4000, "steps": 40}
-HOW = TrainHowSettings(threads=1, log_steps=5, autocast=False)
+HOW = TrainOptions(threads=1, log_steps=5, autocast=False)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from sqlalchemy import select
 from chessreg.cli.root import run_command_line
 from chessreg.entities.merge import merge
 from chessreg.experiments import cache
-from chessreg.experiments.cache import CacheHow, CacheSpec
+from chessreg.experiments.cache import CacheOptions, CacheSpec
 from chessreg.registry import tables
 from chessreg.registry.tables import Cause
 from chessreg.runs import attempt, task, watch
@@ -243,8 +243,8 @@ def test_what_was_published_and_not_yet_said_is_taken_up_however_groups_are_cut_
 def test_two_machines_that_cut_their_groups_differently_make_one_cache(own, pristine_world, tmp_path):
     other = copied(pristine_world, tmp_path / "other")
     with opened(own) as here, opened(other) as there:
-        run_id = here.run(CacheSpec(**OF), CacheHow(group_games=4, batch_games=2)).run_id
-        there.run(CacheSpec(**OF), CacheHow(group_games=5, batch_games=2))
+        run_id = here.run(CacheSpec(**OF), CacheOptions(group_games=4, batch_games=2)).run_id
+        there.run(CacheSpec(**OF), CacheOptions(group_games=5, batch_games=2))
         for array in (other / "store/arrays").glob(f"{run_id.hex}-*"):
             if not (own / "store/arrays" / array.name).exists():
                 shutil.copytree(array, own / "store/arrays" / array.name)

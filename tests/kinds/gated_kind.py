@@ -18,7 +18,7 @@ class GatedSpec(Spec):
     memory: int = Field(4, description="the largest batch that fits")
 
 
-class GatedHow(How):
+class GatedOptions(How):
     batch_numbers: int = 4
     gate: str = Field("", description="a file that must be there to pass")
     passed: int = Field(2, description="units of a shard that are done before the gate")
@@ -30,7 +30,7 @@ class Gated(Kind):
     name = "gated"
     example = "--count 3"
     families = ("metric_point",)
-    spec, how = GatedSpec, GatedHow
+    spec, how = GatedSpec, GatedOptions
 
     def units(self, spec, inputs):
         return spec.count
@@ -81,7 +81,7 @@ class Doubled(Kind):
     name = "doubled"
     example = "--of squares"
     families = ("metric_point",)
-    spec, how = DoubledSpec, GatedHow
+    spec, how = DoubledSpec, GatedOptions
 
     def units(self, spec, inputs):
         return inputs.run(spec.of, "gated").units

@@ -23,7 +23,7 @@ from chessreg.experiments.play import PlaySpec
 from chessreg.experiments.probe import ProbeSpec
 from chessreg.experiments.probe_apply import ApplySpec
 from chessreg.experiments.puzzles import PuzzlesSpec
-from chessreg.experiments.sae import SaeHow, SaeSpec
+from chessreg.experiments.sae import SaeOptions, SaeSpec
 from chessreg.experiments.token_legality import TokenLegalitySpec
 from chessreg.experiments.vector import VectorSpec
 from chessreg.experiments.vector_apply import VectorApplySpec
@@ -127,7 +127,7 @@ def other(checkpoint: str, kind: str) -> tuple[Spec, ExecutionOptions | None]:
         "vector-apply": lambda: VectorApplySpec(**cache, vector=f"{checkpoint}-vector", first_ply=2),
     }
     # one text a batch: of some texts no token is in the cache
-    return specs[kind](), SaeHow(batch_games=1) if kind == "sae" else None
+    return specs[kind](), SaeOptions(batch_games=1) if kind == "sae" else None
 
 
 # A model of games through TransformerLens' bridge, which computes every row anew, is shown by the shortest encoding.

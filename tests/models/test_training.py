@@ -20,7 +20,7 @@ from chessreg.models.training import (
     Corpus,
     TrainConfig,
     Trainer,
-    TrainHow,
+    TrainerOptions,
     TrainPoint,
     attend,
     collate,
@@ -38,7 +38,7 @@ CONFIG = TrainConfig(
     learning_rate=5e-3,
     seed=3,
 )
-HOW = TrainHow(log_steps=5, autocast=False, micro_tokens=160)
+HOW = TrainerOptions(log_steps=5, autocast=False, micro_tokens=160)
 
 
 def corpus(games: int = 300) -> Corpus:

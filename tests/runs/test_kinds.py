@@ -141,14 +141,14 @@ from pydantic import BaseModel
 class Row(BaseModel):
     drawn: float
 
-class OwnHow(How):
+class OwnOptions(How):
     batch: int = 4
 
 class Coin(Kind):
     name = "coin"
     families = ("score",)
     spec = Spec
-    how = OwnHow
+    how = OwnOptions
     detail = {"score": Row}
 
     def units(self, spec, inputs):

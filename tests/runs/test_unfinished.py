@@ -11,7 +11,7 @@ import pytest
 
 from chessreg.entities.merge import export_rows, merge
 from chessreg.errors import ChessregError
-from chessreg.experiments.train import TrainHowSettings, TrainSpec
+from chessreg.experiments.train import TrainOptions, TrainSpec
 from chessreg.registry import tables
 from chessreg.runs import unfinished
 from chessreg.session import open_session
@@ -21,7 +21,7 @@ from store.places import place
 SPEC = TrainSpec(
     datasets=("sample:fit",), n_layer=1, n_head=2, n_embd=16, block_size=64, batch_tokens=512, steps=24, warmup_steps=2
 )  # fmt: skip
-HOW = TrainHowSettings(threads=1, log_steps=4, autocast=False)
+HOW = TrainOptions(threads=1, log_steps=4, autocast=False)
 
 
 @pytest.fixture

@@ -76,7 +76,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_world(root: Path) -> None:
     from chessreg.experiments.cache import CacheSpec
     from chessreg.experiments.edit.spec import EditSpec
-    from chessreg.experiments.play import PlayHow, PlaySpec
+    from chessreg.experiments.play import PlayOptions, PlaySpec
     from chessreg.experiments.probe import ProbeSpec
     from chessreg.games.movetext import numbered
 
@@ -100,9 +100,9 @@ def make_world(root: Path) -> None:
         session.run(ProbeSpec(cache="cache-fit", test_cache="cache-test", epochs=1), name="board")
         edits = EditSpec(checkpoint="bigram", probe="board", dataset="games:test", games=2, spellings=False)
         session.run(edits, name="edits")
-        session.run(play, PlayHow(threads=1), name="plain")
+        session.run(play, PlayOptions(threads=1), name="plain")
         sure = play.model_copy(update={"policy": "legal", "temperatures": (1.0,)})
-        session.run(sure, PlayHow(threads=1), name="sure")
+        session.run(sure, PlayOptions(threads=1), name="sure")
         toy = kind(TOY)
         session.run(toy.spec(positions=12), kind=TOY, name="toy")
         cut = session.run(toy.spec(positions=9, seed=1), kind=TOY, name="cut", on_progress=interrupt_at(4))

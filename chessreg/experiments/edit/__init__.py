@@ -13,7 +13,7 @@ import numpy as np
 
 from chessreg.encodings import Encoding, Tokens
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.experiments.edit.spec import BLACK, DAVIS_PRESETS, PAPER, EditHow, EditRow, EditSpec, settings_of
+from chessreg.experiments.edit.spec import BLACK, DAVIS_PRESETS, PAPER, EditOptions, EditRow, EditSpec, settings_of
 from chessreg.experiments.edit.states import after_moves, states
 from chessreg.experiments.settings import games as selections
 from chessreg.experiments.settings import overlap
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from chessreg.runs.task import Task
 
 
-__all__ = ["BoardEdit", "EditHow", "EditSpec"]
+__all__ = ["BoardEdit", "EditOptions", "EditSpec"]
 
 
 MOST_TRIALS = 100_000_000  # of one run
@@ -56,7 +56,7 @@ class BoardEdit(Kind):
     example = "--checkpoint reference --probe reference-board --dataset sample:test --games 5 --per-game 2"
     tables = ("trial", "metric_point")
     spec = EditSpec
-    options = EditHow
+    options = EditOptions
     columns = {"trial": EditRow}  # noqa: RUF012
     queries = (
         "board intervention legality", "best board edit", "edit specificity", "legal move mass by edit",
@@ -103,7 +103,7 @@ class BoardEdit(Kind):
         for probe in filter(None, (spec.probe, spec.black_probe, *others)):
             overlap.refuse(inputs, probe, games, places, spec.allow_overlap, what="the probe")
 
-    def run(self, task: Task[EditSpec, EditHow]) -> None:
+    def run(self, task: Task[EditSpec, EditOptions]) -> None:
         from chessreg.experiments.edit.editor import Editor
 
         spec = task.spec
@@ -304,7 +304,7 @@ def of_white(site: str, encoding: Encoding) -> bool:
     return len(sites) > 0 and bool((sites.ply % 2 == 0).all())
 
 
-def measure_overlap(task: Task[EditSpec, EditHow], games: Any, places: np.ndarray) -> None:
+def measure_overlap(task: Task[EditSpec, EditOptions], games: Any, places: np.ndarray) -> None:
     """What the edited games share with the training games of the model and of the probe, as metric points of unit 0."""
     evaluated = Evaluated.of(games, places)
     inputs = {"checkpoint": task.spec.checkpoint, "probe": task.spec.probe, "black-probe": task.spec.black_probe}

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from chessreg.experiments.edit.directions import EMPTY
 from chessreg.experiments.edit.model import EditedModel, intervention_row
-from chessreg.experiments.edit.spec import BLACK, CLEAN, EditHow, EditRow, EditSpec
+from chessreg.experiments.edit.spec import BLACK, CLEAN, EditOptions, EditRow, EditSpec
 from chessreg.experiments.edit.states import Removal, State, reason_to_skip, removal, selection_split
 from chessreg.models.decoding.legal import Mass, Trie, accepted_mass, sequence_logprobs
 from chessreg.models.decoding.sampling import Key, SampledText, sample_trees
@@ -38,7 +38,7 @@ class Answers:
 class Editor:
     """An edited model at work for one task: every condition of a batch of states, and their rows."""
 
-    def __init__(self, task: Task[EditSpec, EditHow]) -> None:
+    def __init__(self, task: Task[EditSpec, EditOptions]) -> None:
         self.task, self.spec = task, task.spec
         self.edited = EditedModel(task.spec, task.inputs, prepare(task.options.device, task.options.threads))
         self.model, self.encoding = self.edited.model, self.edited.encoding
@@ -193,7 +193,7 @@ class Editor:
 
 
 def emit_skipped(
-    task: Task[EditSpec, EditHow], state: State, reason: str, text: str, *, legal: bool | None = None, **extra: Any
+    task: Task[EditSpec, EditOptions], state: State, reason: str, text: str, *, legal: bool | None = None, **extra: Any
 ) -> None:
     """The row of a state that is not edited: why, what the model would write, and further columns of EditRow."""
     half = selection_split(task.spec, state.item)
@@ -211,7 +211,7 @@ def emit_skipped(
     )
 
 
-def recorded(task: Task[EditSpec, EditHow], edited: EditedModel) -> dict[str, UUID | None]:
+def recorded(task: Task[EditSpec, EditOptions], edited: EditedModel) -> dict[str, UUID | None]:
     """Record the intervention of every condition; condition → its id, None of the clean model."""
     interventions: dict[str, UUID | None] = {CLEAN: None}
     for condition in edited.conditions():

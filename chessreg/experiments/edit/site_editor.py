@@ -30,7 +30,7 @@ from chessreg.experiments.edit.cases import (
 )
 from chessreg.experiments.edit.editor import GREEDY, emit_skipped, recorded
 from chessreg.experiments.edit.model import Condition, EditedModel
-from chessreg.experiments.edit.spec import CLEAN, EditHow, EditRow, EditSpec
+from chessreg.experiments.edit.spec import CLEAN, EditOptions, EditRow, EditSpec
 from chessreg.experiments.edit.states import State, selection_split
 from chessreg.experiments.edit.three_boards import write_probabilities
 from chessreg.experiments.settings import games as selections
@@ -164,7 +164,7 @@ class CaseEdits:
 class SiteEditor(CaseEdits):
     """An edited model at work for one task: every condition of a batch of cases, and their rows."""
 
-    def __init__(self, task: Task[EditSpec, EditHow]) -> None:
+    def __init__(self, task: Task[EditSpec, EditOptions]) -> None:
         super().__init__(EditedModel(task.spec, task.inputs, prepare(task.options.device, task.options.threads)))
         self.task, self.encoding = task, self.edited.encoding
         self.conditions = self.edited.conditions()

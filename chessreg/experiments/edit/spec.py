@@ -315,7 +315,7 @@ ONLY_NEXT_TOKEN = (
 )  # fmt: skip
 
 
-class EditHow(ExecutionOptions):
+class EditOptions(ExecutionOptions):
     batch_states: int = Field(32, ge=1, description="states in one batch")
     group_states: int = Field(
         1024, ge=1, description="states whose probabilities of the next token are stored, and count, together"

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.imported import players
-from chessreg.experiments.imported.file import FileSpec, ImportedFile, ImportHow, path_of, record_file
+from chessreg.experiments.imported.file import FileSpec, ImportedFile, ImportOptions, path_of, record_file
 from chessreg.experiments.settings.interventions import with_id
 from chessreg.games.foreign import FORMATS, grid
 from chessreg.games.foreign.game import read_text
@@ -67,7 +67,7 @@ class ImportedAggregates(ImportedFile):
         rows, path = aggregates_of(spec, inputs)
         return Estimate({"metric_point": sum(len(row.values) for row in rows)}, path.stat().st_size)
 
-    def run(self, task: Task[ImportedAggregatesSpec, ImportHow]) -> None:
+    def run(self, task: Task[ImportedAggregatesSpec, ImportOptions]) -> None:
         rows, _ = aggregates_of(task.spec, task.inputs)
         rename = players.renamed(task.spec.rename)
         record_file(task, task.spec.file, "results")

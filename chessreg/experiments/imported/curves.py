@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from chessreg.experiments.imported.file import FileSpec, ImportedFile, ImportHow, path_of, record_file
+from chessreg.experiments.imported.file import FileSpec, ImportedFile, ImportOptions, path_of, record_file
 from chessreg.games.foreign import training_log
 from chessreg.games.foreign.game import read_text
 from chessreg.runs.kind import Estimate
@@ -54,7 +54,7 @@ class ImportedCurves(ImportedFile):
         log, path = log_of(spec, inputs)
         return Estimate({"metric_point": len(log.points)}, path.stat().st_size)
 
-    def run(self, task: Task[ImportedCurvesSpec, ImportHow]) -> None:
+    def run(self, task: Task[ImportedCurvesSpec, ImportOptions]) -> None:
         log, _ = log_of(task.spec, task.inputs)
         record_file(task, task.spec.file, "results")
         if task.spec.checkpoint is not None:

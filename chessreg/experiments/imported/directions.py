@@ -82,7 +82,7 @@ class ImportedVectorSpec(ImportSpec):
     )
 
 
-class ImportedHow(ExecutionOptions):
+class ImportedOptions(ExecutionOptions):
     names: str = Field("", description="the files' names, for people")
 
 
@@ -90,7 +90,7 @@ class _ImportedDirections(Kind):
     """What both kinds share."""
 
     tables = ("metric_point",)
-    options = ImportedHow
+    options = ImportedOptions
 
     def units(self, spec: Any, inputs: Inputs) -> int:
         return len(spec.files)
@@ -115,7 +115,7 @@ class ImportedProbe(_ImportedDirections):
     def check(self, spec: ImportedProbeSpec, inputs: Inputs) -> None:
         read_probes(spec, inputs)
 
-    def run(self, task: Task[ImportedProbeSpec, ImportedHow]) -> None:
+    def run(self, task: Task[ImportedProbeSpec, ImportedOptions]) -> None:
         spec, files = task.spec, read_probes(task.spec, task.inputs)
         checkpoint = checkpoint_of(spec, task.inputs, files)
         for unit in task.units:
@@ -161,7 +161,7 @@ class ImportedVector(_ImportedDirections):
     def check(self, spec: ImportedVectorSpec, inputs: Inputs) -> None:
         read_vectors(spec, inputs)
 
-    def run(self, task: Task[ImportedVectorSpec, ImportedHow]) -> None:
+    def run(self, task: Task[ImportedVectorSpec, ImportedOptions]) -> None:
         spec, files = task.spec, read_vectors(task.spec, task.inputs)
         checkpoint = checkpoint_of(spec, task.inputs, files)
         for unit in task.units:

@@ -38,14 +38,14 @@ class FileSpec(Spec):
         return with_sample(values, cls.bundled)
 
 
-class ImportHow(ExecutionOptions):
+class ImportOptions(ExecutionOptions):
     source: str = Field("", description="the file's name, for people")
 
 
 class ImportedFile(Kind):
     """A kind that imports a file: the same bytes once, and a report as one more unit when all others are in."""
 
-    options = ImportHow
+    options = ImportOptions
 
     def check(self, spec: Any, inputs: Inputs) -> None:
         refuse_again(inputs.database, self.name, resolve(self, spec, inputs).run_id, spec)
@@ -54,7 +54,7 @@ class ImportedFile(Kind):
         """Counts of the import, and what its rows leave open."""
         raise NotImplementedError
 
-    def reduce(self, task: Task[Any, ImportHow]) -> None:
+    def reduce(self, task: Task[Any, ImportOptions]) -> None:
         spec, inputs = task.spec, task.inputs
         about = {"format": spec.format, "file": task.options.source, **self.report(spec, inputs)}
         publish_report(task, self.units(spec, inputs), about)

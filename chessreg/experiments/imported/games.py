@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 
 from chessreg.entities.game import stored_games
 from chessreg.errors import BadInputError
-from chessreg.experiments.imported.file import FileSpec, ImportedFile, ImportHow, path_of, record_file, with_sample
+from chessreg.experiments.imported.file import FileSpec, ImportedFile, ImportOptions, path_of, record_file, with_sample
 from chessreg.experiments.imported.players import Arm, Arms, own_checkpoint, record_arms, renamed
 from chessreg.games.adjudication import ADJUDICATED, Termination
 from chessreg.games.boardframe import BoardFrame
@@ -158,7 +158,7 @@ class ImportedGames(ImportedFile):
         tries = sum(len(game.illegal) for game in file.games)
         return Estimate({"game": len(file.games), "illegal_attempt": tries}, path.stat().st_size)
 
-    def run(self, task: Task[ImportedGamesSpec, ImportHow]) -> None:
+    def run(self, task: Task[ImportedGamesSpec, ImportOptions]) -> None:
         file, _ = games_of(task.spec, task.inputs)
         arms = Arms(file, task.spec)
         record_file(task, task.spec.file, "results")

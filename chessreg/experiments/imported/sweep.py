@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.imported import players
-from chessreg.experiments.imported.file import FileSpec, ImportedFile, ImportHow, path_of, record_file
+from chessreg.experiments.imported.file import FileSpec, ImportedFile, ImportOptions, path_of, record_file
 from chessreg.games.assist import Assist
 from chessreg.games.engines import parse_limit
 from chessreg.games.foreign import sweep
@@ -84,7 +84,7 @@ class ImportedSweep(ImportedFile):
         counts, path = counts_of(spec, inputs)
         return Estimate({"metric_point": 3 * len(counts)}, path.stat().st_size)
 
-    def run(self, task: Task[ImportedSweepSpec, ImportHow]) -> None:
+    def run(self, task: Task[ImportedSweepSpec, ImportOptions]) -> None:
         counts, _ = counts_of(task.spec, task.inputs)
         record_file(task, task.spec.file, "results")
         called, checkpoint_id = model_of(task)
@@ -129,7 +129,7 @@ def counts_of(spec: ImportedSweepSpec, inputs: Inputs) -> tuple[list[LevelCount]
     return sweep.read(read_text(path)), path
 
 
-def model_of(task: Task[ImportedSweepSpec, ImportHow]) -> tuple[str, UUID]:
+def model_of(task: Task[ImportedSweepSpec, ImportOptions]) -> tuple[str, UUID]:
     """Name and id of the model; an external one is recorded."""
     spec = task.spec
     if spec.checkpoint is not None:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from chessreg.runs.task import Task
 
 
-__all__ = ["Play", "PlayHow", "PlaySpec"]
+__all__ = ["Play", "PlayOptions", "PlaySpec"]
 
 
 BYTES_PER_PLY = 2
@@ -247,7 +247,7 @@ class PlaySpec(MatchSpec):
         return self.opening
 
 
-class PlayHow(ExecutionOptions):
+class PlayOptions(ExecutionOptions):
     batch_games: int = Field(32, ge=1, description="games in play at once")
     engine_processes: Processes = Field(0, ge=0, description="engines that search at once; 0: one for each core")
 
@@ -288,7 +288,7 @@ class Play(Kind):
     tables = ("game", "illegal_attempt", "statistic")
     determinism = "statistical"
     spec = PlaySpec
-    options = PlayHow
+    options = PlayOptions
     columns: ClassVar[Mapping[str, type[BaseModel]]] = {"game": GameDetail}
     queries = ("elo by intervention", "wins by level", "draws by evaluation", "games by termination")
     example = "--checkpoint reference --opponent random --games 20 --policy legal --opening random:6 --name games"
@@ -334,7 +334,7 @@ class Play(Kind):
     def replays(self, spec: PlaySpec) -> bool:
         return replayed([rung.text for rung in spec.opponents], spec.adjudication, spec.evaluate_draws)
 
-    def run(self, task: Task[PlaySpec, PlayHow]) -> None:
+    def run(self, task: Task[PlaySpec, PlayOptions]) -> None:
         play_match(task)
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
@@ -346,7 +346,7 @@ class Play(Kind):
 # -- the match ---------------------------------------------------------------------------------------------------
 
 
-def play_match(task: Task[PlaySpec, PlayHow]) -> None:
+def play_match(task: Task[PlaySpec, PlayOptions]) -> None:
     """Play the units of this attempt. Only finished games are handed back."""
     import torch
 
@@ -396,7 +396,7 @@ class Cores:
     """Who computes where. Under a time limit the model's threads and the engines never share a core: an engine that
     waits for one searches less in its time. Otherwise one core is left to engines. `used` notes the model's threads."""
 
-    def __init__(self, options: PlayHow, device: str, timed: bool, engines: bool, used: set[int]) -> None:
+    def __init__(self, options: PlayOptions, device: str, timed: bool, engines: bool, used: set[int]) -> None:
         self.options, self.timed, self.engines, self.used, self.reserved = options, timed, engines, used, 0
         if timed and device == "cpu" and free_cores() > 1:
             self.reserved = min(options.threads or 1, free_cores() - 1)
@@ -413,7 +413,7 @@ class Cores:
 
 
 def hand_back(
-    task: Task[PlaySpec, PlayHow], game: PlayedGame, training: TrainingGames | None, stopping: Stopping
+    task: Task[PlaySpec, PlayOptions], game: PlayedGame, training: TrainingGames | None, stopping: Stopping
 ) -> None:
     """The rows of one finished game."""
     columns = game_columns(game)
@@ -434,7 +434,7 @@ def hand_back(
 
 
 def record_match(
-    task: Task[PlaySpec, PlayHow], checkpoint: tables.Checkpoint, intervention: interventions.Intervention | None
+    task: Task[PlaySpec, PlayOptions], checkpoint: tables.Checkpoint, intervention: interventions.Intervention | None
 ) -> None:
     """The rows that the games refer to: engine, intervention, book, match.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.probe.spec import DAVIS, PAPER, ProbeHow, ProbeScore, ProbeSpec, RatingRow
+from chessreg.experiments.probe.spec import DAVIS, PAPER, ProbeOptions, ProbeScore, ProbeSpec, RatingRow
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.games import cached_items
 from chessreg.experiments.settings.skill import classes_of
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from chessreg.runs.task import Task
 
 
-__all__ = ["Probe", "ProbeHow", "ProbeScore", "ProbeSpec"]
+__all__ = ["Probe", "ProbeOptions", "ProbeScore", "ProbeSpec"]
 
 
 class Probe(Kind):
@@ -39,7 +39,7 @@ class Probe(Kind):
     example = "--cache reference-fit --test-cache reference-test --epochs 2"
     tables = ("score", "metric_point", "prediction")
     spec = ProbeSpec
-    options = ProbeHow
+    options = ProbeOptions
     columns = {"score": ProbeScore, "prediction": RatingRow}  # noqa: RUF012
     queries = ("probe accuracy by layer",)
     presets = {  # noqa: RUF012
@@ -89,7 +89,7 @@ class Probe(Kind):
         if not (spec.phase is spec.final is spec.alignment is spec.min_positions is None):
             check_rows(spec, inputs)
 
-    def run(self, task: Task[ProbeSpec, ProbeHow]) -> None:
+    def run(self, task: Task[ProbeSpec, ProbeOptions]) -> None:
         from chessreg.experiments.probe.work import ProbeWork
 
         ProbeWork(task, layers_of(task.spec, task.inputs)).do()

@@ -139,7 +139,7 @@ class ProbeSpec(Spec):
     allow_overlap: AllowOverlap = ALLOW_OVERLAP
 
 
-class ProbeHow(ExecutionOptions):
+class ProbeOptions(ExecutionOptions):
     memory_mib: int = Field(
         4096, ge=0, description="memory for labels; beyond it they go to scratch files (activations always stream)"
     )

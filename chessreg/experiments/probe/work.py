@@ -24,7 +24,7 @@ from chessreg.models.devices import denormals_flushed, prepare
 from chessreg.runs.activations import CachedActivations
 
 if TYPE_CHECKING:
-    from chessreg.experiments.probe.spec import ProbeHow, ProbeSpec
+    from chessreg.experiments.probe.spec import ProbeOptions, ProbeSpec
     from chessreg.experiments.sae.probes import Features
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
@@ -211,7 +211,7 @@ def sizes(data: ProbeData, layers: list[int], normalise: bool) -> list[float]:
 class ProbeWork:
     """One attempt at the missing layers of a probe run."""
 
-    def __init__(self, task: Task[ProbeSpec, ProbeHow], every: tuple[int, ...]) -> None:
+    def __init__(self, task: Task[ProbeSpec, ProbeOptions], every: tuple[int, ...]) -> None:
         self.task, self.spec = task, task.spec
         self.every, self.layers = every, {unit: every[unit] for unit in task.units}
         self.device = prepare(task.options.device, task.options.threads)

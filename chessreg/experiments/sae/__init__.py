@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from chessreg.errors import NotFoundError
 from chessreg.experiments.sae.data import Origin
-from chessreg.experiments.sae.spec import LatentRow, SaeHow, SaeSpec
+from chessreg.experiments.sae.spec import LatentRow, SaeOptions, SaeSpec
 from chessreg.experiments.settings import overlap
 from chessreg.games import labels
 from chessreg.games.boardframe import BoardFrame
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from chessreg.runs.task import Task
 
 
-__all__ = ["LatentRow", "Sae", "SaeHow", "SaeSpec"]
+__all__ = ["LatentRow", "Sae", "SaeOptions", "SaeSpec"]
 
 
 class Sae(Kind):
@@ -39,7 +39,7 @@ class Sae(Kind):
     example = "--cache reference-fit --expansion 2 --tokens 2000 --batch-tokens 100 --heldout-games 10"
     tables = ("prediction", "statistic", "metric_point")
     spec = SaeSpec
-    options = SaeHow
+    options = SaeOptions
     columns = {"prediction": LatentRow}  # noqa: RUF012
     queries = ("sae reconstruction",)
     states = ("sae-*.pt",)
@@ -68,7 +68,7 @@ class Sae(Kind):
         rows = {"statistic": 13 * saes, "metric_point": 520 * saes, "prediction": features * saes}
         return Estimate(rows, 2 * 4 * width * features * saes, remarks)
 
-    def run(self, task: Task[SaeSpec, SaeHow]) -> None:
+    def run(self, task: Task[SaeSpec, SaeOptions]) -> None:
         from chessreg.experiments.sae.work import SaeWork, state_name
 
         with task.alone(*map(state_name, task.units)):

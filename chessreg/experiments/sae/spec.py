@@ -123,7 +123,7 @@ class SaeSpec(Spec):
         return -(-self.tokens // self.batch_tokens)
 
 
-class SaeHow(GameBatches):
+class SaeOptions(GameBatches):
     checkpoint_seconds: float = Field(300.0, gt=0, description="seconds between saved states")
 
 

@@ -12,7 +12,7 @@ import torch
 from chessreg.experiments.sae.data import CacheRows, ModelRows, Origin
 from chessreg.experiments.sae.gated import FILE
 from chessreg.experiments.sae.measuring import Measured, histogram, measure
-from chessreg.experiments.sae.spec import LatentRow, SaeHow, SaeSpec
+from chessreg.experiments.sae.spec import LatentRow, SaeOptions, SaeSpec
 from chessreg.experiments.sae.training import Trainer
 from chessreg.experiments.settings import overlap
 from chessreg.models.devices import denormals_flushed, prepare
@@ -32,7 +32,7 @@ def state_name(unit: int) -> str:
 class SaeWork:
     """One attempt at the missing hook points of a run."""
 
-    def __init__(self, task: Task[SaeSpec, SaeHow]) -> None:
+    def __init__(self, task: Task[SaeSpec, SaeOptions]) -> None:
         self.task, self.spec, self.options = task, task.spec, task.options
         self.device = prepare(self.options.device, self.options.threads)
         self.origin = Origin.of(self.spec, task.inputs)
@@ -173,7 +173,12 @@ def latent_row(measured: Measured, latent: int) -> LatentRow:
 
 
 def publish(
-    task: Task[SaeSpec, SaeHow], origin: Origin, unit: int, trainer: Trainer, measured: Measured, shared: dict[str, Any]
+    task: Task[SaeSpec, SaeOptions],
+    origin: Origin,
+    unit: int,
+    trainer: Trainer,
+    measured: Measured,
+    shared: dict[str, Any],
 ) -> None:
     """An autoencoder as an artefact (safetensors and meta.json), and its row."""
     from safetensors.numpy import save_file

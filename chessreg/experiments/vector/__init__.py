@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.vector.contrast import gather
 from chessreg.experiments.vector.makers import MAKERS, Origin, check_probe, labelled
-from chessreg.experiments.vector.spec import AUTHORS, CONTRASTS, VectorHow, VectorSpec, checkpoint_of, layers_of
+from chessreg.experiments.vector.spec import AUTHORS, CONTRASTS, VectorOptions, VectorSpec, checkpoint_of, layers_of
 from chessreg.models.hook_points import hook_point
 from chessreg.runs.fitted import Direction, load_direction, load_vector, vector_rows
 from chessreg.runs.inputs import Inputs
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from chessreg.runs.task import Task
 
 
-__all__ = ["Vector", "VectorHow", "VectorSpec", "load_direction", "load_vector", "vector_rows"]
+__all__ = ["Vector", "VectorOptions", "VectorSpec", "load_direction", "load_vector", "vector_rows"]
 
 
 class Vector(Kind):
@@ -36,7 +36,7 @@ class Vector(Kind):
     example = "--cache reference-fit --first-ply 4"
     tables = ("metric_point",)
     spec = VectorSpec
-    options = VectorHow
+    options = VectorOptions
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {**AUTHORS, "per_class": 2000},
         "author-2024": {**AUTHORS, "total": 2000},
@@ -64,7 +64,7 @@ class Vector(Kind):
             reference = checkpoint_of(spec, inputs)
             overlap.refuse(inputs, reference, games.games, games.places, spec.allow_overlap)
 
-    def run(self, task: Task[VectorSpec, VectorHow]) -> None:
+    def run(self, task: Task[VectorSpec, VectorOptions]) -> None:
         every = layers_of(task.spec, task.inputs)
         units = {every[unit]: unit for unit in task.units}
         origin, made = MAKERS[task.spec.source](task, list(units))
@@ -81,7 +81,7 @@ class Vector(Kind):
             task.done(units[layer])
 
 
-def overlap_of(task: Task[VectorSpec, VectorHow], origin: Origin) -> dict[str, Any]:
+def overlap_of(task: Task[VectorSpec, VectorOptions], origin: Origin) -> dict[str, Any]:
     """What the contrasted games share with the model's training games, for the detail of the vectors."""
     if origin.games is None or task.spec.source not in CONTRASTS:
         return {}
@@ -91,7 +91,12 @@ def overlap_of(task: Task[VectorSpec, VectorHow], origin: Origin) -> dict[str, A
 
 
 def publish(
-    task: Task[VectorSpec, VectorHow], origin: Origin, unit: int, layer: int, direction: Direction, more: dict[str, Any]
+    task: Task[VectorSpec, VectorOptions],
+    origin: Origin,
+    unit: int,
+    layer: int,
+    direction: Direction,
+    more: dict[str, Any],
 ) -> None:
     """The vector of one layer as an artefact (safetensors and meta.json), and its row."""
     from safetensors.numpy import save_file

@@ -15,7 +15,7 @@ from chessreg.experiments.settings.sites import EncodedGames
 from chessreg.experiments.settings.skill import permuted
 from chessreg.experiments.vector import sums
 from chessreg.experiments.vector.contrast import ClassedGames, board_direction, class_difference, contrast, gather
-from chessreg.experiments.vector.spec import CONTRASTS, VectorHow, VectorSpec, layers_of
+from chessreg.experiments.vector.spec import CONTRASTS, VectorOptions, VectorSpec, layers_of
 from chessreg.models.hook_points import RESID_POST, pattern_of
 from chessreg.named import Registry
 from chessreg.registry import tables
@@ -54,7 +54,7 @@ class Origin:
 Made = tuple[Origin, Iterator[tuple[int, Direction]]]
 """The origin, and (layer, direction) of each wanted layer, in order."""
 
-Maker = Callable[["Task[VectorSpec, VectorHow]", list[int]], Made]
+Maker = Callable[["Task[VectorSpec, VectorOptions]", list[int]], Made]
 MAKERS: Registry[Maker] = Registry("source of vectors")
 
 
@@ -73,14 +73,14 @@ def contrast_origin(spec: VectorSpec, source: str, games: ClassedGames) -> Origi
 
 
 @MAKERS.named("contrastive")
-def contrastive(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
+def contrastive(task: Task[VectorSpec, VectorOptions], layers: list[int]) -> Made:
     games = gather(task.spec, task.inputs)
     origin = contrast_origin(task.spec, "contrastive", games)
     return origin, contrasts(task, task.spec, games, games.classes, layers)
 
 
 def contrasts(
-    task: Task[VectorSpec, VectorHow], spec: VectorSpec, games: ClassedGames, classes: np.ndarray, layers: list[int]
+    task: Task[VectorSpec, VectorOptions], spec: VectorSpec, games: ClassedGames, classes: np.ndarray, layers: list[int]
 ) -> Iterator[tuple[int, Direction]]:
     """The contrast of every layer: from the cache a layer at a time, else from one forward pass for all.
 
@@ -110,7 +110,7 @@ def contrasts(
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def kept_sums(task: Task[VectorSpec, VectorHow], layer: int, places: np.ndarray) -> np.ndarray | None:
+def kept_sums(task: Task[VectorSpec, VectorOptions], layer: int, places: np.ndarray) -> np.ndarray | None:
     """The sums float32 [games, d_model] that the run behind a control kept, when they are here and of these games."""
     try:
         artefact = task.inputs.artefact("of", f"{task.spec.of}/sums-{layer}")
@@ -121,7 +121,7 @@ def kept_sums(task: Task[VectorSpec, VectorHow], layer: int, places: np.ndarray)
 
 
 def run_on(
-    task: Task[VectorSpec, VectorHow], spec: VectorSpec, games: ClassedGames
+    task: Task[VectorSpec, VectorOptions], spec: VectorSpec, games: ClassedGames
 ) -> tuple[LanguageModel, EncodedGames]:
     """The model, and the games with their sites."""
     from chessreg.models.devices import prepare
@@ -152,7 +152,7 @@ def cached_too(encoded: EncodedGames, games: ClassedGames, spec: VectorSpec) -> 
 
 
 @MAKERS.named("cascade")
-def cascade(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
+def cascade(task: Task[VectorSpec, VectorOptions], layers: list[int]) -> Made:
     games = gather(task.spec, task.inputs)
     origin = contrast_origin(task.spec, "cascade", games)
     origin.detail["cascade_scale"] = task.spec.cascade_scale
@@ -160,7 +160,7 @@ def cascade(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
 
 
 def cascaded(
-    task: Task[VectorSpec, VectorHow], spec: VectorSpec, games: ClassedGames, classes: np.ndarray, layers: list[int]
+    task: Task[VectorSpec, VectorOptions], spec: VectorSpec, games: ClassedGames, classes: np.ndarray, layers: list[int]
 ) -> Iterator[tuple[int, Direction]]:
     """Each layer's contrast while the vectors of the run's earlier layers are added at every token.
 
@@ -190,7 +190,7 @@ def cascaded(
         edits.append(ResidualEdit(layer, torch.from_numpy(vector).to(model.device), spec.cascade_scale))
 
 
-def stored(task: Task[VectorSpec, VectorHow], layer: int) -> np.ndarray | None:
+def stored(task: Task[VectorSpec, VectorOptions], layer: int) -> np.ndarray | None:
     """The vector of a layer that an earlier attempt at this run made, if one did."""
     from sqlalchemy import select
 
@@ -205,7 +205,7 @@ def stored(task: Task[VectorSpec, VectorHow], layer: int) -> np.ndarray | None:
 
 
 @MAKERS.named("shuffled")
-def shuffled(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
+def shuffled(task: Task[VectorSpec, VectorOptions], layers: list[int]) -> Made:
     """The directions of another run again from labels dealt anew within each stratum, with that run's norms: its
     contrast, or the class differences of probes that were fitted to such labels."""
     spec = task.spec
@@ -226,7 +226,7 @@ def shuffled(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
     return origin, matched()
 
 
-def of_shuffled_probe(task: Task[VectorSpec, VectorHow], real: VectorSpec, layers: list[int]) -> Made:
+def of_shuffled_probe(task: Task[VectorSpec, VectorOptions], real: VectorSpec, layers: list[int]) -> Made:
     spec = task.spec
     assert spec.of
     assert spec.probe
@@ -300,7 +300,7 @@ def origin_like(row: tables.Probe | tables.Vector, source: str, detail: dict[str
 
 
 @MAKERS.named("random")
-def random(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
+def random(task: Task[VectorSpec, VectorOptions], layers: list[int]) -> Made:
     """Directions drawn from the sphere, with the norms of another run's."""
     spec = task.spec
     assert spec.of
@@ -318,7 +318,7 @@ def random(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
 
 
 @MAKERS.named("probe")
-def probe(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
+def probe(task: Task[VectorSpec, VectorOptions], layers: list[int]) -> Made:
     """The difference of a skill probe's class weights, or what a probe of boards reads as a board; of unit norm unless
     asked otherwise."""
     spec = task.spec

@@ -139,7 +139,7 @@ def check_settings(spec: VectorSpec) -> None:
         raise BadInputError("whole games need an end of the range", "give --last-ply (the author's: 64)")
 
 
-class VectorHow(ExecutionOptions):
+class VectorOptions(ExecutionOptions):
     batch_games: int = Field(32, ge=1, description="games in one forward pass")
     keep_sums: bool = Field(True, description="keep each game's sums: shuffled controls then need no pass of their own")
 

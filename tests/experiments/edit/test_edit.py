@@ -16,14 +16,14 @@ from sqlalchemy import select
 from chessreg.encodings import encoding
 from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.experiments.cache import CacheHow, CacheSpec
+from chessreg.experiments.cache import CacheOptions, CacheSpec
 from chessreg.experiments.edit import BoardEdit, heat
 from chessreg.experiments.edit.directions import scale_rule
 from chessreg.experiments.edit.editor import Editor, divergences
 from chessreg.experiments.edit.model import Condition, EditedModel
-from chessreg.experiments.edit.spec import EditHow, EditSpec, Setting
+from chessreg.experiments.edit.spec import EditOptions, EditSpec, Setting
 from chessreg.experiments.edit.states import State, reason_to_skip, removal, states
-from chessreg.experiments.probe import ProbeHow, ProbeSpec
+from chessreg.experiments.probe import ProbeOptions, ProbeSpec
 from chessreg.experiments.settings.games import select as select_games
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.models.decoding.legal import answer_logprobs
@@ -41,8 +41,8 @@ def bigram_board(world, bigram, tmp_path_factory):
     with open_session(str(world / "registry.db"), world / "store") as session:
         import_checkpoint(session.database, session.store, folder, name="bigram")
         fit = CacheSpec(checkpoint="bigram", dataset="sample:fit", last=10)
-        session.run(fit, CacheHow(threads=1), name="bigram-fit")
-        session.run(ProbeSpec(cache="bigram-fit", epochs=1), ProbeHow(threads=1), name="bigram-board")
+        session.run(fit, CacheOptions(threads=1), name="bigram-fit")
+        session.run(ProbeSpec(cache="bigram-fit", epochs=1), ProbeOptions(threads=1), name="bigram-board")
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def edited(bigram_board, world_session):
             | {"spellings": False}
             | settings
         )
-        report = session.run(spec, how or EditHow(threads=1))
+        report = session.run(spec, how or EditOptions(threads=1))
         by_unit = defaultdict(dict)
         with session.database.read() as sql:
             stored = EditSpec(**sql.get_one(tables.Run, report.run_id).spec)
@@ -91,7 +91,7 @@ def test_a_state_has_every_condition_or_a_reason(edited):
 def test_a_piece_that_the_probe_has_no_direction_for_is_a_reason(edited, world_session):
     """Differences of means know nothing of a piece that was hardly seen on its square."""
     means = ProbeSpec(cache="bigram-fit", source="means", min_class_positions=30)
-    world_session.run(means, ProbeHow(threads=1), name="bigram-means")
+    world_session.run(means, ProbeOptions(threads=1), name="bigram-means")
     spec, by_unit = edited(probe="bigram-means")
     weight = load_probe(world_session.inputs, spec.probe, 0).weight
     skipped = [rows["skipped", -1] for rows in by_unit.values() if ("skipped", -1) in rows]
@@ -144,8 +144,8 @@ def test_batches_do_not_change_what_is_drawn(edited):
 
     few = {"seed": 3, "games": 3, "per_game": 2}
     one, many = (
-        edited(EditHow(batch_states=1, threads=1), **few),
-        edited(EditHow(batch_states=12, threads=1), **few, replicate=1),
+        edited(EditOptions(batch_states=1, threads=1), **few),
+        edited(EditOptions(batch_states=12, threads=1), **few, replicate=1),
     )
     assert texts(one[1]) == texts(many[1])
 
@@ -356,8 +356,8 @@ def test_each_side_s_characters_are_edited_by_its_own_probe(edited, world_sessio
     plain, _ = edited(games=2, per_game=2, samples=1)  # the checkpoint and its probe are there
     session = world_session
     cache = CacheSpec(checkpoint="bigram", dataset="sample:fit", last=10, sites="even-spaces")
-    session.run(cache, CacheHow(threads=1), name="bigram-black")
-    session.run(ProbeSpec(cache="bigram-black", epochs=1), ProbeHow(threads=1), name="bigram-black-board")
+    session.run(cache, CacheOptions(threads=1), name="bigram-black")
+    session.run(ProbeSpec(cache="bigram-black", epochs=1), ProbeOptions(threads=1), name="bigram-black-board")
     spec, by_unit = edited(games=2, per_game=2, samples=1, scale=3.0, black_probe="bigram-black-board")
     assert spec.black_probe != spec.probe == plain.probe
     rows = next(rows for rows in by_unit.values() if ("edit", -1) in rows)

@@ -16,14 +16,14 @@ from sqlalchemy import select
 from chessreg.encodings import encoding
 from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.errors import BadInputError
-from chessreg.experiments.cache import CacheHow, CacheSpec
+from chessreg.experiments.cache import CacheOptions, CacheSpec
 from chessreg.experiments.edit import BoardEdit, directions, heat
 from chessreg.experiments.edit.cases import Prefix, boards_of, prefixes, with_changes, without_favourite
-from chessreg.experiments.edit.spec import DAVIS_PRESETS, EditHow, EditSpec
+from chessreg.experiments.edit.spec import DAVIS_PRESETS, EditOptions, EditSpec
 from chessreg.experiments.edit.states import State
 from chessreg.experiments.edit.three_boards import probabilities_of
-from chessreg.experiments.probe import ProbeHow, ProbeSpec
-from chessreg.experiments.sae import SaeHow, SaeSpec
+from chessreg.experiments.probe import ProbeOptions, ProbeSpec
+from chessreg.experiments.sae import SaeOptions, SaeSpec
 from chessreg.experiments.settings.games import select as select_games
 from chessreg.games.labels import board_changes
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
@@ -56,19 +56,19 @@ def squares(world, tmp_path_factory):
         import_checkpoint(session.database, session.store, folder, name="squares")
         for side, sites in {"white": "white-turns", "black": "black-turns", "dots": "dots"}.items():
             cache = {"checkpoint": "squares", "dataset": "sample:fit", "sites": sites}
-            session.run(CacheSpec(**cache), CacheHow(threads=1), name=f"cache-{side}")
+            session.run(CacheSpec(**cache), CacheOptions(threads=1), name=f"cache-{side}")
             probe = ProbeSpec(cache=f"cache-{side}", epochs=1)
-            session.run(probe, ProbeHow(threads=1), name=f"probe-{side}")
+            session.run(probe, ProbeOptions(threads=1), name=f"probe-{side}")
         for layer in (0, 1):
             probe = ProbeSpec(cache="cache-white", epochs=1, layers=(layer,))
-            session.run(probe, ProbeHow(threads=1), name=f"probe-{layer}")
+            session.run(probe, ProbeOptions(threads=1), name=f"probe-{layer}")
         yield session
 
 
-def ran(session, how: EditHow | None = None, **settings: Any) -> tuple[Any, dict[int, dict[str, Any]]]:
+def ran(session, how: EditOptions | None = None, **settings: Any) -> tuple[Any, dict[int, dict[str, Any]]]:
     """The report of a run, and its rows by unit and condition."""
     given = {"checkpoint": "squares", "probe": "probe-white", "black_probe": "probe-black", **settings}
-    report = session.run(EditSpec(**given), how or EditHow(threads=1))
+    report = session.run(EditSpec(**given), how or EditOptions(threads=1))
     by_unit: dict[int, dict[str, Any]] = defaultdict(dict)
     with session.database.read() as sql:
         for row in sql.scalars(select(tables.Trial).where(tables.Trial.run_id == report.run_id)):
@@ -240,7 +240,7 @@ def test_batches_groups_and_resuming_change_nothing(squares, everything):
     one, other = (
         ran(squares, how, **GAMES, layer_sets=("0+2", "1"), scales=(0.3,), patch="raw", random_draw="uniform-matrix",
             replicate=replicate)[1]
-        for replicate, how in enumerate((EditHow(threads=1), EditHow(threads=1, batch_states=3, group_states=5)))
+        for replicate, how in enumerate((EditOptions(threads=1), EditOptions(threads=1, batch_states=3, group_states=5)))
     )  # fmt: skip
     assert one.keys() == other.keys()
     for unit, rows in one.items():
@@ -537,9 +537,9 @@ def test_edits_by_saes_of_two_expansions_are_held_against_each_other_on_the_same
     mass = {}
     for expansion, probe in enumerate(probes, 1):
         sae = SaeSpec(**small, expansion=expansion, tokens=400, batch_tokens=100)
-        squares.run(sae, SaeHow(threads=1), name=f"sae-{expansion}x")
+        squares.run(sae, SaeOptions(threads=1), name=f"sae-{expansion}x")
         contrast = ProbeSpec(cache="cache-white", layers=(1,), source="sae-contrast", sae=f"sae-{expansion}x")
-        squares.run(contrast, ProbeHow(threads=1), name=probe)
+        squares.run(contrast, ProbeOptions(threads=1), name=probe)
     for probe, games in zip(probes, (8, 5), strict=True):
         _, by_unit = ran(
             squares, dataset="sample:test", games=games, prefixes=(4,), measure="next-token", layers=(1,), scale=2.0,
@@ -554,7 +554,7 @@ def test_edits_by_saes_of_two_expansions_are_held_against_each_other_on_the_same
     assert row["difference"] == pytest.approx(np.mean(differences), abs=1e-9)
     assert row["difference"] != 0
 
-    squares.run(contrast.model_copy(update={"min_class_positions": 5}), ProbeHow(threads=1), name="otherwise")
+    squares.run(contrast.model_copy(update={"min_class_positions": 5}), ProbeOptions(threads=1), name="otherwise")
     edit = {"dataset": "sample:test", "games": 5, "prefixes": (4,), "measure": "next-token", "scale": 2.0,
             "layers": (1,), "black_probe": None, "controls": 0, "shuffled": 0}  # fmt: skip
     for probe, settings in (("otherwise", {}), ("of-2x", {"token_mask": "turns"}), ("of-2x", {"class_mean": "remove"}),
@@ -569,7 +569,7 @@ def test_probes_of_one_sort_are_types_of_their_own(squares):
     """Two probes of one sort in a run, as by two SAEs: each is held against the other, and against all else."""
     for threshold in (5, 6):
         means = ProbeSpec(cache="cache-white", layers=(1,), source="means", min_class_positions=threshold)
-        squares.run(means, ProbeHow(threads=1), name=f"means-{threshold}")
+        squares.run(means, ProbeOptions(threads=1), name=f"means-{threshold}")
     report, by_unit = ran(
         squares, dataset="sample:test", games=8, prefixes=(4,), measure="next-token", layers=(1,), scale=2.0,
         probe="means-5", other_probes=("means-6", "probe-1"), black_probe=None, controls=2, shuffled=0,

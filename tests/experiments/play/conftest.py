@@ -58,11 +58,11 @@ def session(tmp_path: Path, with_model: Path) -> Iterator[Session]:
 @pytest.fixture
 def play(session: Session) -> Callable[..., Any]:
     """Run a match with these settings; `how` is a dict of how-settings. Returns the run's report."""
-    from chessreg.experiments.play import PlayHow, PlaySpec
+    from chessreg.experiments.play import PlayOptions, PlaySpec
 
     def run(how: dict[str, Any] | None = None, **settings: Any) -> Any:
         spec = PlaySpec(**{"checkpoint": NAME, "opponent": "random", "adjudication": "none", **settings})
-        return session.run(spec, PlayHow(**{"device": "cpu", "threads": 1, **(how or {})}))
+        return session.run(spec, PlayOptions(**{"device": "cpu", "threads": 1, **(how or {})}))
 
     return run
 

@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import select
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.engine_match import EngineMatchHow, EngineMatchSpec
-from chessreg.experiments.move_quality import MoveQualityHow, MoveQualitySpec
+from chessreg.experiments.engine_match import EngineMatchOptions, EngineMatchSpec
+from chessreg.experiments.move_quality import MoveQualityOptions, MoveQualitySpec
 from chessreg.games.engines import parse_limit
 from chessreg.games.moves import unpack
 from chessreg.games.pool import EnginePool, free_cores
@@ -28,7 +28,7 @@ def rows(session, table, **where):
 
 def judge(session, **settings):
     spec = MoveQualitySpec(**{"limit": LIMIT, **settings})
-    return session.run(spec, MoveQualityHow(device="cpu", threads=1, batch_games=2, engine_processes=2))
+    return session.run(spec, MoveQualityOptions(device="cpu", threads=1, batch_games=2, engine_processes=2))
 
 
 def evaluate(moves, ply, played=None):
@@ -127,7 +127,7 @@ def test_what_cannot_be_judged_is_refused(settings):
 def test_a_stronger_engine_beats_a_weaker_one(session, stockfish):
     spec = EngineMatchSpec(player="stockfish:20@nodes=200", opponent="random", games=6, opening="random:6",
                            color="black", move_limit=60, adjudication="nodes=200")  # fmt: skip
-    report = session.run(spec, EngineMatchHow())
+    report = session.run(spec, EngineMatchOptions())
     games = rows(session, tables.Game, run_id=report.run_id)
     assert [game.unit for game in games] == list(range(6))
     assert all(game.result == "0-1" or (game.result == "*" and game.adjudication_cp < -100) for game in games)
@@ -137,12 +137,12 @@ def test_a_stronger_engine_beats_a_weaker_one(session, stockfish):
     assert match.player.startswith("Stockfish")
     assert match.player.endswith("level 20, nodes=200")
     assert (match.checkpoint_id, match.opponent, match.policy, match.move_limit) == (None, "random", "engine", 60)
-    assert session.run(spec, EngineMatchHow()).attempt_id is None
+    assert session.run(spec, EngineMatchOptions()).attempt_id is None
     assert len(kind("engine-match").frames({"run_id": report.run_id, "unit": 0}, session.inputs)) == games[0].plies + 1
 
 
 def test_a_match_without_a_limit_goes_to_its_end(session):
-    report = session.run(EngineMatchSpec(player="capture", opponent="random", games=2), EngineMatchHow())
+    report = session.run(EngineMatchSpec(player="capture", opponent="random", games=2), EngineMatchOptions())
     games = rows(session, tables.Game, run_id=report.run_id)
     assert "*" not in {game.result for game in games}
     assert rows(session, tables.Match)[0].move_limit is None
@@ -158,5 +158,5 @@ def test_under_a_time_limit_no_more_games_than_free_cores(session, stockfish, mo
     )
     spec = EngineMatchSpec(player="stockfish:0@time=0.001", opponent="random", games=2, move_limit=2,
                            adjudication="none")  # fmt: skip
-    session.run(spec, EngineMatchHow(engine_processes=64))
+    session.run(spec, EngineMatchOptions(engine_processes=64))
     assert seen == [free_cores()]

@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.matches import PlayedGame, Rules
-from chessreg.experiments.play import Cores, PlayHow, PlaySpec
+from chessreg.experiments.play import Cores, PlayOptions, PlaySpec
 from chessreg.experiments.play.arena import Arena
 from chessreg.games.engines import parse_engine
 from chessreg.games.openings import Opening, openings, parse_opening
@@ -205,12 +205,12 @@ def test_under_a_time_limit_model_and_engines_share_no_core(monkeypatch, stockfi
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.setattr("os.cpu_count", lambda: 32)
     for threads, reserved in ((0, 1), (3, 3), (20, 7)):
-        cores = Cores(PlayHow(threads=threads), "cpu", timed=True, engines=True, used=set())
+        cores = Cores(PlayOptions(threads=threads), "cpu", timed=True, engines=True, used=set())
         assert cores.reserved == reserved
         with EnginePool(parse_engine("stockfish:0@time=0.1"), 64, reserved_cores=cores.reserved) as pool:
             assert pool.processes == free_cores() - reserved
-    assert Cores(PlayHow(), "cuda", timed=True, engines=True, used=set()).reserved == 0
-    assert Cores(PlayHow(), "cpu", timed=False, engines=True, used=set()).reserved == 0
+    assert Cores(PlayOptions(), "cuda", timed=True, engines=True, used=set()).reserved == 0
+    assert Cores(PlayOptions(), "cpu", timed=False, engines=True, used=set()).reserved == 0
     with EnginePool(parse_engine("random"), 64, timed=True) as pool:  # analyses have a time limit
         assert pool.processes == 8
     torch.set_num_threads(1)
@@ -297,7 +297,7 @@ def test_a_core_is_left_to_engines_and_more_while_they_are_slower(monkeypatch, t
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.setattr("os.cpu_count", lambda: 32)
     monkeypatch.delenv("OMP_NUM_THREADS")
-    cores = Cores(PlayHow(threads=threads), "cpu", timed=False, engines=engines, used=set())
+    cores = Cores(PlayOptions(threads=threads), "cpu", timed=False, engines=engines, used=set())
     assert torch.get_num_threads() == usual
     cores.share(True)
     assert torch.get_num_threads() == (threads or 1)

@@ -11,7 +11,7 @@ from chessreg.errors import BadInputError
 from chessreg.experiments import matches
 from chessreg.experiments.engine_match import EngineMatchSpec
 from chessreg.experiments.matches import Stopping
-from chessreg.experiments.play import Play, PlayHow, PlaySpec
+from chessreg.experiments.play import Play, PlayOptions, PlaySpec
 from chessreg.queries import run_query
 from chessreg.registry import tables
 from chessreg.runs.task import Stop
@@ -90,7 +90,7 @@ def test_which_games_count_is_the_same_however_they_are_played(session, play, tm
         monkeypatch.setattr(Stopping, "done", stopping)
         state, tries = "", 0
         while state != "complete":
-            report = other.run(spec, PlayHow(device="cpu", threads=1, batch_games=10))
+            report = other.run(spec, PlayOptions(device="cpu", threads=1, batch_games=10))
             state, run_id, tries = report.state, report.run_id, tries + 1
         monkeypatch.undo()
         assert tries > 2
@@ -179,7 +179,7 @@ def test_such_a_match_is_one_shard_and_planned_as_one(session, monkeypatch):
     monkeypatch.setattr(launch, "seconds_a_unit", lambda planned, database: (2.0, 1))
     spec = PlaySpec(checkpoint="bigram", opponent="random", games=40, adjudication="none", color="both")
     for stop, shards in (("none", 4), ("sprt:-0.05,0.05", 1)):
-        order = Order(Play(), spec.model_copy(update={"stop": stop}), PlayHow(), shards=4)
+        order = Order(Play(), spec.model_copy(update={"stop": stop}), PlayOptions(), shards=4)
         [planned] = plan([order], session.database, session.store)
         assert len(jobs_of(planned, planned.run_id, session.store, session.store.root)) == planned.shards == shards
         assert preview(planned, session.database, session.store)["seconds"] == 80 / shards

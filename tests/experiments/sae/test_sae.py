@@ -24,7 +24,7 @@ from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.entities.run import board_views
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.cache import CacheSpec
-from chessreg.experiments.sae import SaeHow, SaeSpec
+from chessreg.experiments.sae import SaeOptions, SaeSpec
 from chessreg.experiments.sae.data import CacheRows, ModelRows, Origin
 from chessreg.experiments.sae.gated import FILE, GatedSae
 from chessreg.experiments.sae.training import Trainer, coefficient_for
@@ -346,7 +346,7 @@ def test_a_training_that_ends_anywhere_is_taken_up_to_the_last_bit(
         monkeypatch.setattr(Trainer, "update", partialmethod(ended, of=update))
         monkeypatch.setattr(Trainer, "save", saved)
         with pytest.raises(Killed):
-            another.run(spec, SaeHow(checkpoint_seconds=1e-9))
+            another.run(spec, SaeOptions(checkpoint_seconds=1e-9))
     monkeypatch.setattr(Trainer, "update", update)
     monkeypatch.setattr(Trainer, "save", save)
     seen: list[float] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chessreg.experiments.vector import VectorHow
+from chessreg.experiments.vector import VectorOptions
 
 STREAM = {"checkpoint": "reference", "dataset": "sample:fit", "first_ply": 6, "last_ply": 20}
 
@@ -12,5 +12,5 @@ def recipe(session, name):
 
 
 def made(session, spec, name, **how):
-    session.run(spec, VectorHow(threads=1, **how), name=name)
+    session.run(spec, VectorOptions(threads=1, **how), name=name)
     return recipe(session, name)

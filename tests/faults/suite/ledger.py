@@ -16,7 +16,7 @@ class LedgerSpec(Spec):
     count: int = Field(6, ge=1, description="units beside the reduce")
 
 
-class LedgerHow(How):
+class LedgerOptions(How):
     pause: float = Field(0.0, description="seconds to wait in each unit")
 
 
@@ -46,7 +46,7 @@ class Ledger(Kind):
 
     name = "ledger"
     families = ("metric_point", "score")
-    spec, how = LedgerSpec, LedgerHow
+    spec, how = LedgerSpec, LedgerOptions
 
     def units(self, spec: Any, inputs: Any) -> int:
         return int(spec.count)
