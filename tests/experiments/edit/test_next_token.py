@@ -240,7 +240,9 @@ def test_batches_groups_and_resuming_change_nothing(squares, everything):
     one, other = (
         ran(squares, how, **GAMES, layer_sets=("0+2", "1"), scales=(0.3,), patch="raw", random_draw="uniform-matrix",
             replicate=replicate)[1]
-        for replicate, how in enumerate((EditOptions(threads=1), EditOptions(threads=1, batch_states=3, group_states=5)))
+        for replicate, how in enumerate(
+            (EditOptions(threads=1), EditOptions(threads=1, batch_states=3, group_states=5))
+        )
     )  # fmt: skip
     assert one.keys() == other.keys()
     for unit, rows in one.items():
