@@ -5,26 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 from alembic import context
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, TypeDecorator, text
 
 from chessreg.registry.engines import writer_engine
 from chessreg.registry.migrations import ONE_AT_A_TIME, VERSION_TABLE
 from chessreg.registry.tables import Base
-from chessreg.registry.tables.types import FiniteFloat, Json, UtcDateTime
+from chessreg.registry.tables.types import Json
 
 
 def render_item(kind: str, item: Any, autogen_context: Any) -> str | bool:
-    """Our column types as SQLAlchemy's own: a revision must still run when chessreg's code has moved on."""
+    """Render chessreg's column types as SQLAlchemy's own, so that a revision does not depend on chessreg's code."""
     if kind != "type":
         return False
-    if isinstance(item, FiniteFloat):
-        return "sa.Float(precision=53)"
-    if isinstance(item, UtcDateTime):
-        return "sa.DateTime(timezone=True)"
     if isinstance(item, Json):
         autogen_context.imports.add("from sqlalchemy.dialects import postgresql")
         return 'sa.JSON().with_variant(postgresql.JSONB(), "postgresql")'
-    return False
+    if not type(item).__module__.startswith("chessreg."):
+        return False
+    if isinstance(item, TypeDecorator):
+        return f"sa.{item.impl!r}"
+    base = next(each for each in type(item).__mro__ if each.__module__.startswith("sqlalchemy."))
+    return f"sa.{base.__name__}{repr(item).removeprefix(type(item).__name__)}"
 
 
 def run(connection: Connection) -> None:

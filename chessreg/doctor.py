@@ -50,7 +50,7 @@ class Problem:
 
 
 def problems(database: Database, store: Store, registry: str, *, digests: bool = False) -> Iterator[Problem]:
-    """Everything that is wrong now; with `digests` every byte of every artefact and array is read again."""
+    """Everything that is wrong now; with `digests` every byte of every artifact and array is read again."""
     looks: tuple[Callable[[], Iterator[Problem]], ...] = (
         partial(waiting, database, store),  # first what tells of attempts, then what became of these
         partial(forgotten, database, store),
@@ -58,7 +58,7 @@ def problems(database: Database, store: Store, registry: str, *, digests: bool =
         partial(promises, database, store),
         partial(unattended, database, store, registry),
         partial(leftovers, store),
-        partial(unfinished_artefacts, database, store),
+        partial(unfinished_artifacts, database, store),
         partial(missing_files, database, store),
         partial(torn_groups, database, store),
         partial(damaged_groups, database, store, digests),
@@ -74,14 +74,14 @@ def problems(database: Database, store: Store, registry: str, *, digests: bool =
 
 def store_gone(database: Database, root: Path) -> Problem | None:
     """What to say of a store that is not there, if anything was ever in it."""
-    location = tables.ArtefactLocation
+    location = tables.ArtifactLocation
     with database.read() as session:
         here = location.uri.startswith(f"{root}/", autoescape=True)
         lost = session.scalar(select(func.count()).select_from(location).where(here)) or 0
     if not lost:
         return None
     mend = "put it back, or say where it is: --store FOLDER; chessreg init makes an empty one"
-    return Problem("store", f"{root} is gone, and {lost} artefacts with it", mend)
+    return Problem("store", f"{root} is gone, and {lost} artifacts with it", mend)
 
 
 def orphans(database: Database) -> Iterator[Problem]:
@@ -202,23 +202,23 @@ def leftovers(store: Store) -> Iterator[Problem]:
         )
 
 
-def unfinished_artefacts(database: Database, store: Store) -> Iterator[Problem]:
-    """Artefacts that were begun and never completed."""
-    staging = tables.ArtefactState.STAGING
+def unfinished_artifacts(database: Database, store: Store) -> Iterator[Problem]:
+    """Artifacts that were begun and never completed."""
+    staging = tables.ArtifactState.STAGING
     with database.read() as session:
-        rows = session.scalars(select(tables.Artefact.digest).where(tables.Artefact.state == staging)).all()
+        rows = session.scalars(select(tables.Artifact.digest).where(tables.Artifact.state == staging)).all()
     for digest in rows:
         here = store.exists(digest)
 
         def complete(digest: str = digest) -> None:
             store.verify(digest)
             with database.write() as session:
-                session.get_one(tables.Artefact, digest).state = tables.ArtefactState.COMPLETE
+                session.get_one(tables.Artifact, digest).state = tables.ArtifactState.COMPLETE
 
         what = "its bytes are here" if here else "its bytes are not here"
         yield Problem(
-            "artefacts",
-            f"artefact {digest[:12]} was begun and never completed; {what}",
+            "artifacts",
+            f"artifact {digest[:12]} was begun and never completed; {what}",
             "chessreg doctor --fix" if here else "run again what made it",
             complete if here else None,
         )
@@ -228,10 +228,10 @@ def missing_files(database: Database, store: Store) -> Iterator[Problem]:
     """Bytes that are said to be in this store, that something registered and not archived needs, and that are not.
     Activations that a merge did not bring are `not_pulled`."""
     with database.read() as session:
-        location = tables.ArtefactLocation
+        location = tables.ArtifactLocation
         rows = session.execute(
-            select(tables.Artefact.digest, tables.Artefact.kind, tables.Artefact.bytes, location.uri)
-            .join(location, location.digest == tables.Artefact.digest)
+            select(tables.Artifact.digest, tables.Artifact.kind, tables.Artifact.bytes, location.uri)
+            .join(location, location.digest == tables.Artifact.digest)
             .where(location.uri.startswith(str(store.root) + "/", autoescape=True))
         ).all()
         activations = groups_of_activations(session)
@@ -261,7 +261,7 @@ def groups_of_activations(session: Session) -> list[tuple[UUID, transfer.Item]]:
 def not_pulled(session: Session, store: Store) -> list[transfer.Item]:
     """Activations of merged runs that nobody has pulled into this store: a merge brings rows, and no bytes. What this
     machine has noted to be here was pulled, and is missing if it is gone."""
-    location = tables.ArtefactLocation
+    location = tables.ArtifactLocation
     here = location.uri.startswith(str(store.root) + "/", autoescape=True), location.machine_id == this_machine()["id"]
     noted, merged = set(session.scalars(select(location.digest).where(*here))), merged_runs(session)
     return [
@@ -301,7 +301,7 @@ def missing(database: Database, store: Store, item: transfer.Item, uri: str | No
     def fetch_or_forget() -> None:
         if uri is not None:
             with database.write() as session:
-                location = tables.ArtefactLocation
+                location = tables.ArtifactLocation
                 session.execute(delete(location).where(location.digest == item.digest, location.uri == uri))
         transfer.pull(database, store, [item])
 
@@ -388,10 +388,10 @@ def remove_rows(database: Database, result_table: str, run_id: UUID) -> None:
 
 
 def wrong_digests(database: Database, store: Store) -> Iterator[Problem]:
-    """Artefacts whose bytes are not what they were. They are kept: whoever made them may want to look."""
-    for artefact in store.list():
+    """Artifacts whose bytes are not what they were. They are kept: whoever made them may want to look."""
+    for artifact in store.list():
         try:
-            store.verify(artefact.digest)
+            store.verify(artifact.digest)
         except CorruptError as error:
             yield Problem("digests", error.message, "chessreg pull it from elsewhere, or make it again")
         except StoreError:

@@ -1,7 +1,7 @@
 """What a file with a kind of experiment needs: `from chessreg.kinds import Kind, Spec`.
 
 `Kind` is subclassed, `Spec` holds the settings that decide the result and `ExecutionOptions` those that do not; `Ref`
-marks a setting that names an input, `Added` one that a kind got later, `Stored` one that has been renamed.
+marks a setting that names an input.
 
 A kind that reads games has a spec that is a `GameSelection`: `games, rows = select(spec, inputs)` gives the dataset and
 the rows of the games that it names, `games.moves(rows)` their packed moves, and `unpack` those of one game.
@@ -16,20 +16,16 @@ from chessreg.noise import generator, uniform
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import (
-    Added,
     CheckpointRef,
     DatasetRef,
     ExecutionOptions,
-    How,
     Ref,
     Settings,
     Spec,
-    Stored,
 )
 from chessreg.runs.task import Task
 
 __all__ = [
-    "Added",
     "Arrow",
     "BadInputError",
     "BoardFrame",
@@ -40,7 +36,6 @@ __all__ = [
     "ExecutionOptions",
     "GameBatches",
     "GameSelection",
-    "How",
     "Inputs",
     "Kind",
     "Mark",
@@ -48,7 +43,6 @@ __all__ = [
     "Ref",
     "Settings",
     "Spec",
-    "Stored",
     "Task",
     "generator",
     "select",

@@ -79,7 +79,7 @@ def visible_streams() -> Iterator[None]:
 
 
 def for_drawing(stream: Any) -> Any:
-    """The stream below, for what draws by escape sequences of its own (rich, click's colours). It shows a character
+    """The stream below, for what draws by escape sequences of its own (rich, click's colors). It shows a character
     that it cannot encode by its escape."""
     raw = stream.raw if isinstance(stream, Lines) else stream
     if isinstance(raw, io.TextIOWrapper) and raw.errors == "strict":

@@ -1,6 +1,6 @@
 """Places where bytes can be left for other machines: a folder (itself a store), or a bucket by URL (`s3://…`).
 
-A place holds artefacts by digest and groups of activations by name. What it gives back is verified before it is
+A place holds artifacts by digest and groups of activations by name. What it gives back is verified before it is
 visible here; what it is given is complete there, or not there.
 """
 
@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from store import artefacts
+from store import artifacts
 from store.errors import CorruptError, NotInStoreError, StoreError
 from store.files import discard, explained, fsync_path, fsync_tree, safe_name, staging_path
 from store.store import Store
@@ -32,18 +32,18 @@ def array_key(name: str) -> str:
 class Source(Protocol):
     """Somewhere to pull from."""
 
-    def has_artefact(self, digest: str) -> bool: ...
+    def has_artifact(self, digest: str) -> bool: ...
     def has_array(self, name: str) -> bool: ...
-    def get_artefact(self, store: Store, digest: str) -> None: ...
+    def get_artifact(self, store: Store, digest: str) -> None: ...
     def get_array(self, store: Store, name: str, digest: str) -> None: ...
 
 
 class Place(Source, Protocol):
     """Somewhere to push to and pull from."""
 
-    def artefact_uri(self, digest: str) -> str: ...
+    def artifact_uri(self, digest: str) -> str: ...
     def array_uri(self, name: str) -> str: ...
-    def put_artefact(self, store: Store, digest: str) -> None: ...
+    def put_artifact(self, store: Store, digest: str) -> None: ...
     def put_array(self, store: Store, name: str) -> None: ...
 
 
@@ -76,16 +76,16 @@ class Objects(ABC):
     def _read(self, key: str) -> Iterator[bytes]:
         """An object in pieces. Raises NotInStoreError."""
 
-    def has_artefact(self, digest: str) -> bool:
-        return self._exists(f"{artefacts.key(digest)}/{artefacts.MANIFEST}")
+    def has_artifact(self, digest: str) -> bool:
+        return self._exists(f"{artifacts.key(digest)}/{artifacts.MANIFEST}")
 
     def has_array(self, name: str) -> bool:
         return self._exists(f"{array_key(name)}/{ZARR}")
 
-    def get_artefact(self, store: Store, digest: str) -> None:
-        key = artefacts.key(digest)
-        manifest = artefacts.parse_manifest(self._small(f"{key}/{artefacts.MANIFEST}"), digest)
-        self._only(key, {artefacts.MANIFEST, *(name for name, _, _ in manifest.files)})
+    def get_artifact(self, store: Store, digest: str) -> None:
+        key = artifacts.key(digest)
+        manifest = artifacts.parse_manifest(self._small(f"{key}/{artifacts.MANIFEST}"), digest)
+        self._only(key, {artifacts.MANIFEST, *(name for name, _, _ in manifest.files)})
         with store.stage(manifest.kind) as folder:
             for name, size, _ in manifest.files:
                 self._get(f"{key}/{name}", folder / name, size)
@@ -156,14 +156,14 @@ class Folder(Objects):
     def __init__(self, store: Store) -> None:
         self.store, self.url = store, str(store.root)
 
-    def artefact_uri(self, digest: str) -> str:
-        return str(self.store.root / artefacts.key(digest))
+    def artifact_uri(self, digest: str) -> str:
+        return str(self.store.root / artifacts.key(digest))
 
     def array_uri(self, name: str) -> str:
         return str(self.store.array(name))
 
-    def put_artefact(self, store: Store, digest: str) -> None:
-        Folder(store).get_artefact(self.store, digest)
+    def put_artifact(self, store: Store, digest: str) -> None:
+        Folder(store).get_artifact(self.store, digest)
 
     def put_array(self, store: Store, name: str) -> None:
         Folder(store).get_array(self.store, name)
@@ -214,14 +214,14 @@ class Bucket(Objects):
         except Exception as error:
             raise StoreError(f"cannot open {url}: {error}") from error
 
-    def artefact_uri(self, digest: str) -> str:
-        return f"{self.url}/{artefacts.key(digest)}"
+    def artifact_uri(self, digest: str) -> str:
+        return f"{self.url}/{artifacts.key(digest)}"
 
     def array_uri(self, name: str) -> str:
         return f"{self.url}/{array_key(name)}"
 
-    def put_artefact(self, store: Store, digest: str) -> None:
-        self._put(store.path(digest), artefacts.key(digest), last=artefacts.MANIFEST)
+    def put_artifact(self, store: Store, digest: str) -> None:
+        self._put(store.path(digest), artifacts.key(digest), last=artifacts.MANIFEST)
 
     def put_array(self, store: Store, name: str) -> None:
         self._put(store.array(name), array_key(name), last=ZARR)

@@ -1,7 +1,7 @@
 """One folder on disk that holds everything too large for SQL.
 
     store.json                     what this folder is, and the version of its layout
-    artefacts/<aa>/<digest>/…      content-addressed files (artefacts.py)
+    artifacts/<aa>/<digest>/…      content-addressed files (artifacts.py)
     arrays/<id>/…                  immutable zarr groups of activations (arrays.py)
     fragments/incoming/            result rows on their way to the registry (fragments.py)
     fragments/ingested/<run id>/   the same, kept: a registry can be rebuilt or merged from them
@@ -21,8 +21,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from store import artefacts, files
-from store.artefacts import Artefact
+from store import artifacts, files
+from store.artifacts import Artifact
 from store.errors import StoreError
 from store.files import explained, fsync_path, make_folder, safe_name, write_synced
 
@@ -35,7 +35,7 @@ class Store:
     def __init__(self, root: Path | str, *, read_only: bool = False) -> None:
         self.root = Path(root).absolute()
         self.read_only = read_only
-        self.artefacts = self.root / "artefacts"
+        self.artifacts = self.root / "artifacts"
         self.arrays = self.root / "arrays"
         self.incoming = self.root / "fragments" / "incoming"
         self.ingested = self.root / "fragments" / "ingested"
@@ -43,8 +43,8 @@ class Store:
         self.datasets = self.root / "datasets"
         self.runs = self.root / "runs"
         self.tmp = self.root / "tmp"
-        self.lent: dict[str, Artefact] = {}  # files of the user's that are not published, by digest
-        weakref.finalize(self, artefacts.release, self.lent)
+        self.lent: dict[str, Artifact] = {}  # files of the user's that are not published, by digest
+        weakref.finalize(self, artifacts.release, self.lent)
         self._check()
 
     @classmethod
@@ -102,7 +102,7 @@ class Store:
     def folders(self) -> tuple[Path, ...]:
         """Every folder of the layout."""
         return (
-            *(self.artefacts, self.arrays, self.incoming, self.ingested, self.quarantine),
+            *(self.artifacts, self.arrays, self.incoming, self.ingested, self.quarantine),
             *(self.datasets, self.runs, self.tmp),
         )
 
@@ -126,8 +126,8 @@ class Store:
         return self.arrays / safe_name("the name of an array", name)
 
     def stage(self, kind: str) -> AbstractContextManager[Path]:
-        """A fresh folder to write an artefact of this kind into; see artefacts.stage."""
-        return artefacts.stage(self, kind)
+        """A fresh folder to write an artifact of this kind into; see artifacts.stage."""
+        return artifacts.stage(self, kind)
 
     @contextmanager
     def scratch(self, kind: str) -> Iterator[Path]:
@@ -140,17 +140,17 @@ class Store:
         finally:
             files.discard(folder)
 
-    def publish(self, folder: Path, expect: str | None = None) -> Artefact:
-        """Make a staged folder an artefact; see artefacts.publish."""
-        return artefacts.publish(self, folder, expect)
+    def publish(self, folder: Path, expect: str | None = None) -> Artifact:
+        """Make a staged folder an artifact; see artifacts.publish."""
+        return artifacts.publish(self, folder, expect)
 
-    def add(self, source: Path, kind: str, expect: str | None = None) -> Artefact:
-        """Copy a file or folder into the store as an artefact."""
-        return artefacts.add(self, source, kind, expect)
+    def add(self, source: Path, kind: str, expect: str | None = None) -> Artifact:
+        """Copy a file or folder into the store as an artifact."""
+        return artifacts.add(self, source, kind, expect)
 
     def lend(self, source: Path, kind: str, name: str = "") -> str:
-        """Have a file of the user's here for this process alone, until `keep` or `release`; see artefacts.lend."""
-        return artefacts.lend(self, source, kind, name)
+        """Have a file of the user's here for this process alone, until `keep` or `release`; see artifacts.lend."""
+        return artifacts.lend(self, source, kind, name)
 
     def keep(self, digest: str) -> None:
         """Publish what was lent; anything else stays as it is."""
@@ -159,35 +159,35 @@ class Store:
 
     def release(self) -> None:
         """Remove what was lent and not kept."""
-        artefacts.release(self.lent)
+        artifacts.release(self.lent)
 
     def path(self, digest: str) -> Path:
-        """The folder of an artefact's files. Raises NotInStoreError."""
-        return artefacts.path(self, digest)
+        """The folder of an artifact's files. Raises NotInStoreError."""
+        return artifacts.path(self, digest)
 
     def exists(self, digest: str) -> bool:
-        """Whether the artefact is here; its bytes are not read."""
-        return artefacts.exists(self, digest)
+        """Whether the artifact is here; its bytes are not read."""
+        return artifacts.exists(self, digest)
 
     def holds(self, digest: str, array: str | None = None) -> bool:
-        """Whether the bytes of an artefact, or of a group of activations (`array` is its name), are here; none are
+        """Whether the bytes of an artifact, or of a group of activations (`array` is its name), are here; none are
         read. False for what is no digest, or no name of an array."""
         try:
             return self.exists(digest) if array is None else (self.array(array) / "zarr.json").is_file()
         except StoreError:
             return False
 
-    def artefact(self, digest: str) -> Artefact:
-        """What is recorded of an artefact. Raises NotInStoreError."""
-        return artefacts.describe(self, digest)
+    def artifact(self, digest: str) -> Artifact:
+        """What is recorded of an artifact. Raises NotInStoreError."""
+        return artifacts.describe(self, digest)
 
-    def verify(self, digest: str) -> Artefact:
-        """Read every byte of an artefact again. Raises CorruptError naming the file, or NotInStoreError."""
-        return artefacts.verify(self, digest)
+    def verify(self, digest: str) -> Artifact:
+        """Read every byte of an artifact again. Raises CorruptError naming the file, or NotInStoreError."""
+        return artifacts.verify(self, digest)
 
-    def list(self, kind: str | None = None) -> Sequence[Artefact]:
-        """All artefacts, or those of one kind, ordered by digest."""
-        return artefacts.list_all(self, kind)
+    def list(self, kind: str | None = None) -> Sequence[Artifact]:
+        """All artifacts, or those of one kind, ordered by digest."""
+        return artifacts.list_all(self, kind)
 
     def stale_staging(self, older_than: float = files.DAY) -> Sequence[files.Staging]:
         """What crashed writers left in `tmp/`, unwritten for `older_than` seconds."""

@@ -340,7 +340,7 @@ def make_world(root: Path) -> None:
         split_dataset(session.database, session.store, "sample", "fit=0.6,test=0.4", seed=0)
         import_checkpoint(session.database, session.store, root / "twin", name="reference")
         for part in ("fit", "test"):
-            spec = CacheSpec(checkpoint="reference", dataset=f"sample:{part}", last=16)
+            spec = CacheSpec(checkpoint="reference", dataset=f"sample:{part}", max_sites=16)
             session.run(spec, name=f"reference-{part}")
         session.run(ProbeSpec(cache="reference-fit", epochs=1), name="reference-board")
         session.run(VectorSpec(cache="reference-fit", first_ply=6), name="skill")

@@ -118,7 +118,7 @@ def test_a_file_in_the_folder_is_all_that_a_model_needs_to_be_imported_cached_an
     assert (row["architecture"], row["layers"], row["heads"], row["source_format"]) == ("linear", 1, None, "chessreg")
     assert row["max_logit_difference"] < 1e-4
     games = ("--checkpoint", "linear", "--dataset", "sample:test", "--games", "2")
-    assert told("run", "cache", *games, "--last", "4")["state"] == "complete"
+    assert told("run", "cache", *games, "--max-sites", "4")["state"] == "complete"
     assert told("run", "legality", *games, "--every", "8")["state"] == "complete"
 
 

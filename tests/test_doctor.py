@@ -12,7 +12,7 @@ from chessreg.cli.root import run_command_line
 from chessreg.entities.merge import merge
 from chessreg.registry import migrations, tables
 from chessreg.registry.place import place_of
-from chessreg.registry.tables import ArtefactState
+from chessreg.registry.tables import ArtifactState
 from chessreg.runs import transfer
 from chessreg.session import open_session
 from store.places import place
@@ -51,13 +51,13 @@ def test_results_that_a_restored_backup_does_not_know_come_back_once(session, ru
         assert (count(again, tables.Score), count(again, tables.Run), count(again, tables.Conflict)) == (7, 2, 0)
 
 
-def test_artefacts_that_were_begun_are_completed_if_their_bytes_are_here(session, tmp_path):
+def test_artifacts_that_were_begun_are_completed_if_their_bytes_are_here(session, tmp_path):
     (tmp_path / "words.txt").write_text("a chess game")
     here, away = session.store.add(tmp_path / "words.txt", "file").digest, "ab" * 32
     with session.database.write() as sql:
         for digest in (here, away):
-            row = {"kind": "file", "bytes": 12, "state": ArtefactState.STAGING, "created_at": tables.types.utc_now()}
-            sql.add(tables.Artefact(digest=digest, **row))
+            row = {"kind": "file", "bytes": 12, "state": ArtifactState.STAGING, "created_at": tables.types.utc_now()}
+            sql.add(tables.Artifact(digest=digest, **row))
     problems = {problem.detail.split()[1]: problem for problem in found(session)}
     assert problems.keys() == {here[:12], away[:12]}
     assert health.mend(problems[here[:12]]).startswith("mended")
@@ -65,8 +65,8 @@ def test_artefacts_that_were_begun_are_completed_if_their_bytes_are_here(session
     (left,) = found(session)
     assert "its bytes are not here" in left.detail
     with session.database.write() as sql:
-        assert sql.get_one(tables.Artefact, here).state is ArtefactState.COMPLETE
-        sql.execute(delete(tables.Artefact).where(tables.Artefact.digest == away))
+        assert sql.get_one(tables.Artifact, here).state is ArtifactState.COMPLETE
+        sql.execute(delete(tables.Artifact).where(tables.Artifact.digest == away))
     assert found(session) == []
 
 

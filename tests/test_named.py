@@ -9,9 +9,9 @@ from chessreg.named import Registry
 
 
 def labels() -> Registry[int]:
-    made: Registry[int] = Registry("label", "piece, colour")
+    made: Registry[int] = Registry("label", "piece, color")
     made["piece"] = 13
-    made["colour"] = 3
+    made["color"] = 3
     return made
 
 
@@ -21,15 +21,15 @@ def test_a_name_is_taken_once() -> None:
 
 
 def test_an_unknown_name_is_answered_with_those_that_come_near_else_with_all() -> None:
-    with pytest.raises(NotFoundError, match=r"no label 'pieces' .*did you mean piece\?; for example piece, colour"):
+    with pytest.raises(NotFoundError, match=r"no label 'pieces' .*did you mean piece\?; for example piece, color"):
         labels()["pieces"]
-    with pytest.raises(NotFoundError, match="there are piece, colour"):
+    with pytest.raises(NotFoundError, match="there are piece, color"):
         labels()["zzz"]
 
 
 def test_it_is_a_mapping_in_the_order_of_addition() -> None:
     made = labels()
-    assert list(made) == ["piece", "colour"]
+    assert list(made) == ["piece", "color"]
     assert made.get("zzz") is None
     assert "piece" in made
     assert "zzz" not in made

@@ -104,7 +104,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(EVERYWHERE, "palette", "ctrl+p,colon", "Find an action by name", "actions"),
     Action(EVERYWHERE, "jump", "ctrl+o", "Jump to a part of the screen by its letter"),
     Action(EVERYWHERE, "copy_command", "y", "Copy the command that prints this"),
-    Action(EVERYWHERE, "theme", "T", "Change the colours: dark, light, high contrast"),
+    Action(EVERYWHERE, "theme", "T", "Change the colors: dark, light, high contrast"),
     Action(EVERYWHERE, "glyphs", "a", "Pieces solid, in outline, or as letters", command="chessreg tui --ascii"),
     Action(EVERYWHERE, "picture", "ctrl+s", "Save a picture of the screen (SVG)"),
     Action(EVERYWHERE, "quit", "q,ctrl+c", "Quit", "quit"),

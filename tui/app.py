@@ -1,4 +1,4 @@
-"""The app: screens, database worker, colours and the banner. Each screen knows what it shows and what Enter opens."""
+"""The app: screens, database worker, colors and the banner. Each screen knows what it shows and what Enter opens."""
 
 from __future__ import annotations
 

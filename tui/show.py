@@ -107,7 +107,7 @@ FULL, PART, EMPTY = "━", "╸", "┄"
 
 
 def bar(share: float | None, width: int = 10) -> str:
-    """How much of something is done or taken, in this many cells; drawn by shape, so that it needs no colour.
+    """How much of something is done or taken, in this many cells; drawn by shape, so that it needs no color.
 
     >>> bar(0.5, 8), bar(None, 4), bar(1, 4)
     ('━━━━┄┄┄┄', '    ', '━━━━')

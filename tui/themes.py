@@ -1,4 +1,4 @@
-"""Colours: dark, light, high contrast, and the user's own. Every theme, textual's own too, has colours for the board.
+"""Colors: dark, light, high contrast, and the user's own. Every theme, textual's own too, has colors for the board.
 
 A theme of one's own is a file FOLDER/NAME.toml, where FOLDER is $XDG_CONFIG_HOME/chessreg/themes (~/.config/…):
 
@@ -67,24 +67,24 @@ def theme_of(path: Path) -> Theme:
         values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise BadInputError(f"{path}: {error}") from error
-    colours = {f.name for f in fields(Theme)} - {"name", "dark", "variables", "luminosity_spread", "text_alpha"}
-    if unknown := sorted(set(values) - colours - {"dark", "variables"}):
+    colors = {f.name for f in fields(Theme)} - {"name", "dark", "variables", "luminosity_spread", "text_alpha"}
+    if unknown := sorted(set(values) - colors - {"dark", "variables"}):
         raise BadInputError(
-            f"{path}: a theme has no {unknown[0]!r}", f"it has dark, variables, {', '.join(sorted(colours))}"
+            f"{path}: a theme has no {unknown[0]!r}", f"it has dark, variables, {', '.join(sorted(colors))}"
         )
     variables = values.pop("variables", {})
     if not isinstance(variables, dict) or not isinstance(values.get("dark", True), bool):
         raise BadInputError(f"{path}: dark is true or false, [variables] a table")
-    for name, colour in [*values.items(), *variables.items()]:
+    for name, color in [*values.items(), *variables.items()]:
         if name != "dark":
-            check_colour(path, name, colour)
+            check_color(path, name, color)
     if "primary" not in values:
         raise BadInputError(f"{path}: primary is missing", 'primary = "#3d6f99"')
     return Theme(name=path.stem, **values, variables=BOARD_DARK | variables)
 
 
-def check_colour(path: Path, name: str, colour: Any) -> None:
+def check_color(path: Path, name: str, color: Any) -> None:
     try:
-        Color.parse(colour)
+        Color.parse(color)
     except (ColorParseError, TypeError, AttributeError) as error:
-        raise BadInputError(f"{path}: {name} = {colour!r} is no colour", 'such as "#3d6f99" or "green"') from error
+        raise BadInputError(f"{path}: {name} = {color!r} is no color", 'such as "#3d6f99" or "green"') from error

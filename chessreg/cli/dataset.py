@@ -268,7 +268,7 @@ def fetch(home: Home, source: str, month: str, name: str | None, base_url: str |
     show_default=True,
     help="Share of the games in which a lost player gives up.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of openings, levels and colours.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of openings, levels and colors.")
 @click.option("--processes", type=click.IntRange(1), help="Games played at once.  [default: one a core]")
 @click.option("--pgn", type=FILE, help="Also keep the games as this file (.pgn or .pgn.zst).")
 @name_option

@@ -50,7 +50,7 @@ def status(ctx: click.Context, home: Home) -> None:
     record = {"registry": home.place.masked, "current": schema.current, "head": schema.head, "state": schema.state}
     emit(home, record)
     if schema.state != "equal":
-        hint = {"behind": "chessreg db upgrade", "ahead": "pip install -U chessreg", "empty": "chessreg init"}
+        hint = {"behind": "chessreg db upgrade", "unknown": "pip install -U chessreg", "empty": "chessreg init"}
         if not home.json and schema.state in hint:
             click.echo(f"hint: {hint[schema.state]}", err=True)
         ctx.exit(1)

@@ -62,7 +62,7 @@ def commands(size: Size) -> list[tuple[str, list[str]]]:
         (
             "Its residual stream wherever White is to move, all layers in one pass",
             [
-                f"run cache {who} --dataset sample:{part} --games {games} --last 33 --name {name}-{part}"
+                f"run cache {who} --dataset sample:{part} --games {games} --max-sites 33 --name {name}-{part}"
                 for who, name in ((model, "reference"), ("--checkpoint untrained", "untrained"))
                 for part, games in (("fit", size.fit_games), ("test", size.test_games))
             ],
@@ -87,7 +87,7 @@ def commands(size: Size) -> list[tuple[str, list[str]]]:
             [
                 "import checkpoint --reference=uci --name uci",
                 f"run cache --checkpoint uci --dataset sample:fit --games {size.uci_games} --sites white-turns "
-                "--last 33 --name uci-fit",
+                "--max-sites 33 --name uci-fit",
                 "run probe --cache uci-fit --name uci-board",
                 'run edit --checkpoint uci --probe uci-board --moves "e4 d5" --board "d5=. d7=p e7=. e5=p" '
                 "--layers 2-5 --scale 1 --name figure-4",

@@ -56,7 +56,7 @@ class Check:
 
 @click.command()
 @click.option("--fix", is_flag=True, help="Mend what can be mended without losing anything, and report it.")
-@click.option("--digests", is_flag=True, help="Read every byte of every artefact and array again.")
+@click.option("--digests", is_flag=True, help="Read every byte of every artifact and array again.")
 @json_option
 @pass_home
 @click.pass_context
@@ -170,7 +170,7 @@ def registry(home: Home) -> Iterator[Check]:
     schema = migrations.status(place)
     if place.path is None:
         yield Check("postgresql", "ok", f"{place.masked} answers")
-    mend = {"behind": "chessreg db upgrade", "ahead": "pip install -U chessreg", "empty": "chessreg init"}
+    mend = {"behind": "chessreg db upgrade", "unknown": "pip install -U chessreg", "empty": "chessreg init"}
     if schema.state == "equal":
         yield Check("schema", "ok", schema.head)
     elif schema.state == "empty":

@@ -42,7 +42,6 @@ def import_() -> None:
     "tokenizer.json.  "
     "[default: what the folder or its tokenizer says, else pgn-char-32]",
 )
-@click.option("--tokenizer", hidden=True, help="The earlier name of --encoding.")
 @click.option(
     "--template",
     metavar="NAME|FILE",
@@ -71,7 +70,6 @@ def checkpoint(
     reference: str | None,
     name: str | None,
     encoding: str | None,
-    tokenizer: str | None,
     trained_on: tuple[str, ...],
     **prompt: Any,
 ) -> None:
@@ -95,11 +93,8 @@ def checkpoint(
 
     if (reference is None) == (source is None):
         raise click.UsageError("give a file or folder, or --reference")
-    if reference is not None and (encoding or tokenizer or trained_on):
+    if reference is not None and (encoding or trained_on):
         raise click.UsageError("--encoding and --trained-on are of files: a model of --reference says them itself")
-    if tokenizer is not None:
-        click.echo("--tokenizer is called --encoding now", err=True)
-        encoding = tokenizer
     settings = {name: value for name, value in prompt.items() if value}
     if settings and encoding != "prompt":
         raise click.UsageError(f"--{next(iter(settings)).replace('_', '-')} is of prompts: give --encoding prompt")

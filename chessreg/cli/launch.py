@@ -195,12 +195,12 @@ def cell_orders(
     where: str,
 ) -> list[Order]:
     """One order a cell of `table`'s grid and cells, over `base` and a preset; one order where it has neither."""
-    from chessreg.runs.spec import build, by_present_names, merged, nested
+    from chessreg.runs.spec import build, merged, nested
     from chessreg.scheduling.launch import cell_name, cells
 
     orders = []
     for number, cell in enumerate(cells(table.get("grid", {}), table.get("cells", ()))):
-        values = by_present_names(kind.spec, merged(base, nested(cell)))
+        values = merged(base, nested(cell))
         wrong = values.keys() - kind.spec.model_fields.keys() - kind.options.model_fields.keys()
         if wrong:
             raise BadInputError(f"{where}: {kind.name} has no setting {', '.join(sorted(wrong))}")

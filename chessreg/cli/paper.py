@@ -160,7 +160,7 @@ def go(
             click.echo(f"{taken.results:,} new results of {taken.runs:,} runs{begun} from {load}", err=True)
         if save is not None:
             saved = archive.save(work, save)
-            summary = "{complete} of {steps} steps complete: {runs} runs, {artefacts} artefacts, "
+            summary = "{complete} of {steps} steps complete: {runs} runs, {artifacts} artifacts, "
             summary += "{states} begun trainings, {bytes:,} bytes" if saved["states"] else "{bytes:,} bytes"
             emit(True, saved) if json else click.echo(f"{save}: {summary.format(**saved)}", err=True)
             return

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from chessreg.session import Session
 
 
-COLOURS = {"invalid": "red", "stale": "yellow", "missing": "red", "failed": "red"}  # the others are cyan
+COLORS = {"invalid": "red", "stale": "yellow", "missing": "red", "failed": "red"}  # the others are cyan
 
 
 @click.command()
@@ -60,7 +60,7 @@ def drawn(branch: Branch, onto: Tree | None = None) -> Tree:
 
     facts = branch.facts
     field = f"[dim]{escape(branch.field)}:[/dim] " if branch.field not in ("", facts["kind"]) else ""
-    state = "" if facts["state"] == "complete" else f" [{COLOURS.get(facts['state'], 'cyan')}]{facts['state']}[/]"
+    state = "" if facts["state"] == "complete" else f" [{COLORS.get(facts['state'], 'cyan')}]{facts['state']}[/]"
     again = " [dim]… as above[/dim]" if branch.again else ""
     name = f"[bold]{escape(facts['name'])}[/bold] " if facts["name"] else ""
     text = f"{field}{escape(facts['kind'])} {name}{branch.node.id[-6:]}{state}{again}"

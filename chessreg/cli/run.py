@@ -6,7 +6,7 @@ import inspect
 import sys
 import tomllib
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -141,9 +141,9 @@ def show_plan(planned: dict[str, Any], as_json: bool) -> None:
 
 def settings(kind: Kind, params: dict[str, Any]) -> tuple[Any, Any, dict[str, str]]:
     """The spec, the execution options, and where each value that is not a default came from."""
-    from chessreg.runs.spec import build, by_present_names, merged
+    from chessreg.runs.spec import build, merged
 
-    from_file = by_present_names(kind.spec, read_toml(Path(params["spec"]))) if params["spec"] else {}
+    from_file = read_toml(Path(params["spec"])) if params["spec"] else {}
     wrong = from_file.keys() - kind.spec.model_fields.keys() - kind.options.model_fields.keys() - {"kind", "name"}
     if wrong:
         raise BadInputError(f"{params['spec']}: {kind.name} has no setting {', '.join(sorted(wrong))}")
@@ -317,26 +317,7 @@ class OrNone(click.ParamType):
 @cache
 def options(model: type[BaseModel]) -> list[click.Option]:
     """An option for every setting, without a click default, so that given and defaulted stay apart."""
-    made = []
-    for setting in settings_of(model):
-        made.append(option(setting))
-        if setting.earlier:
-            made.append(earlier_option(setting))
-    return made
-
-
-def earlier_option(setting: Setting) -> click.Option:
-    """The hidden option of a renamed setting's earlier name, which prints the present one."""
-    earlier = replace(setting, path=setting.earlier)
-
-    def note_renamed(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
-        if value is not None:
-            click.echo(f"{earlier.flag} is called {setting.flag} now", err=True)
-        return value
-
-    made = option(earlier)
-    made.hidden, made.callback = True, note_renamed
-    return made
+    return [option(setting) for setting in settings_of(model)]
 
 
 def option(setting: Setting) -> click.Option:
@@ -367,12 +348,8 @@ def parameter(path: str) -> str:
 
 def given_values(model: type[BaseModel], params: dict[str, Any]) -> dict[str, Any]:
     """The values given on the command line, nested as the model is."""
-    values = {}
-    for setting in settings_of(model):
-        for path in filter(None, (setting.earlier, setting.path)):
-            if (value := params.get(parameter(path))) is not None:
-                values[setting.path] = None if value is NONE else value
-    return nested(values)
+    given = ((setting.path, params.get(parameter(setting.path))) for setting in settings_of(model))
+    return nested({path: None if value is NONE else value for path, value in given if value is not None})
 
 
 @click.command()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from chessreg.games.download import Fetched
     from chessreg.games.positions import Filter
     from chessreg.models.hub import HubSource
-    from store import Artefact, Store
+    from store import Artifact, Store
 
 
 NOUN = "dataset"
@@ -51,7 +51,7 @@ class Added:
     """A dataset of the registry; `created` is False when the same bytes with the same filters were there already."""
 
     id: UUID
-    artefact: str
+    artifact: str
     created: bool
 
 
@@ -115,8 +115,8 @@ def add_dataset(
             file.rename(folder / file.name)
         made.rmdir()
         scale = rating_scale or (None if of_positions else guessed_rating_scale(folder))
-        artefact = store.publish(folder)
-    return record(database, artefact, report, name, scale, licence, extra or {})
+        artifact = store.publish(folder)
+    return record(database, artifact, report, name, scale, licence, extra or {})
 
 
 def hashes_of(inputs: Inputs, references: Sequence[str]) -> dict[str, np.ndarray]:
@@ -185,12 +185,12 @@ def find(database: Database, store: Store, dataset_id: UUID) -> Added | None:
     """The dataset with this id, if it is registered and its bytes are here."""
     with database.read() as session:
         row = session.get(tables.Dataset, dataset_id)
-    return Added(row.id, row.artefact, False) if row is not None and store.exists(row.artefact) else None
+    return Added(row.id, row.artifact, False) if row is not None and store.exists(row.artifact) else None
 
 
 def record(
     database: Database,
-    artefact: Artefact,
+    artifact: Artifact,
     report: DatasetReport,
     name: str | None,
     rating_scale: str | None,
@@ -200,14 +200,14 @@ def record(
     """The rows of a published dataset, in one transaction."""
     dataset_id = uuid_of(report.identity)
     with database.write() as session:
-        register.record_artefact(session, artefact)
+        register.record_artifact(session, artifact)
         there = session.get(tables.Dataset, dataset_id)
         if there is None:
             session.add(
                 tables.Dataset(
                     id=dataset_id,
                     identity=report.identity,
-                    artefact=artefact.digest,
+                    artifact=artifact.digest,
                     source=", ".join(source.name for source in report.sources),
                     games=report.games,
                     plies=report.plies,
@@ -221,10 +221,10 @@ def record(
                 )
             )
             session.flush()
-        elif there.artefact != artefact.digest:  # its bytes were lost, and now lie in another artefact
-            there.artefact = artefact.digest
+        elif there.artifact != artifact.digest:  # its bytes were lost, and now lie in another artifact
+            there.artifact = artifact.digest
         register.give_name(session, NOUN, dataset_id, name)
-    return Added(dataset_id, artefact.digest, there is None)
+    return Added(dataset_id, artifact.digest, there is None)
 
 
 def guessed_rating_scale(folder: Path) -> str | None:

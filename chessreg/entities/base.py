@@ -26,7 +26,7 @@ Row = dict[str, Any]
 class Entity:
     """A noun. Subclass it, give it a table, and `chessreg NOUN list` and `show`, the data room and `reproduce` know it.
 
-    What the table says (its key, artefacts, arrays, foreign keys) is all that names, lineage, merge, gc and transfer
+    What the table says (its key, artifacts, arrays, foreign keys) is all that names, lineage, merge, gc and transfer
     need. Rows are dicts of the table's columns with the thing's annotations.
     """
 

@@ -29,7 +29,7 @@ from chessreg.runs.inputs import Inputs, with_weights
 if TYPE_CHECKING:
     from chessreg.models.checkpoint import CheckpointInfo
     from chessreg.session import Session
-    from store import Artefact, Store
+    from store import Artifact, Store
 
 NOUN = "checkpoint"
 ExportType = Literal["float32", "float16", "bfloat16"]
@@ -97,9 +97,9 @@ class Checkpoints(Entity):
         if row.source_format == "random-init" and row.parent_id:
             parent = names.name_of(sql, "checkpoint", row.parent_id) or row.parent_id.hex[-6:]
             return f"chessreg checkpoint twin {shlex.quote(parent)} --seed {int(row.detail.get('seed', 0))}", ""
-        if row.artefact is None:
+        if row.artifact is None:
             return "", "an external model: its games are here, its weights are not"
-        return "chessreg import checkpoint FILE", f"content {row.artefact[:12]}"
+        return "chessreg import checkpoint FILE", f"content {row.artifact[:12]}"
 
 
 def described(sql: SqlSession, reference: str) -> Row:
@@ -118,7 +118,7 @@ def described(sql: SqlSession, reference: str) -> Row:
         "source_sha256": source.get("sha256"),
         "fetched_from": (row["detail"].get("fetched") or {}).get("url"),
         "parent": names.name_of(sql, "checkpoint", row["parent_id"]) if row["parent_id"] else None,
-        "first_try_legal": first_try_legal(sql, row["artefact"]),
+        "first_try_legal": first_try_legal(sql, row["artifact"]),
         "trained_on": None
         if trained_on is None
         else [datasets.get(dataset_reference[8:72], dataset_reference) for dataset_reference in trained_on],
@@ -130,13 +130,13 @@ def twin_of(row: Row, called: dict[UUID, str]) -> str | None:
     return called.get(row["parent_id"]) if row["source_format"] == "random-init" else None
 
 
-def first_try_legal(sql: SqlSession, artefact: str | None) -> float | None:
+def first_try_legal(sql: SqlSession, artifact: str | None) -> float | None:
     """Share of turns whose greedy text is a legal move, of the newest complete legality run of these weights."""
     run, read, trial = tables.Run, tables.RunInput, tables.Trial
     newest = (
         select(run.id)
         .join(read, read.run_id == run.id)
-        .where(run.kind == "legality", run.completed_at.is_not(None), read.digest == artefact)
+        .where(run.kind == "legality", run.completed_at.is_not(None), read.digest == artifact)
         .order_by(run.created_at.desc(), run.id)
         .limit(1)
     )
@@ -154,7 +154,7 @@ class Registered:
     """A checkpoint of the registry; `created` is False when it was there already."""
 
     id: UUID
-    artefact: str
+    artifact: str
     created: bool
 
 
@@ -167,11 +167,11 @@ def checkpoint_row(
     run_id: UUID | None = None,
     extra: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The columns of a checkpoint's row. `digest` is its artefact's; the id derives from it."""
+    """The columns of a checkpoint's row. `digest` is its artifact's; the id derives from it."""
     shape = info.architecture
     return {
         "id": uuid_of(digest),
-        "artefact": digest,
+        "artifact": digest,
         "architecture": shape["family"],
         "layers": shape["n_layer"],
         "d_model": shape["n_embd"],
@@ -236,7 +236,7 @@ def import_checkpoint(
             references = info.source.get("training_datasets")
         known = find_content(database, store, content)
         register.refuse_taken(database, NOUN, name, known.id if known else None)
-        artefact = publish(store, folder, known)
+        artifact = publish(store, folder, known)
     extra = {
         **({"fetched": fetched} if fetched else {}),
         "content": content,
@@ -247,30 +247,30 @@ def import_checkpoint(
             learn_training(session, known.id, references)
             register.give_name(session, NOUN, known.id, name)
             return known
-        columns = checkpoint_row(info, artefact.digest, training_datasets=references, extra=extra)
-        return record(session, artefact, columns, name)
+        columns = checkpoint_row(info, artifact.digest, training_datasets=references, extra=extra)
+        return record(session, artifact, columns, name)
 
 
-def publish(store: Store, folder: Path, known: Registered | None) -> Artefact:
-    """The staged checkpoint as an artefact: the one that is known where its bytes are here, else what was staged."""
-    if known is None or not store.exists(known.artefact):
-        return store.publish(folder, expect=known.artefact if known else None)
+def publish(store: Store, folder: Path, known: Registered | None) -> Artifact:
+    """The staged checkpoint as an artifact: the one that is known where its bytes are here, else what was staged."""
+    if known is None or not store.exists(known.artifact):
+        return store.publish(folder, expect=known.artifact if known else None)
     shutil.rmtree(folder)
-    return store.artefact(known.artefact)
+    return store.artifact(known.artifact)
 
 
-def record(session: SqlSession, artefact: Artefact, columns: dict[str, Any], name: str | None) -> Registered:
+def record(session: SqlSession, artifact: Artifact, columns: dict[str, Any], name: str | None) -> Registered:
     """The rows of a published checkpoint. One that is there already stays as it is."""
-    register.record_artefact(session, artefact)
+    register.record_artifact(session, artifact)
     if session.get(tables.Tokenizer, columns["tokenizer"]) is None:
-        session.add(tables.Tokenizer(**tokenizer_row(columns["tokenizer"], artefact.path)))
+        session.add(tables.Tokenizer(**tokenizer_row(columns["tokenizer"], artifact.path)))
         session.flush()
     there = session.get(tables.Checkpoint, columns["id"])
     if there is None:
         session.add(tables.Checkpoint(**columns))
         session.flush()
     register.give_name(session, NOUN, columns["id"], name)
-    return Registered(columns["id"], artefact.digest, there is None)
+    return Registered(columns["id"], artifact.digest, there is None)
 
 
 def is_ours(source: Path, converted: Path) -> bool:
@@ -296,14 +296,14 @@ def find_content(database: Database, store: Store, content: str) -> Registered |
 
     with database.read() as session:
         table = tables.Checkpoint
-        here = table.artefact.is_not(None)  # an external model has no weights to compare
-        rows = session.execute(select(table.id, table.artefact, table.detail).where(here)).all()
+        here = table.artifact.is_not(None)  # an external model has no weights to compare
+        rows = session.execute(select(table.id, table.artifact, table.detail).where(here)).all()
     for row in rows:
         recorded = row.detail.get("content")
-        if recorded is None and store.exists(row.artefact):  # a run made it
-            recorded = digest(store.path(row.artefact))
+        if recorded is None and store.exists(row.artifact):  # a run made it
+            recorded = digest(store.path(row.artifact))
         if recorded == content:
-            return Registered(row.id, row.artefact, False)
+            return Registered(row.id, row.artifact, False)
     return None
 
 
@@ -348,20 +348,20 @@ def export_checkpoint(
 
     with database.read() as session:
         row = session.get_one(tables.Checkpoint, names.resolve(session, NOUN, reference))
-        digest = with_weights(row, reference).artefact
+        digest = with_weights(row, reference).artifact
     if folder.exists():
         raise BadInputError(f"{folder} exists already", "an export makes a new folder: name one that is not there")
     if not folder.parent.is_dir():
         raise NotFoundError(f"the folder {folder.parent} does not exist", f"mkdir -p {folder.parent}")
-    artefact = store.verify(digest)
+    artifact = store.verify(digest)
     aside = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     try:
         aside.mkdir()
         if dtype is None:
-            for file in files_of(artefact.path):
-                shutil.copyfile(artefact.path / file, aside / file)
+            for file in files_of(artifact.path):
+                shutil.copyfile(artifact.path / file, aside / file)
         else:
-            write_rounded(artefact.path, aside, dtype, row.training_datasets)
+            write_rounded(artifact.path, aside, dtype, row.training_datasets)
         aside.rename(folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
@@ -397,19 +397,19 @@ def random_init_control(
     parent, original = inputs.checkpoint(inputs.reference(NOUN, reference))
     with store.stage(NOUN) as folder:
         model = load_model(original).untrained(seed)
-        source = {"format": "random-init", "seed": seed, "shape_of": parent.artefact}
+        source = {"format": "random-init", "seed": seed, "shape_of": parent.artifact}
         info = CheckpointInfo.of(model, read_info(original).encoding, tokens_seen=0, source=source)
         save_checkpoint(model, folder, info)
         copy_encoding(original, folder)
         content = content_digest(folder)
         known = find_content(database, store, content)
         register.refuse_taken(database, NOUN, name, known.id if known else None)
-        artefact = publish(store, folder, known)
+        artifact = publish(store, folder, known)
     with database.write() as session:
         if known is not None:
             register.give_name(session, NOUN, known.id, name)
             return known
         columns = checkpoint_row(
-            info, artefact.digest, training_datasets=[], parent_id=parent.id, extra={"content": content, "seed": seed}
+            info, artifact.digest, training_datasets=[], parent_id=parent.id, extra={"content": content, "seed": seed}
         )
-        return record(session, artefact, columns, name)
+        return record(session, artifact, columns, name)

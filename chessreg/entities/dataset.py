@@ -180,7 +180,7 @@ def folder_of(database: Database, store: Store, reference: str) -> tuple[tables.
     with database.read() as session:
         row = session.get_one(tables.Dataset, names.resolve(session, NOUN, reference))
         session.expunge(row)
-    return row, Inputs(database, store).located(NOUN, f"dataset:{row.identity}", row.artefact).path
+    return row, Inputs(database, store).located(NOUN, f"dataset:{row.identity}", row.artifact).path
 
 
 def verify_dataset(database: Database, store: Store, reference: str, *, sample: int = 200) -> Verification:
@@ -191,12 +191,12 @@ def verify_dataset(database: Database, store: Store, reference: str, *, sample: 
     from chessreg.games import dataset, positions
 
     row, folder = folder_of(database, store, reference)
-    artefact = store.verify(row.artefact)
+    artifact = store.verify(row.artifact)
     verify = positions.verify if content_of(row) == "positions" else dataset.verify
     verification = verify(folder, sample=sample)
     if not verification.problems:
         with suppress(RegistryError), database.write() as session:  # one that cannot be written keeps no note of it
-            register.verified(session, artefact)
+            register.verified(session, artifact)
     return verification
 
 

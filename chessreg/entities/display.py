@@ -80,7 +80,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Chart:
-    """Panels with the same axes. A series has the same colour and mark in all of them, by its place in `labels`."""
+    """Panels with the same axes. A series has the same color and mark in all of them, by its place in `labels`."""
 
     title: str
     x: str

@@ -32,7 +32,6 @@ BIN = "bin"
 LOGS = "jobs"  # of a run's folder: the logs of its jobs stay
 DAY = 86_400.0
 STAMP = "%Y%m%dT%H%M%SZ"  # a folder of the bin is named by when it was made, in UTC
-EARLIER_STAMP = "%Y%m%dT%H%M%S"  # in version 0.1.0: local time
 YOUNG = 3600.0  # seconds: what was written so lately may be about to be registered
 
 
@@ -47,7 +46,7 @@ class Rubbish:
 
 
 def find(database: Database, store: Store, *, now: float | None = None) -> list[Rubbish]:
-    """Artefacts and arrays in the store that nothing needs, neither registered nor in a fragment, or only archived
+    """Artifacts and arrays in the store that nothing needs, neither registered nor in a fragment, or only archived
     things; scratch of complete runs. Nothing younger than an hour, so that what is being written is left alone."""
     now = time.time() if now is None else now
     coming = of_fragments(store)  # before the registry is read: a fragment that is taken in meanwhile counts in both
@@ -55,10 +54,10 @@ def find(database: Database, store: Store, *, now: float | None = None) -> list[
         needed, archived = references(session)
         complete = set(session.scalars(select(tables.Run.id).where(tables.Run.completed_at.is_not(None))))
         waiting = {id.hex for id in session.scalars(select(tables.Run.id)) if id not in complete}
-        datasets = session.execute(select(tables.Dataset.identity, tables.Dataset.artefact)).all()
+        datasets = session.execute(select(tables.Dataset.identity, tables.Dataset.artifact)).all()
     lost = {identity for identity, digest in datasets if digest in needed and not store.exists(digest)}
     rubbish = []
-    places = [(folder, folder.name) for folder in sorted(store.artefacts.glob("??/*"))]
+    places = [(folder, folder.name) for folder in sorted(store.artifacts.glob("??/*"))]
     places += [(folder, folder.name) for folder in sorted(store.arrays.iterdir())]
     for folder, key in places:
         if key in needed or key in coming or not old(folder, now) or key.partition("-")[0] in waiting:
@@ -66,7 +65,7 @@ def find(database: Database, store: Store, *, now: float | None = None) -> list[
         if lost and dataset_in(folder) in lost:  # the registered one is elsewhere, and was made of the same source
             continue
         why = f"only archived: {archived[key]}" if key in archived else "nothing registered refers to it"
-        kind = "array" if folder.parent == store.arrays else "artefact"
+        kind = "array" if folder.parent == store.arrays else "artifact"
         rubbish.append(Rubbish(str(folder.relative_to(store.root)), f"{kind} {key[:12]}", why, size(folder)))
     for folder in sorted(path for run in complete for path in (store.runs / run.hex).glob("*")):
         if folder.name != LOGS and old(folder, now):
@@ -76,7 +75,7 @@ def find(database: Database, store: Store, *, now: float | None = None) -> list[
 
 
 def dataset_in(folder: Path) -> str | None:
-    """The identity of the dataset that an artefact holds; None for any other."""
+    """The identity of the dataset that an artifact holds; None for any other."""
     try:
         return str(json.loads((folder / REPORT_FILE).read_text())["identity"])
     except (OSError, ValueError, LookupError, TypeError):
@@ -191,9 +190,8 @@ def empty(store: Store, older_than: float) -> int:
 
 def removed_at(name: str) -> float | None:
     """When a folder of the bin was made; None for any other name, which is not ours."""
-    for stamp, seconds in ((STAMP, calendar.timegm), (EARLIER_STAMP, time.mktime)):
-        with suppress(ValueError, OverflowError):
-            return float(seconds(time.strptime(name, stamp)))
+    with suppress(ValueError, OverflowError):
+        return float(calendar.timegm(time.strptime(name, STAMP)))
     return None
 
 
@@ -210,7 +208,7 @@ def time_of(path: Path, store: Store) -> str:
 def in_bin(store: Store) -> list[Path]:
     """The folders in the bin."""
     folders = [folder for folder in (store.root / BIN).glob("*") if removed_at(folder.name) is not None]
-    patterns = ("artefacts/??/*", "arrays/*", "runs/*/*")
+    patterns = ("artifacts/??/*", "arrays/*", "runs/*/*")
     return sorted(path for folder in folders for pattern in patterns for path in folder.glob(pattern))
 
 

@@ -1,4 +1,4 @@
-"""What every registration of a thing has in common: a registry that can be written, a free name, artefact rows."""
+"""What every registration of a thing has in common: a registry that can be written, a free name, artifact rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chessreg.registry.machine import this_machine
 from chessreg.registry.tables.types import utc_now
 
 if TYPE_CHECKING:
-    from store import Artefact
+    from store import Artifact
 
 
 class _Undo(Exception):
@@ -45,16 +45,16 @@ def one_at_a_time(session: Session) -> None:
         session.execute(text("select pg_advisory_xact_lock(hashtext('chessreg register'))"))
 
 
-def record_artefact(session: Session, artefact: Artefact) -> None:
-    """Rows of a published artefact, of where it lies, and of this machine. What is there already stays."""
+def record_artifact(session: Session, artifact: Artifact) -> None:
+    """Rows of a published artifact, of where it lies, and of this machine. What is there already stays."""
     one_at_a_time(session)
-    if session.get(tables.Artefact, artefact.digest) is None:
+    if session.get(tables.Artifact, artifact.digest) is None:
         session.add(
-            tables.Artefact(
-                digest=artefact.digest,
-                kind=artefact.kind,
-                bytes=artefact.bytes,
-                state=tables.ArtefactState.COMPLETE,
+            tables.Artifact(
+                digest=artifact.digest,
+                kind=artifact.kind,
+                bytes=artifact.bytes,
+                state=tables.ArtifactState.COMPLETE,
                 created_at=utc_now(),
             )
         )
@@ -62,15 +62,15 @@ def record_artefact(session: Session, artefact: Artefact) -> None:
     if session.get(tables.Machine, machine["id"]) is None:
         session.add(tables.Machine(**machine))
     session.flush()
-    verified(session, artefact)
+    verified(session, artifact)
 
 
-def verified(session: Session, artefact: Artefact) -> None:
-    """Note that the artefact's bytes were read and found right, here and now."""
+def verified(session: Session, artifact: Artifact) -> None:
+    """Note that the artifact's bytes were read and found right, here and now."""
     session.merge(
-        tables.ArtefactLocation(
-            digest=artefact.digest,
-            uri=str(artefact.path),
+        tables.ArtifactLocation(
+            digest=artifact.digest,
+            uri=str(artifact.path),
             machine_id=this_machine()["id"],
             verified_at=utc_now(),
         )

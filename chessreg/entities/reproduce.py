@@ -309,7 +309,7 @@ def link(store: Store, scratch: Store, item: transfer.Item) -> None:
         source, target = store.array(item.array), scratch.array(item.array)
     else:
         source = store.path(item.digest)
-        target = scratch.artefacts / item.digest[:2] / item.digest
+        target = scratch.artifacts / item.digest[:2] / item.digest
     target.parent.mkdir(exist_ok=True)
     if not target.exists():
         target.symlink_to(source, target_is_directory=True)

@@ -117,14 +117,14 @@ def as_typed(sql: SqlSession, value: Any) -> str:
             return text
         made = sql.get(tables.Output, (row.id, output)) if output else None
         checkpoint = (
-            made and sql.scalars(select(tables.Checkpoint.id).where(tables.Checkpoint.artefact == made.digest)).first()
+            made and sql.scalars(select(tables.Checkpoint.id).where(tables.Checkpoint.artifact == made.digest)).first()
         )
         if checkpoint:
             return names.name_of(sql, "checkpoint", checkpoint) or checkpoint.hex[-6:]
         return names.name_of(sql, "run", row.id) or row.id.hex[-6:]
     if text.startswith("sha256:"):
         row_id = sql.scalars(
-            select(tables.Checkpoint.id).where(tables.Checkpoint.artefact == text.removeprefix("sha256:"))
+            select(tables.Checkpoint.id).where(tables.Checkpoint.artifact == text.removeprefix("sha256:"))
         ).first()
         return (names.name_of(sql, "checkpoint", row_id) or row_id.hex[-6:]) if row_id else text
     if text.startswith("dataset:"):

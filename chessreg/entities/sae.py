@@ -113,7 +113,7 @@ class Saes(Entity):
         with session.database.read() as sql:
             rows = self.rows(sql, reference)
         for row in rows:
-            session.store.verify(row["artefact"])
+            session.store.verify(row["artifact"])
         outcome = f"{counted(len(rows), 'SAE')} as published"
         return Verified({"saes": len(rows)}, ["saes"], outcome)
 

@@ -17,7 +17,7 @@ from chessreg.models.hook_points import PATTERNS, RESID_POST, named_points
 from chessreg.registry import tables
 from chessreg.runs.activations import differs
 from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.spec import Added, CheckpointRef, Distinct, Layers, Stored
+from chessreg.runs.spec import CheckpointRef, Distinct, Layers
 
 if TYPE_CHECKING:
     from chessreg.games.dataset import Games
@@ -32,30 +32,34 @@ BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 class CacheSpec(GameSelection):
     checkpoint: CheckpointRef = Field(description="the model")
     layers: Layers = Field((), description="layers, 0-based; none given: all")
-    hook_points: Annotated[tuple[str, ...], Added(), Distinct()] = Field(
+    hook_points: Annotated[tuple[str, ...], Distinct()] = Field(
         (),
         description=f"where in the model, * for each of the layers: {', '.join(PATTERNS)}; none given: {RESID_POST}",
     )
-    sites: Annotated[str, Stored("positions")] = Field(
+    sites: str = Field(
         "dots",
         description="tokens to look at: turns, white-turns (in PGN characters dots), black-turns (even-spaces), last, "
         "all, or others of the encoding; dots in another encoding: white-turns",
     )
-    alignment: Annotated[Alignment, Added()] = Field(
+    alignment: Alignment = Field(
         "post-ply",
         description="the board of a token that ends a move: after it, or before it, as Davis's code",
     )
-    first: int = Field(0, ge=0, description="leave out the first sites of each game")
-    last: int | None = Field(None, ge=1, description="sites per game counted from the start (Karvonen: 33 dots)")
-    final: Annotated[int | None, Added()] = Field(
-        None, ge=1, description="only so many sites at the end of each game that the context holds whole (Davis: 5)"
+    skip_sites: int = Field(0, ge=0, description="leave out this many sites at the start of each game")
+    max_sites: int | None = Field(
+        None, ge=1, description="keep only this many sites from the start of each game (Karvonen: 33 dots)"
+    )
+    last_sites: int | None = Field(
+        None, ge=1, description="keep only the last sites of each game that fits the context whole (Davis: 5)"
     )
     dtype: Literal["float16", "bfloat16", "float32"] = Field("float16", description="how numbers are stored")
 
     @model_validator(mode="after")
     def _one_end(self) -> Self:
-        if self.final is not None and self.last is not None:
-            raise BadInputError("--last counts sites from a game's start, --final from its end", "give one of them")
+        if self.last_sites is not None and self.max_sites is not None:
+            raise BadInputError(
+                "--max-sites counts sites from a game's start, --last-sites from its end", "give one of them"
+            )
         return self
 
 
@@ -97,7 +101,7 @@ class Cache(Kind):
     """
 
     name = "cache"
-    example = "--checkpoint reference --dataset sample:fit --games 50 --last 33"
+    example = "--checkpoint reference --dataset sample:fit --games 50 --max-sites 33"
     tables = ("metric_point",)
     spec = CacheSpec
     options = CacheOptions
@@ -111,16 +115,17 @@ class Cache(Kind):
         items, places = select_items(spec, inputs)
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
         written = inputs.encoding(spec.checkpoint)
-        sampled = longest(items, places) if spec.final is None else sample_of(places)
+        sampled = longest(items, places) if spec.last_sites is None else sample_of(places)
         encoded = selected_sites(spec, written, checkpoint.block_size, items, sampled)
-        if spec.final is not None and not encoded.whole.any():
+        if spec.last_sites is not None and not encoded.whole.any():
             raise BadInputError(
-                f"--final {spec.final}: no game is whole in the model's context of {checkpoint.block_size} tokens",
-                "leave out --final, or use shorter games",
+                f"--last-sites {spec.last_sites}: no game fits the model's context of {checkpoint.block_size} tokens",
+                "leave out --last-sites, or use shorter games",
             )
         if not len(encoded.sites):
             raise BadInputError(
-                f"--first {spec.first} leaves no site of any game", f"--sites {spec.sites}, lower --first"
+                f"--skip-sites {spec.skip_sites} leaves no site of any game",
+                f"--sites {spec.sites}, lower --skip-sites",
             )
 
     def estimate(self, spec: CacheSpec, inputs: Inputs) -> Estimate:
@@ -224,7 +229,7 @@ def selected_sites(
 ) -> EncodedGames:
     """The items at these rows of the dataset, with the sites whose activations are to be stored."""
     encoded = EncodedGames.of(written, block_size, games, places, spec.sites, spec.alignment)
-    return encoded.between(spec.first, spec.last, spec.final)
+    return encoded.between(spec.skip_sites, spec.max_sites, spec.last_sites)
 
 
 def write_group(

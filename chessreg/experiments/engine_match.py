@@ -20,7 +20,7 @@ from chessreg.experiments.matches import (
     Stopping,
     check_engine,
     check_pairs,
-    colour_of,
+    color_of,
     engine_row,
     game_columns,
     matches_of,
@@ -35,7 +35,7 @@ from chessreg.games.engines import EngineSpec, Limit, find_stockfish, parse_engi
 from chessreg.games.openings import Opening
 from chessreg.games.pool import EnginePool, free_cores
 from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.spec import Added, ExecutionOptions, Moves, Processes, Ref
+from chessreg.runs.spec import ExecutionOptions, Moves, Processes, Ref
 
 if TYPE_CHECKING:
     from chessreg.games.boardframe import BoardFrame
@@ -54,7 +54,7 @@ class EngineMatchSpec(MatchSpec):
     opponent: str = Field("stockfish:0@time=0.1", description="the engine that it meets")
     games: int = Field(100, ge=1, description="games to play")
     color: Literal["white", "black", "both"] = Field(
-        "white", description="the player's colour; both: each opening twice, first with White"
+        "white", description="the player's color; both: each opening twice, first with White"
     )
     opening: str = Field("standard", description="standard, random:PLIES or book:FILE")
     book: Annotated[str | None, Ref("book")] = Field(None, description="the file of book:FILE, filled in from it")
@@ -63,7 +63,7 @@ class EngineMatchSpec(MatchSpec):
         0, ge=0, description="full moves after the opening, then the game is stopped; 0: no limit"
     )
     adjudication: str = Field("nodes=100000", description="Stockfish's limit for evaluating a stopped game, or none")
-    against: Annotated[str | None, Added(), Ref("run:engine-match")] = Field(
+    against: Annotated[str | None, Ref("run:engine-match")] = Field(
         None, description="the match whose games from the same openings --stop compares with"
     )
 
@@ -97,7 +97,7 @@ class EngineMatch(Kind):
         """Raise for what would only fail later: an engine or a book that is not here."""
         check_pairs(spec, inputs)
         if spec.book is not None:
-            inputs.artefact("book", spec.book)
+            inputs.artifact("book", spec.book)
         judged = spec.move_limit > 0 and spec.adjudication != "none"
         if judged or any(parse_engine(engine).needs_process for engine in (spec.player, spec.opponent)):
             find_stockfish()
@@ -187,7 +187,7 @@ def play_duel(task: Task[EngineMatchSpec, EngineMatchOptions]) -> None:
         duel = Duel(
             pools[0],
             pools[1],
-            Rules(colour_of(spec), spec.move_limit or NO_LIMIT),
+            Rules(color_of(spec), spec.move_limit or NO_LIMIT),
             opening_maker(task),
             (spec.seed, spec.replicate),
             adjudicate,
@@ -206,7 +206,7 @@ def hand_back(task: Task[EngineMatchSpec, EngineMatchOptions], game: PlayedGame,
     """The rows of one finished game."""
     columns = game_columns(game)
     plies = range(len(game.opening.moves), game.ply)
-    turns = sum((ply % 2 == 0) == game.colour for ply in plies)
+    turns = sum((ply % 2 == 0) == game.color for ply in plies)
     columns.update(turns=turns, first_try_legal=None, tries=None)
     task.emit("game", game.unit, match=number_of(task.spec, game.unit), **columns)
     stopping.done(game.unit)

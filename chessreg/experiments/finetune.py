@@ -231,7 +231,7 @@ def trainer_of(task: Task[FinetuneSpec, FinetuneOptions]) -> tuple[Finetuner, Pr
         written, family, digest = (
             own.with_settings(spec.prompt_settings(own.settings)),
             row.architecture,
-            str(row.artefact),
+            str(row.artifact),
         )
         shape = {"block_size": int(row.block_size or 0), "vocab_size": written.size}
     shared = ("steps", "learning_rate", "warmup_steps", "final_fraction", "weight_decay", "beta1", "beta2",
@@ -276,7 +276,7 @@ def publish(task: Task[FinetuneSpec, FinetuneOptions], trainer: Finetuner) -> No
     if spec.checkpoint is not None:
         parent = task.inputs.checkpoint_row(spec.checkpoint)
         known = list(parent.training_datasets or ())
-        source["tuned_from"] = parent.artefact
+        source["tuned_from"] = parent.artifact
     model = trainer.trained()
     info = CheckpointInfo.of(model, written.name, tokens_seen=trainer.tokens_seen, source=source)
     if spec.tune == "lora":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import chess
 import numpy as np
@@ -22,7 +22,7 @@ from chessreg.models.decoding.policies import Choice, Policy, Turn, choose, make
 from chessreg.registry import tables
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.spec import Added, CheckpointRef, Plies
+from chessreg.runs.spec import CheckpointRef, Plies
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
@@ -42,7 +42,7 @@ class LegalitySpec(ChoosingSpec, GameSelection):
     black: bool = Field(False, description="look at Black's turns instead of White's")
     every: Plies = Field(1, ge=1, description="look at every Nth of these turns")
     mass: bool = Field(False, description="also the exact probability of a legal move (canonical spelling)")
-    valid: Annotated[bool, Added()] = Field(
+    valid: bool = Field(
         False, description="also the probability of a text in the form of a move, legal or not (of UCI: one of 1,968)"
     )
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 from uuid import UUID
 
 import chess
@@ -20,12 +20,12 @@ from chessreg.games.assist import takes_over
 from chessreg.games.engines import EngineSpec, engine_identity, parse_engine, parse_limit
 from chessreg.games.moves import pack
 from chessreg.games.openings import Book, Opening, OpeningSpec, openings, parse_opening
-from chessreg.games.sprt import COLOURS, DIFFERENCES, log_likelihood_ratio, parse_stop
+from chessreg.games.sprt import COLORS, DIFFERENCES, log_likelihood_ratio, parse_stop
 from chessreg.registry import tables
 from chessreg.registry.identity import digest_of, short, uuid_of
 from chessreg.registry.names import name_of
 from chessreg.registry.tables.types import utc_now
-from chessreg.runs.spec import Added, Spec
+from chessreg.runs.spec import Spec
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -41,7 +41,7 @@ class MatchSpec(Spec):
     equal matches hash equally, and an error that says what to write. Each spec has these fields with its own defaults.
     """
 
-    stop: Annotated[str, Added()] = Field(
+    stop: str = Field(
         "none",
         description="stop once enough is known: sprt:-0.05,0.05 (LOW,HIGH in points per game[,ALPHA,BETA]) over pairs "
         "of games from one opening, those of --against or of --color both; or none",
@@ -87,9 +87,9 @@ class MatchSpec(Spec):
         if self.stop == "none" and against is not None:
             raise BadInputError("--against is what --stop compares with", "give --stop sprt:-0.05,0.05")
         rule = parse_stop(self.stop)
-        if rule and against is None and not COLOURS[0] < rule.low < rule.high < COLOURS[-1]:
+        if rule and against is None and not COLORS[0] < rule.low < rule.high < COLORS[-1]:
             raise BadInputError(
-                f"--stop {self.stop}: a mean of {COLOURS[0]} or {COLOURS[-1]} is one of pairs that are all lost or won",
+                f"--stop {self.stop}: a mean of {COLORS[0]} or {COLORS[-1]} is one of pairs that are all lost or won",
                 "give bounds between them, such as --stop sprt:-0.05,0.05",
             )
         return self
@@ -131,7 +131,7 @@ class Starts(Protocol):
 
 def opening_maker(task: Task[Any, Any]) -> Callable[[int], Opening]:
     """The opening of a unit, the same in every arm with this opening and opening seed: opening n in game n of each
-    opponent; with both colours in games 2n and 2n + 1."""
+    opponent; with both colors in games 2n and 2n + 1."""
     spec: Starts = task.spec
     source = OpeningSpec("book", str(book_file(task)[1])) if spec.book else parse_opening(spec.opening_source)
     games = 2 if spec.color == "both" else 1
@@ -148,7 +148,7 @@ def record_book(task: Task[Any, Any]) -> str:
     """The book of this match as a row, and the name that the match has for it."""
     digest, path = book_file(task)
     task.record(
-        "artefact", digest=digest, kind="book", bytes=path.stat().st_size, state="complete", created_at=utc_now()
+        "artifact", digest=digest, kind="book", bytes=path.stat().st_size, state="complete", created_at=utc_now()
     )
     task.record(
         "opening_book",
@@ -164,17 +164,17 @@ def record_book(task: Task[Any, Any]) -> str:
 def book_file(task: Task[Any, Any]) -> tuple[str, Path]:
     """Digest and file of the book."""
     assert task.spec.book
-    artefact = task.inputs.artefact("book", task.spec.book)
-    return artefact.digest, task.store.artefact(artefact.digest).file
+    artifact = task.inputs.artifact("book", task.spec.book)
+    return artifact.digest, task.store.artifact(artifact.digest).file
 
 
-def colour_of(spec: Starts) -> chess.Color | None:
-    """The model's colour in every game; None: White in games of even number, Black in the others."""
+def color_of(spec: Starts) -> chess.Color | None:
+    """The model's color in every game; None: White in games of even number, Black in the others."""
     return {"white": chess.WHITE, "black": chess.BLACK}.get(spec.color)
 
 
 def matches_of(spec: Starts) -> list[tuple[int, str, int]]:
-    """The matches of a run: number, colour of the model, planned games. With both colours one of each."""
+    """The matches of a run: number, color of the model, planned games. With both colors one of each."""
     if spec.color != "both":
         return [(0, spec.color, spec.games)]
     return [(0, "white", (spec.games + 1) // 2), (1, "black", spec.games // 2)]
@@ -200,7 +200,7 @@ class Rules:
     `claim_draws` a third repetition or fifty moves end it, as a claim would.
     """
 
-    colour: chess.Color | None  # the model's; None: both in turn
+    color: chess.Color | None  # the model's; None: both in turn
     move_limit: int = 90
     context_full: Literal["adjudicate", "forfeit", "crop"] = "adjudicate"
     adjudicate_at: int = 0
@@ -237,12 +237,12 @@ class PlayedGame:
 
     @property
     def model_to_move(self) -> bool:
-        return self.end is None and self.board.turn == self.colour
+        return self.end is None and self.board.turn == self.color
 
     @property
-    def colour(self) -> chess.Color:
+    def color(self) -> chess.Color:
         """The model's: of a match with both White in games of even number."""
-        return self.unit % 2 == 0 if self.rules.colour is None else self.rules.colour
+        return self.unit % 2 == 0 if self.rules.color is None else self.rules.color
 
     @property
     def ply(self) -> int:
@@ -281,7 +281,7 @@ class PlayedGame:
             self.push(choice.move)
         else:
             why = Termination.RESIGNATION if choice.resigned else Termination.FORFEIT_ILLEGAL
-            self.end = lost_by(self.colour, why)
+            self.end = lost_by(self.color, why)
 
     def advise(self, lines: Sequence[Evaluation]) -> None:
         """Stockfish's evaluation before a turn of the model: its best move is played where it wins anyhow."""
@@ -298,14 +298,14 @@ class PlayedGame:
         board = self.board.copy()
         while len(board.move_stack) > len(self.opening.moves):
             board.pop()
-            if board.turn == self.colour:
+            if board.turn == self.color:
                 return board
         return None
 
     def fill_context(self) -> None:
         """The model cannot read on: end the game as the rules say."""
         if self.rules.context_full == "forfeit":
-            self.end = lost_by(self.colour, Termination.CONTEXT_FULL)
+            self.end = lost_by(self.color, Termination.CONTEXT_FULL)
         else:
             self.end = GameEnd(Termination.CONTEXT_FULL, "*")
 
@@ -344,7 +344,7 @@ class Stopping:
             self.points = {unit: won for unit, won in points_of(session, task.run_id).items() if unit not in own}
             against = task.spec.against
             self.base = None if against is None else points_of(session, task.inputs.run(against).id)
-        self.values = COLOURS if self.base is None else DIFFERENCES
+        self.values = COLORS if self.base is None else DIFFERENCES
         while self.next in self.points:  # of earlier attempts, which did not end it
             self._count(self.next)
 
@@ -356,8 +356,8 @@ class Stopping:
         self.waiting[game.unit] = game
         while not self.decided and (ended := self.waiting.pop(self.next, None)) is not None:
             assert ended.end is not None
-            colour = "white" if ended.colour else "black"
-            self.points[ended.unit] = points(colour, ended.end.result, ended.end.termination, ended.adjudication_cp)
+            color = "white" if ended.color else "black"
+            self.points[ended.unit] = points(color, ended.end.result, ended.end.termination, ended.adjudication_cp)
             self._count(ended.unit)
             self.decided = self.rule.decision(self.counts, self.values)
             yield ended

@@ -36,7 +36,7 @@ GREEDY = "free"
 class MoveAccuracySpec(Spec):
     checkpoint: CheckpointRef = Field(description="the model, of positions or of games")
     dataset: DatasetRef = Field(description="positions with a best move, or one part of them (NAME:PART)")
-    games: Annotated[str | None, Ref("dataset")] = Field(
+    source_games: Annotated[str | None, Ref("dataset")] = Field(
         None, description="the games that they are of: only their positions are taken; a model of games needs them"
     )
     unseen_of: Annotated[str | None, Ref("dataset")] = Field(
@@ -98,10 +98,10 @@ class MoveAccuracy(Kind):
     def check(self, spec: MoveAccuracySpec, inputs: Inputs) -> None:
         """Refuses positions without their games for a model of games, and a vector of another model."""
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
-        if inputs.encoding(spec.checkpoint).content == "history" and spec.games is None:
+        if inputs.encoding(spec.checkpoint).content == "history" and spec.source_games is None:
             raise BadInputError(
                 "a model of games reads the game before a position, and these games are not known",
-                "--games DATASET names the games that the positions are of",
+                "--source-games DATASET names the games that the positions are of",
             )
         if spec.intervention.active:
             rows_used(spec.intervention, checkpoint, inputs)
@@ -165,7 +165,7 @@ def view(row: tables.Prediction, position: Mapping[str, str]) -> BoardFrame:
 def select(spec: MoveAccuracySpec, inputs: Inputs, checked: bool = False) -> Decisions:
     """The positions that are asked, in file order. BadInputError where none is left; `checked`: where one is not what
     its game has."""
-    selection = decisions(inputs, spec.dataset, spec.games, "dataset", checked=checked)
+    selection = decisions(inputs, spec.dataset, spec.source_games, "dataset", "source_games", checked)
     if spec.unseen_of is not None:
         whole = spec.dataset.partition("[")[0]  # not the part alone: another may hold those games' positions
         other = decisions(inputs, whole, spec.unseen_of, "dataset", "unseen_of", checked=False)

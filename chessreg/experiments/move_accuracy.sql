@@ -57,7 +57,7 @@
 -- Every position that a run asked, with what makes two runs ask the same ones.
 SELECT p.run_id, p.unit, p.attempt_id, p.item, p.text, p.value AS nats, p.ply, p.best, p.legal_best, p.valid, p.legal,
        p.mass, p.rank, p.legal_moves, p.chosen, p.tokens, coalesce(i.intervention, 'none') AS intervention,
-       q.dataset AS reference, q.games AS games_reference, q.unseen_of, q.positions
+       q.dataset AS reference, q.source_games AS games_reference, q.unseen_of, q.positions
 FROM move_accuracy_prediction AS p
 JOIN move_accuracy_run AS q ON q.run_id = p.run_id
 LEFT JOIN interventions AS i ON i.intervention_id = TRY_CAST(p.intervention_id AS UUID)

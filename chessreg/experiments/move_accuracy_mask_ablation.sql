@@ -2,7 +2,7 @@
 -- aliases: twins, fen against pgn, bidirectional against causal
 -- paper: Junkin and Nathanson 2025, sections 3.1 and 4.2; its control of equal decisions is not in the paper
 -- kinds: move-accuracy
--- made by: chessreg run move-accuracy --games GAMES, once for each twin
+-- made by: chessreg run move-accuracy --source-games GAMES, once for each twin
 -- columns:
 --   checkpoint: the model
 --   minus: its twin: of equal layers and width, asked the same positions; trained with the same seed, where both say so

@@ -32,8 +32,12 @@ class ApplySpec(Spec):
     probe: Annotated[str, Ref("run:probe")] = Field(description="the fitted probes")
     cache: Annotated[str, Ref("run:cache")] = Field(description="activations of other games of the same model")
     layers: Layers = Field((), description="layers, 0-based; none given: all that are fitted and cached")
-    first: int | None = Field(None, ge=0, description="leave out the first positions; none: as the probe was fitted")
-    last: int | None = Field(None, ge=1, description="positions counted from the start; none: as the probe was fitted")
+    skip_sites: int | None = Field(
+        None, ge=0, description="leave out this many sites at the start of each game; none: as the probe was fitted"
+    )
+    max_sites: int | None = Field(
+        None, ge=1, description="keep only this many sites from the start of each game; none: as the probe was fitted"
+    )
     allow_overlap: AllowOverlap = ALLOW_OVERLAP
 
 
@@ -117,9 +121,9 @@ def applied_data(spec: ApplySpec, inputs: Inputs, probe: FittedProbe, game: int 
     """The cache, labelled where the label is read off the position."""
     fitted = RowSelection.of_detail(probe.detail)
     selection = fitted._replace(
-        first=fitted.first if spec.first is None else spec.first,
-        last=fitted.last if spec.last is None else spec.last,
-        final=fitted.final if spec.last is None else None,
+        skip_sites=fitted.skip_sites if spec.skip_sites is None else spec.skip_sites,
+        max_sites=fitted.max_sites if spec.max_sites is None else spec.max_sites,
+        last_sites=fitted.last_sites if spec.max_sites is None else None,
     )
     pattern = pattern_of(probe.hook_point)
     return ProbeData.load(

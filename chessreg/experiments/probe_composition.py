@@ -1,4 +1,4 @@
-"""`probe-composition`: whether the direction of a coloured piece is that of its colour plus that of its type."""
+"""`probe-composition`: whether the direction of a colored piece is that of its color plus that of its type."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chessreg.registry import tables
 from chessreg.runs.fitted import ClassDirection, FittedProbe, class_directions, load_probe, probe_rows
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind, SparseRow
-from chessreg.runs.spec import Added, ExecutionOptions, Layers, Ref, Spec
+from chessreg.runs.spec import ExecutionOptions, Layers, Ref, Spec
 
 if TYPE_CHECKING:
     from chessreg.games.boardframe import BoardFrame
@@ -24,15 +24,15 @@ EMPTY = "."
 
 
 class CompositionSpec(Spec):
-    joint: Annotated[str, Ref("run:probe")] = Field(description="probes of label piece (Davis's joint)")
-    colour: Annotated[str | None, Ref("run:probe")] = Field(
-        None, description="probes of label colour; none: the joint probe's own mean over types"
+    joint_probe: Annotated[str, Ref("run:probe")] = Field(description="probes of label piece (Davis's joint)")
+    color_probe: Annotated[str | None, Ref("run:probe")] = Field(
+        None, description="probes of label color; none: the joint probe's own mean over types"
     )
-    type: Annotated[str | None, Ref("run:probe")] = Field(
-        None, description="probes of label type; none: the joint probe's own mean over colours"
+    type_probe: Annotated[str | None, Ref("run:probe")] = Field(
+        None, description="probes of label type; none: the joint probe's own mean over colors"
     )
     layers: Layers = Field((), description="layers, 0-based; none given: all that each of the probes has")
-    direction: Annotated[ClassDirection, Added()] = Field(
+    direction: ClassDirection = Field(
         "raw",
         description="of a class: its weights (Davis), class-centred: minus their mean over classes, empty-minus-piece: "
         "minus those of the empty square",
@@ -42,7 +42,7 @@ class CompositionSpec(Spec):
 class CompositionRow(SparseRow):
     """One class on one square. Cosines are with the joint direction of that class; of the empty class the cosine alone.
 
-    `value` of the row is the cosine of colour plus type.
+    `value` of the row is the cosine of color plus type.
     """
 
     square: int
@@ -51,23 +51,23 @@ class CompositionRow(SparseRow):
     hook_point: str
     positions: str
     parts: str  # probes, or means: of the joint probe's own weights
-    named: str | None = None  # the joint class whose direction is nearest to colour plus type
-    wrong_colour: float | None = None  # the other colour plus type
-    wrong_type: float | None = None  # colour plus another type, the mean over the five
-    colour_alone: float | None = None
+    named: str | None = None  # the joint class whose direction is nearest to color plus type
+    wrong_color: float | None = None  # the other color plus type
+    wrong_type: float | None = None  # color plus another type, the mean over the five
+    color_alone: float | None = None
     type_alone: float | None = None
 
 
 class ProbeComposition(Kind):
-    """Composition: the cosine of colour plus type with the joint direction of each piece and square, and controls.
+    """Composition: the cosine of color plus type with the joint direction of each piece and square, and controls.
 
     Davis 2026, introduction (specification 4.5). Retrieval: the joint class, of all 13, whose direction is nearest to
-    the sum. Without probes of colour and type the parts are the joint probe's own means, its additive share. One unit
+    the sum. Without probes of color and type the parts are the joint probe's own means, its additive share. One unit
     is one layer.
     """
 
     name = "probe-composition"
-    example = "--joint reference-board"
+    example = "--joint-probe reference-board"
     tables = ("prediction",)
     spec = CompositionSpec
     columns = {"prediction": CompositionRow}  # noqa: RUF012
@@ -77,7 +77,7 @@ class ProbeComposition(Kind):
         return len(layers_of(spec, inputs))
 
     def estimate(self, spec: CompositionSpec, inputs: Inputs) -> Estimate:
-        return Estimate({"prediction": self.units(spec, inputs) * 64 * (len(PIECES) + (spec.colour is not None))})
+        return Estimate({"prediction": self.units(spec, inputs) * 64 * (len(PIECES) + (spec.color_probe is not None))})
 
     def check(self, spec: CompositionSpec, inputs: Inputs) -> None:
         layers_of(spec, inputs)
@@ -86,8 +86,9 @@ class ProbeComposition(Kind):
         spec = task.spec
         layers = layers_of(spec, task.inputs)
         for unit in task.units:
-            joint = load_probe(task.inputs, spec.joint, layers[unit])
-            parts = [load_probe(task.inputs, part, layers[unit]) for part in (spec.colour, spec.type) if part]
+            joint = load_probe(task.inputs, spec.joint_probe, layers[unit])
+            references = filter(None, (spec.color_probe, spec.type_probe))
+            parts = [load_probe(task.inputs, reference, layers[unit]) for reference in references]
             for row, cosine in rows_of(joint, parts, spec.direction, sites_of(task.inputs, spec, layers[unit])):
                 item = row.square * 13 + (*PIECES, EMPTY).index(row.piece)
                 task.emit("prediction", unit, row, item=item, name="cosine", text=row.named, value=cosine)
@@ -113,7 +114,7 @@ def boards(rows: list[tuple[dict[str, Any], float]]) -> list[BoardFrame]:
         views.append(
             BoardFrame(
                 title=f"{piece if piece != EMPTY else 'empty'} at {extra['positions']}, layer {extra['layer']}: "
-                f"cosine of colour plus type {mean:.3f}",
+                f"cosine of color plus type {mean:.3f}",
                 squares="".join(piece if square in mine else EMPTY for square in range(64)),
                 marks={square: "wrong" for square, (d, _) in mine.items() if d.get("named", piece) != piece},
                 heat={square: min(max(cosine, 0.0), 1.0) for square, (_, cosine) in mine.items()},
@@ -126,11 +127,17 @@ def boards(rows: list[tuple[dict[str, Any], float]]) -> list[BoardFrame]:
 def layers_of(spec: CompositionSpec, inputs: Inputs) -> tuple[int, ...]:
     """The layers to compare. Raises BadInputError for probes that do not go together: of another label, model, place
     or phase."""
-    if (spec.colour is None) != (spec.type is None):
-        raise BadInputError("--colour and --type go together", "give both, or neither for the joint probe's own means")
-    named = {"--joint": (spec.joint, "piece"), "--colour": (spec.colour, "colour"), "--type": (spec.type, "type")}
+    if (spec.color_probe is None) != (spec.type_probe is None):
+        raise BadInputError(
+            "--color-probe and --type-probe go together", "give both, or neither for the joint probe's own means"
+        )
+    named = {
+        "--joint-probe": (spec.joint_probe, "piece"),
+        "--color-probe": (spec.color_probe, "color"),
+        "--type-probe": (spec.type_probe, "type"),
+    }
     rows = {flag: probe_rows(inputs, probe) for flag, (probe, _) in named.items() if probe is not None}
-    joint = next(iter(rows["--joint"].values()))
+    joint = next(iter(rows["--joint-probe"].values()))
     for flag, by_layer in rows.items():
         one, wanted = next(iter(by_layer.values())), named[flag][1]
         if one.label != wanted or one.classes != len(label(wanted).classes):
@@ -145,7 +152,7 @@ def layers_of(spec: CompositionSpec, inputs: Inputs) -> tuple[int, ...]:
         ):
             if other != first:
                 values = "" if what == "model" else f" ({other}, not {first})"
-                raise BadInputError(f"{flag} differs from --joint in its {what}{values}", "chessreg probe list")
+                raise BadInputError(f"{flag} differs from --joint-probe in its {what}{values}", "chessreg probe list")
     there = sorted(set.intersection(*(set(by_layer) for by_layer in rows.values())))
     if missing := sorted(set(spec.layers) - set(there)):
         raise BadInputError(f"layer {missing[0]} is not in each of the probes", f"in each: {there}")
@@ -161,13 +168,13 @@ def pattern(row: tables.Probe) -> str:
 
 
 def sites_of(inputs: Inputs, spec: CompositionSpec, layer: int) -> str:
-    return probe_rows(inputs, spec.joint)[layer].positions
+    return probe_rows(inputs, spec.joint_probe)[layer].positions
 
 
 def rows_of(
     joint: FittedProbe, parts: list[FittedProbe], direction: ClassDirection, positions: str
 ) -> list[tuple[CompositionRow, float]]:
-    """The rows of one layer with the cosine of each. parts: the probes of colour and type, or nothing.
+    """The rows of one layer with the cosine of each. parts: the probes of color and type, or nothing.
 
     Raises BadInputError where they read residuals of different widths.
     """
@@ -190,7 +197,7 @@ def rows_of(
 
 class Composition:
     """Cosines of one layer, float64 [64, 12] in the order of PIECES, nearest int64 [64, 12] (class of label piece) and,
-    with probes of colour and type, `empty` float64 [64]."""
+    with probes of color and type, `empty` float64 [64]."""
 
     def __init__(
         self, cosine: np.ndarray, nearest: np.ndarray, controls: dict[str, np.ndarray], empty: np.ndarray | None
@@ -199,28 +206,28 @@ class Composition:
 
 
 def compose(joint: FittedProbe, parts: list[FittedProbe], direction: ClassDirection = "raw") -> Composition:
-    """cos(W_colour + W_type, W_joint) of every piece on every square, with its controls (Davis specification 4.5)."""
+    """cos(W_color + W_type, W_joint) of every piece on every square, with its controls (Davis specification 4.5)."""
     if widths := {len(part.weight) for part in parts} - {len(joint.weight)}:
         raise BadInputError(f"the joint probe reads d_model {len(joint.weight)}, another {widths.pop()}")
     classes = label("piece").classes
     whole = directions(joint, direction, classes.index(EMPTY))  # [64, class, d_model]
-    wanted = whole[:, [classes.index(piece) for piece in PIECES]].reshape(64, 2, 6, -1)  # colour, type
+    wanted = whole[:, [classes.index(piece) for piece in PIECES]].reshape(64, 2, 6, -1)  # color, type
     if parts:
         by_label = {part.label: part for part in parts}
-        colour_all = directions(by_label["colour"], direction, label("colour").classes.index("empty"))
+        color_all = directions(by_label["color"], direction, label("color").classes.index("empty"))
         type_all = directions(by_label["type"], direction, label("type").classes.index(EMPTY))
-        colour, kinds = colour_all[:, [0, 2]], type_all[:, :6]
-        empty = cosines(colour_all[:, 1] + type_all[:, 6], whole[:, classes.index(EMPTY)])
+        color, kinds = color_all[:, [0, 2]], type_all[:, :6]
+        empty = cosines(color_all[:, 1] + type_all[:, 6], whole[:, classes.index(EMPTY)])
     else:
-        colour, kinds, empty = wanted.mean(2), wanted.mean(1), None
-    colour, kinds = colour[:, :, None], kinds[:, None]  # [64, 2, 1, d], [64, 1, 6, d]
-    total = colour + kinds
+        color, kinds, empty = wanted.mean(2), wanted.mean(1), None
+    color, kinds = color[:, :, None], kinds[:, None]  # [64, 2, 1, d], [64, 1, 6, d]
+    total = color + kinds
     nearest = cosines(total.reshape(64, 12, 1, -1), whole[:, None]).argmax(-1)
-    others = [cosines(colour + np.roll(kinds, step, 2), wanted) for step in range(1, 6)]
+    others = [cosines(color + np.roll(kinds, step, 2), wanted) for step in range(1, 6)]
     controls = {
-        "wrong_colour": cosines(colour[:, ::-1] + kinds, wanted),
+        "wrong_color": cosines(color[:, ::-1] + kinds, wanted),
         "wrong_type": np.mean(others, 0),
-        "colour_alone": cosines(colour, wanted),
+        "color_alone": cosines(color, wanted),
         "type_alone": cosines(kinds, wanted),
     }
     return Composition(

@@ -2,7 +2,7 @@
 -- aliases: composition, compositionality, davis compositional map
 -- paper: Davis, Vasquez Ferrer & Sukthankar 2026, introduction (and the ICMLA paper's compositional map)
 -- kinds: probe-composition
--- made by: chessreg run probe-composition --joint JOINT --colour COLOUR --type TYPE
+-- made by: chessreg run probe-composition --joint-probe JOINT --color-probe COLOR --type-probe TYPE
 -- columns:
 --   checkpoint: the model; none: of imported probes whose model is not here
 --   positions: at which tokens; pooled: all phases of the probes together
@@ -10,17 +10,17 @@
 --   residual_index: 0 the embeddings, L the output of the L-th block; none: after the final LayerNorm
 --   hook_point: where in the model
 --   layer [hidden]: 0-based
---   parts: probes of colour and type, or means of the joint probe's own weights
+--   parts: probes of color and type, or means of the joint probe's own weights
 --   direction: raw weights, class-centred, or empty-minus-piece
 --   pawns: ranks 2-7: without pawns on the first and last rank, where none can stand; everywhere
 --   n [pairs]: of a square and a piece
---   cosine: of colour plus type with the joint direction, with its interval; squares are resampled
+--   cosine: of color plus type with the joint direction, with its interval; squares are resampled
 --   retrieval [%]: the nearest of the 13 joint directions is the right one
---   wrong_colour: cosine of the other colour plus the type
---   wrong_type: of the colour plus another type, mean over the five
---   colour_alone: of the colour's direction
+--   wrong_color: cosine of the other color plus the type
+--   wrong_type: of the color plus another type, mean over the five
+--   color_alone: of the color's direction
 --   type_alone: of the type's direction
---   empty: cosine of the empty square's colour plus type with its joint direction
+--   empty: cosine of the empty square's color plus type with its joint direction
 --   imported [hidden]: the joint probes are others' files
 --   runs: the runs
 --   done [units]: units that are there
@@ -47,7 +47,7 @@ SELECT u.run_id, u.unit, u.layer, u.hook_point, u.positions, u.parts, coalesce(q
 FROM (SELECT DISTINCT run_id, unit, layer, hook_point, positions, parts FROM probe_composition) AS u
 JOIN scoped AS o ON o.run_id = u.run_id
 JOIN probe_composition_run AS q ON q.run_id = u.run_id
-LEFT JOIN run AS j ON 'run:' || j.spec_hash = q.joint
+LEFT JOIN run AS j ON 'run:' || j.spec_hash = q.joint_probe
 LEFT JOIN (SELECT run_id, layer, any_value(checkpoint_id) AS checkpoint_id, any_value(phase) AS phase
            FROM probes GROUP BY ALL) AS p ON p.run_id = j.id AND p.layer = u.layer
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = p.checkpoint_id
@@ -73,7 +73,7 @@ FROM (
 -- statement: base
 -- One row per square and piece; a cell is a member and whether pawns count on the first and last rank.
 SELECT 2 * m.place + w.everywhere AS cell, r.run_id, r.unit, r.attempt_id, r.item, r.square, r.piece, r.value AS cosine,
-       (r.named = r.piece)::BIGINT AS hit, r.named, r.wrong_colour, r.wrong_type, r.colour_alone, r.type_alone, m.run,
+       (r.named = r.piece)::BIGINT AS hit, r.named, r.wrong_color, r.wrong_type, r.color_alone, r.type_alone, m.run,
        m.checkpoint_id, m.checkpoint, r.layer
 FROM probe_composition AS r
 JOIN members AS m ON m.run_id = r.run_id AND m.unit = r.unit
@@ -94,15 +94,15 @@ WITH facts AS (
     GROUP BY place
 ),
 summed AS (
-    SELECT cell, count(*) FILTER (piece <> '.') AS n, avg(exact(wrong_colour))::DOUBLE AS wrong_colour,
-           avg(exact(wrong_type))::DOUBLE AS wrong_type, avg(exact(colour_alone))::DOUBLE AS colour_alone,
+    SELECT cell, count(*) FILTER (piece <> '.') AS n, avg(exact(wrong_color))::DOUBLE AS wrong_color,
+           avg(exact(wrong_type))::DOUBLE AS wrong_type, avg(exact(color_alone))::DOUBLE AS color_alone,
            avg(exact(type_alone))::DOUBLE AS type_alone, avg(exact(cosine)) FILTER (piece = '.')::DOUBLE AS empty
     FROM base
     GROUP BY cell
 )
 SELECT s.cell, f.checkpoint, f.positions, f.phases, f.residual_index, f.hook_point, f.layer, f.parts, f.direction,
-       CASE WHEN s.cell % 2 = 1 THEN 'everywhere' ELSE 'ranks 2-7' END AS pawns, s.n, s.wrong_colour, s.wrong_type,
-       s.colour_alone, s.type_alone, s.empty, f.imported, f.runs, f.done, f.planned, f.checkpoint_id, f.run_id
+       CASE WHEN s.cell % 2 = 1 THEN 'everywhere' ELSE 'ranks 2-7' END AS pawns, s.n, s.wrong_color, s.wrong_type,
+       s.color_alone, s.type_alone, s.empty, f.imported, f.runs, f.done, f.planned, f.checkpoint_id, f.run_id
 FROM summed AS s JOIN facts AS f ON f.first = 2 * (s.cell // 2)
 ORDER BY s.cell
 
@@ -120,7 +120,7 @@ GROUP BY ALL
 ORDER BY ALL
 
 -- statement: rows
-SELECT run || ':' || unit AS board, run, unit, square_text(square) AS square, piece, cosine, named, wrong_colour,
-       wrong_type, colour_alone, type_alone, layer, run_id
+SELECT run || ':' || unit AS board, run, unit, square_text(square) AS square, piece, cosine, named, wrong_color,
+       wrong_type, color_alone, type_alone, layer, run_id
 FROM base
 ORDER BY run_place(run_id), unit, item

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 import chess
@@ -19,7 +19,7 @@ from chessreg.games.boardframe import BoardFrame, Role
 from chessreg.models.decoding.policies import Turn, choose, distributions
 from chessreg.registry import tables
 from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.spec import Added, CheckpointRef, DatasetRef, ExecutionOptions
+from chessreg.runs.spec import CheckpointRef, DatasetRef, ExecutionOptions
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
@@ -36,7 +36,7 @@ class PuzzlesSpec(ChoosingSpec):
     checkpoint: CheckpointRef = Field(description="the model, of positions")
     dataset: DatasetRef = Field(description="puzzles: positions with their solutions, or one part of them (NAME:PART)")
     puzzles: int = Field(10_000, ge=1, description="at most this many puzzles, the first in file order")
-    policy: Annotated[str, Added()] = Field(
+    policy: str = Field(
         "legal", description="how a move is chosen: legal, trie, retry:N or free (the text as it comes)"
     )
     intervention: InterventionSettings = Field(

@@ -41,8 +41,7 @@ SELECT dense_rank() OVER (ORDER BY c.place, r.created_at, p.run_id, v.number) AS
        p.item, p.text, p.value AS solved, p."first", p.moves, p."right", p.illegal, p.share, p.mass,
        p.rating AS puzzle_rating, v.rating, r.run, r.done, r.planned, k.checkpoint_id, c.checkpoint,
        coalesce(i.intervention, 'none') AS intervention,
-       coalesce(q.policy, 'legal') || CASE WHEN coalesce(len(q.temperatures), 0) = 0 THEN ''
-           ELSE ' ' || array_to_string(q.temperatures, ',') END AS policy,
+       q.policy || coalesce(' ' || nullif(trim(q.temperatures::VARCHAR, '[]'), ''), '') AS policy,
        t.tokenizer AS encoding, coalesce(d.dataset, q.dataset) AS dataset
 FROM puzzles_prediction AS p
 JOIN scoped AS r ON r.run_id = p.run_id AND r.kind = 'puzzles'

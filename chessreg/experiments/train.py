@@ -17,7 +17,7 @@ from chessreg.experiments.settings.decisions import Decisions, decisions
 from chessreg.games.dataset import holds_positions, numbers
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.spec import Added, AtMost, Beta, ExecutionOptions, Ref, Spec, Stored
+from chessreg.runs.spec import AtMost, Beta, ExecutionOptions, Ref, Spec
 
 if TYPE_CHECKING:
     from chessreg.games.dataset import Games
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from chessreg.runs.task import Task
 
 MOST_PARAMETERS = 10**11
-GPT2_ONLY = ("activation", "biases", "rows")
+GPT2_ONLY = ("activation", "biases", "packing")
 FEN_ONLY = ("attention", "embedding", "target")
 DatasetRefs = Annotated[tuple[str, ...], Ref("dataset")]
 
@@ -34,10 +34,8 @@ DatasetRefs = Annotated[tuple[str, ...], Ref("dataset")]
 class TrainSpec(Spec):
     datasets: DatasetRefs = Field(description="games to train on, datasets or parts (NAME:PART), comma-separated")
     heldout: Annotated[str | None, Ref("dataset")] = Field(None, description="games for the held-out loss")
-    encoding: Annotated[str, Stored("tokenizer")] = Field(
-        "pgn-char-32", description=f"how chess is written: {', '.join(names())}"
-    )
-    architecture: Annotated[Literal["gpt2", "fen-encoder"], Added()] = Field(
+    encoding: str = Field("pgn-char-32", description=f"how chess is written: {', '.join(names())}")
+    architecture: Literal["gpt2", "fen-encoder"] = Field(
         "gpt2", description="gpt2: the next token, of games; fen-encoder: the move of a position (encoding fen-77)"
     )
     min_characters: int = Field(60, ge=2, description="leave out shorter game texts")
@@ -49,43 +47,41 @@ class TrainSpec(Spec):
     block_size: Annotated[int, AtMost(1_000_000, "memory holds them")] = Field(
         1023, ge=8, description="context, in tokens (Table 5)"
     )
-    activation: Annotated[Literal["gelu", "gelu_new"], Added()] = Field(
+    activation: Literal["gelu", "gelu_new"] = Field(
         "gelu", description="of a GPT-2's MLP: exact, or GPT-2's own (Davis)"
     )
-    biases: Annotated[bool, Added()] = Field(False, description="a GPT-2 with biases (Davis)")
-    dropout: Annotated[float, Added()] = Field(0.0, ge=0, lt=1, description="of embedding, attention and residual")
-    attention: Annotated[Literal["causal", "bidirectional"], Added()] = Field(
+    biases: bool = Field(False, description="a GPT-2 with biases (Davis)")
+    dropout: float = Field(0.0, ge=0, lt=1, description="of embedding, attention and residual")
+    attention: Literal["causal", "bidirectional"] = Field(
         "causal", description="of a FEN encoder: what a character of the position sees"
     )
-    embedding: Annotated[Literal["own", "tied"], Added()] = Field(
+    embedding: Literal["own", "tied"] = Field(
         "own", description="of a FEN encoder: rows of its own, or the author's one table for characters and actions"
     )
-    target: Annotated[Literal["best", "played"], Added()] = Field(
-        "best", description="of a FEN encoder: the move to predict"
-    )
-    games: Annotated[str | None, Ref("dataset"), Added()] = Field(
+    target: Literal["best", "played"] = Field("best", description="of a FEN encoder: the move to predict")
+    source_games: Annotated[str | None, Ref("dataset")] = Field(
         None,
         description="of positions: the games that they are of; only these positions are learned, and a gpt2 reads the "
         "game before each",
     )
-    heldout_games: Annotated[str | None, Ref("dataset"), Added()] = Field(
-        None, description="the same of the held-out positions"
+    heldout_source_games: Annotated[str | None, Ref("dataset")] = Field(
+        None, description="the games of the held-out positions"
     )
-    heldout_moves: Annotated[int, Added()] = Field(
+    heldout_moves: int = Field(
         0, ge=0, le=8000, description="held-out positions, with the legal moves counted too; 0: all, not counted"
     )
-    heldout_order: Annotated[Literal["file", "drawn"], Added()] = Field(
+    heldout_order: Literal["file", "drawn"] = Field(
         "file",
         description="which --heldout-moves are taken: the first of the file, which may be of few games, or of an order "
         "that is drawn by game and ply, the same for every seed",
     )
-    batch_moves: Annotated[int, AtMost(1_000_000_000, "memory holds them"), Added()] = Field(
+    batch_moves: Annotated[int, AtMost(1_000_000_000, "memory holds them")] = Field(
         0, ge=0, description="of positions: moves to predict in one update, instead of batch_tokens"
     )
-    game_loss: Annotated[float, Added()] = Field(
+    game_loss: float = Field(
         0.0, ge=0, description="of a gpt2 that learns best moves: weight of the tokens of the game itself"
     )
-    rows: Literal["blocks", "games", "stream"] = Field(
+    packing: Literal["blocks", "games", "stream"] = Field(
         "blocks", description="blocks that begin with a game, one game a row, or a stream cut anywhere (Davis)"
     )
     steps: Annotated[int, AtMost(1_000_000_000, "the schedule is no longer")] = Field(
@@ -121,12 +117,12 @@ class TrainOptions(ExecutionOptions):
 
 DAVIS: dict[str, Any] = {  # specification 1.5 and 2, from the published script; the number of steps is reconstructed
     "encoding": "uci-square-72", "min_characters": 2, "n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 512,
-    "activation": "gelu_new", "biases": True, "dropout": 0.1, "rows": "stream", "steps": 4_100_000,
+    "activation": "gelu_new", "biases": True, "dropout": 0.1, "packing": "stream", "steps": 4_100_000,
     "batch_tokens": 3072, "learning_rate": 2e-4, "warmup_steps": 0, "final_fraction": 0.0, "weight_decay": 0.01,
     "beta2": 0.999,
 }  # fmt: skip
 DAVIS_SMALL: dict[str, Any] = DAVIS | {  # a model for two CPU cores: a game a row, so that prompts begin at position 0
-    "n_layer": 8, "n_head": 6, "n_embd": 192, "block_size": 255, "dropout": 0.0, "rows": "games", "steps": 17_000,
+    "n_layer": 8, "n_head": 6, "n_embd": 192, "block_size": 255, "dropout": 0.0, "packing": "games", "steps": 17_000,
     "batch_tokens": 4096, "learning_rate": 1e-3, "warmup_steps": 300,
 }  # fmt: skip
 
@@ -148,7 +144,7 @@ class Train(Kind):
 
     A GPT-2 on games (Karvonen 2024, section 3 and Table 5; Davis 1.5, 2), or a FEN encoder, causal or bidirectional, on
     positions (Junkin 2.1). A GPT-2 on positions is the FEN encoders' twin: it reads the game in which they stand
-    (--games) once, and each best move is a branch that sees only the game before it.
+    (--source-games) once, and each best move is a branch that sees only the game before it.
 
     The whole training is one unit; its state is saved every few minutes in the run's folder, and an interrupted run
     goes on with the exact next batch. The checkpoint is the output `checkpoint`, in Hugging Face format.
@@ -177,10 +173,10 @@ class Train(Kind):
         if (parameters := parameters_of(spec)) > MOST_PARAMETERS:
             raise BadInputError(f"--n-layer and --n-embd make {parameters:.2g} parameters", "lower one of them")
         check_fit(spec)
-        read = [(reference, "datasets", spec.games) for reference in spec.datasets]
+        read = [(reference, "datasets", spec.source_games) for reference in spec.datasets]
         for reference, field, games in [
             *read,
-            *([(spec.heldout, "heldout", spec.heldout_games)] if spec.heldout else []),
+            *([(spec.heldout, "heldout", spec.heldout_source_games)] if spec.heldout else []),
         ]:
             if games is not None:
                 inputs.dataset(games, field_of_games(field))
@@ -195,17 +191,17 @@ class Train(Kind):
 
     def check(self, spec: TrainSpec, inputs: Inputs) -> None:
         """BadInputError for so few games that they fill no row."""
-        if spec.architecture != "gpt2" or spec.games is not None or spec.rows == "games":
+        if spec.architecture != "gpt2" or spec.source_games is not None or spec.packing == "games":
             return
-        needed, there = spec.block_size + (spec.rows == "blocks"), 0
+        needed, there = spec.block_size + (spec.packing == "blocks"), 0
         for reference in spec.datasets:
             games, part = inputs.dataset(reference, "datasets")
             if len(games.rows(part)) >= needed:
                 return  # to read them takes its time; Trainer sees whether all but a few are copies
             there += sum(len(ids) for ids, _ in written_games(spec, reference, inputs, "datasets"))
         if there < needed:
-            hint = f"--block-size {there // 2}, --rows games, or more games" if there >= 16 else "add more games"
-            raise BadInputError(f"the games have {there:,} tokens, and --rows {spec.rows} needs {needed:,}", hint)
+            hint = f"--block-size {there // 2}, --packing games, or more games" if there >= 16 else "add more games"
+            raise BadInputError(f"the games have {there:,} tokens, and --packing {spec.packing} needs {needed:,}", hint)
 
     def estimate(self, spec: TrainSpec, inputs: Inputs) -> Estimate:
         parameters = parameters_of(spec)
@@ -226,7 +222,7 @@ class Train(Kind):
 
         spec = task.spec
         config, options = settings(task)
-        made = corpus(spec, spec.datasets, task.inputs, "datasets", stream=spec.rows == "stream")
+        made = corpus(spec, spec.datasets, task.inputs, "datasets", stream=spec.packing == "stream")
         branched = isinstance(made, BranchCorpus)
         trainer = (BranchTrainer if branched else Trainer)(config, made, task.folder, options)  # type: ignore[arg-type]
         heldout = corpus(spec, (spec.heldout,), task.inputs, "heldout") if spec.heldout else None
@@ -235,7 +231,7 @@ class Train(Kind):
         task.resume(trainer.step / spec.steps)
 
         def on_point(point: TrainPoint) -> None:
-            what = "characters" if spec.games is None and spec.architecture == "gpt2" else "moves"
+            what = "characters" if spec.source_games is None and spec.architecture == "gpt2" else "moves"
             text = f"loss {point.loss:.4f}, {point.tokens_per_second:,.0f} {what}/s"
             task.progress(point.step / spec.steps, text)
 
@@ -258,24 +254,27 @@ def check_fit(spec: TrainSpec) -> None:
         raise BadInputError(f"{spec.encoding} writes positions", "give --architecture fen-encoder")
     if spec.architecture == "fen-encoder" and spec.encoding != Fen77.name:
         raise BadInputError(f"a FEN encoder does not read {spec.encoding}", f"give --encoding {Fen77.name}")
-    if spec.games is not None and spec.architecture == "gpt2":
+    if spec.source_games is not None and spec.architecture == "gpt2":
         if not spec.batch_moves:
             raise BadInputError("how many moves one update predicts is not said", "--batch-moves 256")
-        if spec.rows != "blocks":
-            raise BadInputError("--rows is no setting of games with best moves", "leave it out")
+        if spec.packing != "blocks":
+            raise BadInputError("--packing is no setting of games with best moves", "leave it out")
     elif spec.game_loss or (spec.batch_moves and spec.architecture == "gpt2"):
         raise BadInputError(
-            "--game-loss and --batch-moves are of best moves in games", "give --games, or leave them out"
+            "--game-loss and --batch-moves are of best moves in games", "give --source-games, or leave them out"
         )
-    if (spec.games is not None or spec.heldout_moves) and spec.target != "best":
+    if (spec.source_games is not None or spec.heldout_moves) and spec.target != "best":
         hint = "leave them or --target out"
-        raise BadInputError("--games and --heldout-moves are of positions with best moves", hint)
-    if (spec.heldout_games is not None or spec.heldout_moves) and not spec.heldout:
+        raise BadInputError("--source-games and --heldout-moves are of positions with best moves", hint)
+    if (spec.heldout_source_games is not None or spec.heldout_moves) and not spec.heldout:
         raise BadInputError("there are no held-out positions", "give --heldout")
-    if (spec.heldout_games is None) != (spec.games is None) and spec.heldout and spec.architecture == "gpt2":
-        raise BadInputError("only one of the two datasets is of games with best moves", "--games and --heldout-games")
-    if spec.heldout_moves and spec.architecture == "gpt2" and spec.heldout_games is None:
-        raise BadInputError("--heldout-moves counts positions", "give --heldout-games, or leave it out")
+    one_sided = (spec.heldout_source_games is None) != (spec.source_games is None)
+    if one_sided and spec.heldout and spec.architecture == "gpt2":
+        raise BadInputError(
+            "only one of the two datasets is of games with best moves", "--source-games and --heldout-source-games"
+        )
+    if spec.heldout_moves and spec.architecture == "gpt2" and spec.heldout_source_games is None:
+        raise BadInputError("--heldout-moves counts positions", "give --heldout-source-games, or leave it out")
     if spec.heldout_order != "file" and not spec.heldout_moves:
         raise BadInputError("all held-out positions are taken, in whatever order", "give --heldout-moves")
     for name in FEN_ONLY if spec.architecture == "gpt2" else GPT2_ONLY:
@@ -384,11 +383,11 @@ def position_corpus(spec: TrainSpec, references: tuple[str, ...], inputs: Inputs
 
 def games_of(spec: TrainSpec, field: str) -> str | None:
     """The games that the positions of `datasets` or of `heldout` are of, where they are named."""
-    return spec.games if field == "datasets" else spec.heldout_games
+    return spec.source_games if field == "datasets" else spec.heldout_source_games
 
 
 def field_of_games(field: str) -> str:
-    return "games" if field == "datasets" else "heldout_games"
+    return "source_games" if field == "datasets" else "heldout_source_games"
 
 
 def chosen_decisions(spec: TrainSpec, reference: str, inputs: Inputs, field: str) -> Decisions:
@@ -498,7 +497,7 @@ def publish(task: Task[TrainSpec, TrainOptions], trainer: Any) -> None:
         **checkpoint_row(
             info,
             task.last_output.digest,
-            training_datasets=[spec.games] if spec.games else list(spec.datasets),
+            training_datasets=[spec.source_games] if spec.source_games else list(spec.datasets),
             run_id=task.run_id,
         ),
     )

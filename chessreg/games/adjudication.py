@@ -70,36 +70,36 @@ def game_over(board: chess.Board, claim_draws: bool = False) -> GameEnd | None:
     return None
 
 
-def lost_by(colour: chess.Color, termination: Termination) -> GameEnd:
-    """The end of a game that `colour` gave away, by a forfeit or a resignation."""
-    return GameEnd(termination, "0-1" if colour == chess.WHITE else "1-0")
+def lost_by(color: chess.Color, termination: Termination) -> GameEnd:
+    """The end of a game that `color` gave away, by a forfeit or a resignation."""
+    return GameEnd(termination, "0-1" if color == chess.WHITE else "1-0")
 
 
-def _result_score(colour: chess.Color, result: str) -> float:
+def _result_score(color: chess.Color, result: str) -> float:
     try:
         white = {"1-0": 1.0, "0-1": 0.0, "1/2-1/2": 0.5}[result]
     except KeyError:
         raise BadInputError(f"{result!r} is no game result", "one of 1-0, 0-1, 1/2-1/2, *") from None
-    return white if colour == chess.WHITE else 1.0 - white
+    return white if color == chess.WHITE else 1.0 - white
 
 
-def _paper(colour: chess.Color, result: str, cp: int | None) -> float | None:
+def _paper(color: chess.Color, result: str, cp: int | None) -> float | None:
     if result != "*":
-        return _result_score(colour, result)
+        return _result_score(color, result)
     if cp is None:
         return None
-    own = cp if colour == chess.WHITE else -cp
+    own = cp if color == chess.WHITE else -cp
     return 1.0 if own > WIN_CP else 0.0 if own < -WIN_CP else 0.5
 
 
-def _author_2024(colour: chess.Color, result: str, cp: int | None) -> float | None:
+def _author_2024(color: chess.Color, result: str, cp: int | None) -> float | None:
     if result == "1/2-1/2":
         return None  # the string "1/2" became NaN in pd.to_numeric and left the mean
     if result != "*":
-        return _result_score(colour, result)
+        return _result_score(color, result)
     if cp is None:
         return None
-    own = cp if colour == chess.WHITE else -cp
+    own = cp if color == chess.WHITE else -cp
     return None if own == WIN_CP else float(own > WIN_CP)  # exactly 100 was written as "1/2": dropped as well
 
 
@@ -108,8 +108,8 @@ SCORING["paper"] = _paper
 SCORING["author-2024"] = _author_2024
 
 
-def score(policy: str, colour: chess.Color, result: str, adjudication_cp: int | None = None) -> float | None:
-    """What a game counts for the player of `colour`: 1, 0.5 or 0, or None where the policy leaves it out of the mean.
+def score(policy: str, color: chess.Color, result: str, adjudication_cp: int | None = None) -> float | None:
+    """What a game counts for the player of `color`: 1, 0.5 or 0, or None where the policy leaves it out of the mean.
 
     `paper` is the stated rule: win 1, draw 0.5, loss 0; an unfinished game is decided by more than 100 centipawns.
     `author-2024` is what the notebook of chess_gpt_eval did: draws are left out, and an unfinished game that is not won
@@ -118,4 +118,4 @@ def score(policy: str, colour: chess.Color, result: str, adjudication_cp: int | 
 
     Raises NotFoundError for an unknown policy, BadInputError for a result that is none.
     """
-    return SCORING[policy](colour, result, adjudication_cp)
+    return SCORING[policy](color, result, adjudication_cp)

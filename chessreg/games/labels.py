@@ -149,7 +149,7 @@ def label(name: str) -> Label:
 
 
 OTHER_NAMES = {"joint": "piece"}
-"""What papers call labels that are here already: Davis's joint label of colour and type."""
+"""What papers call labels that are here already: Davis's joint label of color and type."""
 
 
 def positions_at(
@@ -176,17 +176,17 @@ def positions_at(
 
 
 def piece(boards: np.ndarray) -> np.ndarray:
-    """The piece on each square, absolute colours, int8: 0 black king … 6 empty … 12 white king (Karvonen 3.1)."""
+    """The piece on each square, absolute colors, int8: 0 black king … 6 empty … 12 white king (Karvonen 3.1)."""
     return boards.astype(np.int8, copy=False) + np.int8(6)
 
 
-def colour(boards: np.ndarray) -> np.ndarray:
+def color(boards: np.ndarray) -> np.ndarray:
     """0 a black piece, 1 empty, 2 a white piece."""
     return np.sign(boards) + np.int8(1)
 
 
 def piece_type(boards: np.ndarray) -> np.ndarray:
-    """0 pawn, 1 knight, 2 bishop, 3 rook, 4 queen, 5 king of either colour, 6 empty: Davis's order (4.1)."""
+    """0 pawn, 1 knight, 2 bishop, 3 rook, 4 queen, 5 king of either color, 6 empty: Davis's order (4.1)."""
     return ((np.abs(boards) + np.int8(6)) % np.int8(7)).astype(np.int8)
 
 
@@ -226,9 +226,9 @@ NO_YES = ("no", "yes")
 register(Label("piece", PIECE_CLASSES, lambda positions: piece(positions.boards), about="the piece on each square"))
 register(
     Label(
-        "colour",
+        "color",
         ("black", "empty", "white"),
-        lambda positions: colour(positions.boards),
+        lambda positions: color(positions.boards),
         about="whose piece is on each square",
     )
 )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.patches import Patch
 
 
-MARK_COLOURS: dict[Mark, str] = {
+MARK_COLORS: dict[Mark, str] = {
     "removed": "#d9534fa0",
     "illegal": "#c0392bc0",
     "wrong": "#c0392b80",
@@ -30,7 +30,7 @@ MARK_COLOURS: dict[Mark, str] = {
     "to": "#f1c40fc0",
     "check": "#e74c3cb0",
 }
-ARROW_COLOURS: dict[Role, str] = {"": "#15781b", "played": "#c99700", "best": "#1f5fbf"}
+ARROW_COLORS: dict[Role, str] = {"": "#15781b", "played": "#c99700", "best": "#1f5fbf"}
 MARK_SIGNS: dict[Mark, str] = {
     "removed": "x",
     "illegal": "!",
@@ -44,15 +44,15 @@ _UNICODE = {letter: chess.Piece.from_symbol(letter).unicode_symbol() for letter 
 _HEAT_SIGNS = " ▁▂▃▄▅▆▇█"
 
 
-def _alpha(colour: str, strength: float) -> str:
-    return f"{colour}{round(255 * min(1.0, max(0.0, strength))):02x}"
+def _alpha(color: str, strength: float) -> str:
+    return f"{color}{round(255 * min(1.0, max(0.0, strength))):02x}"
 
 
 def render_svg(frame: BoardFrame, size: int = 400) -> str:
     """The frame as one SVG document whose board is `size` pixels wide: heat in orange, marks over it, arrows by weight,
     title above and caption below. The marks stand in words in the document's `<desc>`."""
     fill = {square: _alpha("#e67e22", 0.85 * (frame.shade(square) or 0.0)) for square in frame.heat or ()}
-    fill.update({square: MARK_COLOURS[mark] for square, mark in frame.marks.items() if mark != "check"})
+    fill.update({square: MARK_COLORS[mark] for square, mark in frame.marks.items() if mark != "check"})
     checked = next((square for square, mark in frame.marks.items() if mark == "check"), None)
     board = chess.svg.board(
         frame.base_board(),
@@ -60,7 +60,7 @@ def render_svg(frame: BoardFrame, size: int = 400) -> str:
         lastmove=chess.Move(*frame.last_move) if frame.last_move else None,
         check=checked,
         arrows=[
-            chess.svg.Arrow(arrow.start, arrow.end, color=_alpha(ARROW_COLOURS[arrow.role], 0.15 + 0.7 * arrow.weight))
+            chess.svg.Arrow(arrow.start, arrow.end, color=_alpha(ARROW_COLORS[arrow.role], 0.15 + 0.7 * arrow.weight))
             for arrow in frame.arrows
         ],
         fill=fill,
@@ -91,7 +91,7 @@ def render_svg(frame: BoardFrame, size: int = 400) -> str:
 
 
 def render_text(frame: BoardFrame) -> str:
-    """The frame as lines of text, without colour: pieces as figurines, a sign after a marked square, heat as a bar,
+    """The frame as lines of text, without color: pieces as figurines, a sign after a marked square, heat as a bar,
     then the marks in words, the arrows and the caption."""
     lines = [frame.title] if frame.title else []
     for row in frame.ranks():
@@ -199,8 +199,8 @@ def heat_figure(panels: Sequence[HeatPanel], title: str = "", columns: int = 2) 
         middle = (panel.low + panel.high) / 2
         for square, letter in enumerate(panel.letters or EMPTY * 64):
             if letter != EMPTY:
-                colour = "white" if panel.values[square] > middle else "black"
-                axis.text(square & 7, square >> 3, letter, ha="center", va="center", color=colour, fontsize=9)
+                color = "white" if panel.values[square] > middle else "black"
+                axis.text(square & 7, square >> 3, letter, ha="center", va="center", color=color, fontsize=9)
         for square in panel.ringed:
             axis.add_patch(_square(square, fill=False, edgecolor="#d9534f", linewidth=2))
         _coordinates(axis, panel.title)
@@ -223,15 +223,15 @@ def save_frame(frame: BoardFrame, path: Path) -> None:
         if (shade := frame.shade(square)) is not None:
             axis.add_patch(_square(square, facecolor="#e67e22", alpha=0.85 * shade, linewidth=0))
         if square in frame.marks:
-            axis.add_patch(_square(square, facecolor=MARK_COLOURS[frame.marks[square]], linewidth=0))
+            axis.add_patch(_square(square, facecolor=MARK_COLORS[frame.marks[square]], linewidth=0))
         letter = frame.squares[square]
         if letter != EMPTY:
             inside = "white" if letter.isupper() else "#202020"
             _piece(axis, square, _GLYPHS[letter], inside)
     for arrow in frame.arrows:
         start, end = ((s & 7, s >> 3) for s in (arrow.start, arrow.end))
-        colour, alpha = ARROW_COLOURS[arrow.role], 0.15 + 0.7 * arrow.weight
-        style = {"arrowstyle": "-|>", "color": colour, "alpha": alpha, "lw": 3, "shrinkA": 0}
+        color, alpha = ARROW_COLORS[arrow.role], 0.15 + 0.7 * arrow.weight
+        style = {"arrowstyle": "-|>", "color": color, "alpha": alpha, "lw": 3, "shrinkA": 0}
         axis.annotate("", end, start, arrowprops=style)
     _coordinates(axis, frame.title)
     if frame.flipped:

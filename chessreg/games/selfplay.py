@@ -1,6 +1,6 @@
 """Games between Stockfish's levels: the generated data set.
 
-Opening, colours and levels of game n are functions of (seed, n). The moves are not: a handicapped level draws at random
+Opening, colors and levels of game n are functions of (seed, n). The moves are not: a handicapped level draws at random
 inside Stockfish, which takes no seed.
 
 Each core gets a worker process (`python -m chessreg.games.selfplay`) with two engines. It plays every P-th game and
@@ -59,10 +59,10 @@ class GeneratedGame:
         What repeats stands together (a player and its rating, the result and how it came about): that alone makes a
         compressed file a quarter smaller."""
         tags = {"Event": EVENT, "TimeControl": "-", "RatingScale": RATING_SCALE}
-        for colour, spec in (("White", self.white), ("Black", self.black)):
-            tags[colour] = spec.name
+        for color, spec in (("White", self.white), ("Black", self.black)):
+            tags[color] = spec.name
             if spec.level is not None and (rating := level_rating(spec.level)) is not None:
-                tags[f"{colour}Elo"] = f"{rating:.0f}"
+                tags[f"{color}Elo"] = f"{rating:.0f}"
         adjudicated = self.termination is Termination.MOVE_LIMIT
         return {**tags, "Termination": "adjudication" if adjudicated else "normal", "Result": self.result}
 

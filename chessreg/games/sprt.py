@@ -1,6 +1,6 @@
 """Sequential probability ratio test of a match: play until the mean of pairs is decided between two bounds.
 
-A pair is two games from one opening, so it has five outcomes (pentanomial): with both colours the mean score of the two
+A pair is two games from one opening, so it has five outcomes (pentanomial): with both colors the mean score of the two
 games less ½, beside a baseline's game from the same opening the difference of the two scores. The log-likelihood ratio
 of "the mean is `high`" to "the mean is `low`" is that of the most likely distributions over the five outcomes that have
 these means: the generalised test of M. Van den Bergh ("A practical introduction to the GSPRT"), as Fishtest has it for
@@ -19,7 +19,7 @@ from chessreg.games.engines import decimal
 
 PREFIX = "sprt:"
 _HINT = "write --stop sprt:-0.05,0.05 (points per game), or sprt:LOW,HIGH,ALPHA,BETA"
-COLOURS = (-0.5, -0.25, 0.0, 0.25, 0.5)  # two games with both colours: their mean score less ½
+COLORS = (-0.5, -0.25, 0.0, 0.25, 0.5)  # two games with both colors: their mean score less ½
 DIFFERENCES = (-1.0, -0.5, 0.0, 0.5, 1.0)  # a game beside a baseline's: its score less the other
 UNSEEN = 1e-3  # how often an outcome that did not occur counts as seen, as in Fishtest
 FEWEST = 10  # pairs before which nothing is decided: the ratio of so few is no likelihood
@@ -75,7 +75,7 @@ def log_likelihood_ratio(counts: Sequence[int], values: Sequence[float], low: fl
     """log P(counts | mean is high) - log P(counts | mean is low), each under its most likely distribution. low and high
     are between the least and the greatest value, and none of these.
 
-    >>> round(log_likelihood_ratio([5, 10, 20, 30, 15], COLOURS, -0.05, 0.05), 3)
+    >>> round(log_likelihood_ratio([5, 10, 20, 30, 15], COLORS, -0.05, 0.05), 3)
     9.945
     """
     seen = [max(float(count), UNSEEN) for count in counts]

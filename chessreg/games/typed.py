@@ -72,22 +72,22 @@ def _too_far(board: chess.Board, target: chess.Board, plies: int) -> bool:
     rights, wanted = board.clean_castling_rights(), target.clean_castling_rights()
     if wanted & ~rights:
         return True
-    for colour in chess.COLORS:
-        turns = (plies + (board.turn == colour)) // 2
+    for color in chess.COLORS:
+        turns = (plies + (board.turn == color)) // 2
         missing = 0
         for piece in chess.PIECE_TYPES:
-            missing += (target.pieces_mask(piece, colour) & ~board.pieces_mask(piece, colour)).bit_count()
-        castles = bool(board.castling_rights & (chess.BB_RANK_1 if colour == chess.WHITE else chess.BB_RANK_8))
-        first, second = (chess.BB_RANK_1, chess.BB_RANK_2) if colour else (chess.BB_RANK_8, chess.BB_RANK_7)
-        if target.pieces_mask(chess.PAWN, colour) & second & ~board.pieces_mask(chess.PAWN, colour):
+            missing += (target.pieces_mask(piece, color) & ~board.pieces_mask(piece, color)).bit_count()
+        castles = bool(board.castling_rights & (chess.BB_RANK_1 if color == chess.WHITE else chess.BB_RANK_8))
+        first, second = (chess.BB_RANK_1, chess.BB_RANK_2) if color else (chess.BB_RANK_8, chess.BB_RANK_7)
+        if target.pieces_mask(chess.PAWN, color) & second & ~board.pieces_mask(chess.PAWN, color):
             return True
-        king_at_home = target.pieces_mask(chess.KING, colour) & first & chess.BB_FILE_E
-        lost = rights & ~wanted & first & target.pieces_mask(chess.ROOK, colour)  # by their rooks' squares
+        king_at_home = target.pieces_mask(chess.KING, color) & first & chess.BB_FILE_E
+        lost = rights & ~wanted & first & target.pieces_mask(chess.ROOK, color)  # by their rooks' squares
         if king_at_home and lost:
             missing += 2
         if missing > turns + castles:
             return True
-        taken = board.occupied_co[not colour].bit_count() - target.occupied_co[not colour].bit_count()
+        taken = board.occupied_co[not color].bit_count() - target.occupied_co[not color].bit_count()
         if not 0 <= taken <= turns:
             return True
     return False

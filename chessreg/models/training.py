@@ -8,12 +8,11 @@ that an uninterrupted one would.
 from __future__ import annotations
 
 import functools
-import json
 import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -54,7 +53,7 @@ class TrainConfig:
     biases: bool = False
     dropout: float = 0.0
     explicit_attention: bool = False  # below 256 tokens on a CPU: faster than the fused kernel, in other last digits
-    rows: Literal["blocks", "games", "stream"] = "blocks"
+    packing: Literal["blocks", "games", "stream"] = "blocks"
     steps: int = 600_000
     batch_tokens: int = 102_300
     batch_moves: int = 0
@@ -175,10 +174,10 @@ def epoch_rows(corpus: Corpus | PositionCorpus, config: TrainConfig, epoch: int)
     rng = random_of(config.seed, epoch)
     order = rng.permutation(len(corpus.lengths))
     limit = config.block_size + 1
-    if config.rows == "stream" or isinstance(corpus, PositionCorpus):
+    if config.packing == "stream" or isinstance(corpus, PositionCorpus):
         size = config.batch_moves or max(1, config.batch_tokens // config.block_size)
         return [order[i : i + size, None].tolist() for i in range(0, len(order), size)]
-    if config.rows == "blocks":
+    if config.packing == "blocks":
         rows: list[list[int]] = [[]]
         filled = 0
         for game in order.tolist():
@@ -324,27 +323,7 @@ def micro_batches(inputs: Tensor, labels: Tensor, options: TrainerOptions) -> It
     yield from zip(inputs.split(rows), labels.split(rows), strict=True)
 
 
-def present_name(name: str) -> str:
-    """The name of a weight, also of a state that an earlier version saved: `h.0.attn_proj.weight`."""
-    for before, now in (("attn_proj", "attn.c_proj"), ("mlp_proj", "mlp.c_proj")):
-        name = name.replace(f".{before}.", f".{now}.")
-    for part, matrix in (("attn", "c_attn"), ("mlp", "c_fc")):
-        name = name.replace(f".{matrix}.", f".{part}.{matrix}.") if f".{part}." not in name else name
-    return name
-
-
 STATE = "state.pt"
-
-
-def points_beside(state: Path, step: int) -> list[dict[str, Any]]:
-    """The curve up to a step, where an earlier version kept it beside the state, a line a point. A point that was
-    measured twice counts once; the last line of a crash may be cut short, and is past the state."""
-    path, points = state.with_name("curve.jsonl"), {}
-    for line in path.read_text().splitlines() if path.exists() else ():
-        with suppress(ValueError):
-            point = json.loads(line)
-            points[point["step"]] = point
-    return [point for at, point in points.items() if at <= step]
 
 
 class Trainer:
@@ -369,7 +348,7 @@ class Trainer:
         self.tokens_read: int | None = 0  # that went through the model, padding too; None: an old state did not say
         self.batches = self.epoch_batches()
         if not self.batches:
-            hint = "a smaller --block-size, --rows games, or more games"
+            hint = "a smaller --block-size, --packing games, or more games"
             raise BadInputError(f"all games together fill no row of {config.block_size:,} tokens", hint)
         self.curve: list[TrainPoint] = []
         self.since: list[Tensor] = []  # the losses of the steps since the last point of the curve
@@ -394,7 +373,7 @@ class Trainer:
 
     def set_weights(self, weights: dict[str, Tensor]) -> None:
         """Set what `weights` gave."""
-        self.model.load_state_dict({present_name(name): tensor for name, tensor in weights.items()})
+        self.model.load_state_dict(weights)
 
     def parts(self) -> list[tuple[Tensor, Tensor]]:
         """The next batch as inputs and labels, in portions of one forward pass."""
@@ -445,17 +424,16 @@ class Trainer:
         """Raises ChessregError for a state that is damaged, or of another training."""
         try:
             state = torch.load(self.state_path, map_location=self.options.device, weights_only=True)
-            differing = {k for k, v in asdict(self.config).items() if state["config"].get(k, v) != v} - {"steps"}
+            differing = {k for k, v in asdict(self.config).items() if state["config"].get(k) != v} - {"steps"}
             if differing:
                 raise ValueError(f"it was trained with another {', '.join(sorted(differing))}")
             self.set_weights(state["model"])
             for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
                 optimizer.load_state_dict(saved)
             self.step, self.tokens_seen, self.epoch, self.position = state["place"]
-            self.left_out, self.tokens_read = state.get("left_out", 0), state.get("tokens_read")
-            self.since = list(state.get("since", ()))  # states of earlier versions have none
-            points = state["curve"] if "curve" in state else points_beside(self.state_path, self.step)
-            self.curve = [TrainPoint(**point) for point in points]
+            self.left_out, self.tokens_read = state["left_out"], state["tokens_read"]
+            self.since = list(state["since"])
+            self.curve = [TrainPoint(**point) for point in state["curve"]]
         except (MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:  # what torch raises at a file that is none of its own is not one type

@@ -45,7 +45,7 @@ MOST_ABOUT = 1 << 20  # bytes of its paper.json
 
 
 def save(work: Work, path: Path) -> dict[str, Any]:
-    """Write what there is of a paper; returns runs, artefacts, states of trainings and bytes.
+    """Write what there is of a paper; returns runs, artifacts, states of trainings and bytes.
 
     Raises NotFoundError when nothing is, or bytes that are wanted are not here, BadInputError for a file that cannot be
     written.
@@ -64,12 +64,12 @@ def save(work: Work, path: Path) -> dict[str, Any]:
         export_runs(session.database, root / ROWS, set(runs.values()))
         there = Store.create(root / BYTES)
         for item in wanted:
-            place(str(there.root)).put_artefact(session.store, item.digest)
+            place(str(there.root)).put_artifact(session.store, item.digest)
         states = unfinished.carry(session.database, session.store, there, runs.values())
         about = {"paper": work.paper.name, "tag": work.tag, "complete": sum(plan[name].done for name in chosen)}
         (root / ABOUT).write_text(json.dumps(about))
         write_zip(root, path)
-    made = {"runs": len(runs), "artefacts": len(wanted), "states": states, "bytes": path.stat().st_size}
+    made = {"runs": len(runs), "artifacts": len(wanted), "states": states, "bytes": path.stat().st_size}
     return {**about, "steps": len(chosen), **made}
 
 
@@ -97,8 +97,8 @@ def load(work: Work, path: Path) -> tuple[MergeReport, int]:
             message = error.message.replace(str(root / ROWS), ROWS)
             raise BadInputError(f"{path}: {message}", error.hint) from error
         if there is not None:
-            digests = [folder.name for folder in there.artefacts.glob("*/*")]
-            items = [transfer.Item(digest, f"artefact {digest[:8]}", 0) for digest in digests]
+            digests = [folder.name for folder in there.artifacts.glob("*/*")]
+            items = [transfer.Item(digest, f"artifact {digest[:8]}", 0) for digest in digests]
             transfer.pull(session.database, session.store, items, place(str(there.root)))
             runs = [UUID(hex=folder.name) for folder in there.runs.iterdir() if RUN.fullmatch(folder.name)]
             states = unfinished.carry(session.database, there, session.store, runs)
@@ -114,8 +114,8 @@ def store_in(root: Path, path: Path) -> Store | None:
         there = Store(root / BYTES)
         for state in there.runs.glob("*/*"):
             unfinished.place_of(state)
-        for artefact in there.artefacts.glob("*/*"):
-            there.verify(artefact.name)
+        for artifact in there.artifacts.glob("*/*"):
+            there.verify(artifact.name)
         return there
     except (StoreError, ChessregError) as error:
         message = error.message.replace(str(root / BYTES), BYTES)
@@ -138,7 +138,7 @@ def runs_begun(work: Work) -> dict[str, UUID]:
 
 
 def bytes_to_come(work: Work, left: list[str], runs: dict[str, UUID]) -> list[transfer.Item]:
-    """The artefacts that steps which are not done read of others, or have made themselves so far."""
+    """The artifacts that steps which are not done read of others, or have made themselves so far."""
     steps = {name: work.step(name) for name in left}
     read: set[str] = set(left)
     for step in steps.values():
@@ -160,7 +160,7 @@ def nodes_of(work: Work, step: Step, runs: dict[str, UUID]) -> Iterator[lineage.
     elif step.kind in PREPARATIONS and step.kind != "split" and (made := work.references.get(step.name)):
         identity = made.partition(":")[2]
         with work.session.database.read() as sql:
-            controls = select(tables.Checkpoint.id).where(tables.Checkpoint.artefact == identity)
+            controls = select(tables.Checkpoint.id).where(tables.Checkpoint.artifact == identity)
             games = select(tables.Dataset.id).where(tables.Dataset.identity == identity)
             for noun, ids in (("checkpoint", controls), ("dataset", games)):
                 yield from (lineage.Node(noun, id.hex) for id in sql.scalars(ids))

@@ -423,13 +423,13 @@ def made_control(session: Session, settings: Values) -> str | None:
                 tables.Checkpoint.parent_id == parent, tables.Checkpoint.source_format == "random-init"
             )
         )
-        digest = next((row.artefact for row in rows if row.detail.get("seed") == settings["seed"]), None)
+        digest = next((row.artifact for row in rows if row.detail.get("seed") == settings["seed"]), None)
     return digest and f"sha256:{digest}"
 
 
 def make_control(session: Session, settings: Values) -> str:
     control = random_init_control(session.database, session.store, settings["checkpoint"], seed=settings["seed"])
-    return f"sha256:{control.artefact}"
+    return f"sha256:{control.artifact}"
 
 
 def made_parts(session: Session, settings: Values) -> str | None:

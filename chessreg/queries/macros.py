@@ -48,7 +48,7 @@ MACROS = (
     # opponent's follow from the positions: White is to move at `dots`, Black at `even-spaces`, which other encodings
     # call `white-turns` and `black-turns`.
     """CREATE MACRO class_text(label, positions, class) AS CASE
-    WHEN label = 'colour' AND class < 3 THEN ['Black', 'Blank', 'White'][class + 1]
+    WHEN label = 'color' AND class < 3 THEN ['Black', 'Blank', 'White'][class + 1]
     WHEN label = 'type' AND class < 7 THEN ['Pawn', 'Knight', 'Bishop', 'Rook', 'Queen', 'King', 'Blank'][class + 1]
     WHEN label <> 'piece' THEN 'class ' || class
     WHEN class = 6 THEN 'Blank'

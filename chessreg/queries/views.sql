@@ -58,7 +58,7 @@ SELECT c.id AS checkpoint_id,
                       CASE WHEN c.architecture = 'fen-encoder' AND c.run_id IS NOT NULL THEN 78 * c.tokens_seen END) AS flops,
        c.residual, c.tokenizer, coalesce(json_extract_string(c.detail, '$.shape.attention'), 'causal') AS attention,
        c.source_format, c.source_format = 'random-init' AS random_init, c.parent_id, t.tags,
-       coalesce(t.archived, false) AS archived, coalesce(t.invalid, false) AS invalid, c.artefact, c.created_at,
+       coalesce(t.archived, false) AS archived, coalesce(t.invalid, false) AS invalid, c.artifact, c.created_at,
        coalesce(n.name, CASE WHEN c.source_format = 'external' THEN json_extract_string(c.detail, '$.player') END) AS own_name,
        row_number() OVER (ORDER BY own_name, c.created_at, c.id) AS place
 FROM checkpoint AS c
@@ -90,7 +90,7 @@ SELECT i.id AS intervention_id, i.checkpoint_id, i.source, i.scale, i.scale_rule
        json_extract_string(i.input_references, '$[0]') AS vector,
        CASE WHEN i.source = 'random' THEN json_extract_string(i.input_references, '$[0]')
             WHEN regexp_matches(i.source, '^(random|shuffled):') THEN json_extract_string(v.spec, '$.of') END AS stands_for,
-       json_extract_string(i.detail, '$.layers_label') AS layers_label,
+       nullif(json_extract_string(i.detail, '$.layers_label'), '') AS layers_label,
        json_extract_string(i.detail, '$.protocol') AS protocol,
        nullif(TRY_CAST(json_extract_string(i.detail, '$.blank') AS DOUBLE), 0) AS blank,
        nullif(json_extract_string(v.spec, '$.side'), 'both') AS side,
@@ -140,14 +140,14 @@ told AS (
            coalesce(settings_text(c.spec, ['checkpoint', 'layers', 'hook_points', 'seed', 'replicate']), n.reference,
                     'none') AS settings,
            CASE WHEN c.id IS NOT NULL THEN concat_ws(', ', coalesce(d.dataset, json_extract_string(c.spec, '$.dataset')),
-               nullif(json_extract_string(c.spec, '$.positions'), 'dots'),
-               json_extract_string(c.spec, '$.alignment'),
+               nullif(json_extract_string(c.spec, '$.sites'), 'dots'),
+               nullif(json_extract_string(c.spec, '$.alignment'), 'post-ply'),
                'games ' || nullif(json_extract_string(c.spec, '$.games'), '10000'),
                'min_plies ' || nullif(json_extract_string(c.spec, '$.min_plies'), '0'),
                'keep_duplicates ' || nullif(json_extract_string(c.spec, '$.keep_duplicates'), 'false'),
-               'first ' || nullif(json_extract_string(c.spec, '$.first'), '0'),
-               'last ' || json_extract_string(c.spec, '$.last'),
-               'final ' || json_extract_string(c.spec, '$.final'),
+               'skip_sites ' || nullif(json_extract_string(c.spec, '$.skip_sites'), '0'),
+               'max_sites ' || json_extract_string(c.spec, '$.max_sites'),
+               'last_sites ' || json_extract_string(c.spec, '$.last_sites'),
                nullif(json_extract_string(c.spec, '$.dtype'), 'float16')) END AS words
     FROM named AS n
     LEFT JOIN run AS c ON c.kind = 'cache' AND 'run:' || c.spec_hash = n.reference
@@ -185,7 +185,7 @@ SELECT id AS run_id, json_extract_string(spec, '$.skill.strata') AS strata FROM 
 -- view: run_checkpoint
 -- The checkpoint that a run read, if it read one.
 SELECT DISTINCT i.run_id, c.id AS checkpoint_id
-FROM run_input AS i JOIN checkpoint AS c ON c.artefact = i.digest
+FROM run_input AS i JOIN checkpoint AS c ON c.artifact = i.digest
 WHERE i.name = 'checkpoint'
 
 -- view: shared_games
@@ -249,7 +249,7 @@ FROM (
 -- view: arms
 -- One row per arm of a match, with everything that its games share. `opening_stream` is what the opening numbers of its
 -- games count: games of one stream and number began alike, in whichever run. From the standard position every game of a
--- match is an opening of its own, paired with the game of its number in matches of this colour against this opponent. An
+-- match is an opening of its own, paired with the game of its number in matches of this color against this opponent. An
 -- import does not tell its openings' seed: what it numbers is in no other run.
 SELECT m.run_id, m.number AS match, m.checkpoint_id, coalesce(c.checkpoint, m.player) AS checkpoint,
        CASE WHEN m.checkpoint_id IS NULL THEN m.player ELSE c.own_name END AS own_name, c.place AS checkpoint_place,

@@ -59,7 +59,7 @@ def things(session: Session) -> dict[str, Any]:
     return {
         noun: table
         for noun, table in names.nouns(session).items()
-        if not names.of_run(table) and "artefact" in table.__table__.columns
+        if not names.of_run(table) and "artifact" in table.__table__.columns
     }
 
 
@@ -227,8 +227,8 @@ def children(session: Session, of_these: Iterable[Node]) -> Edges:
         for row in rows:
             for edge in made_of(session, row):
                 add(edges, node_of(row), edge)
-            if row.artefact and node_of(row).noun != "run":
-                digests[row.artefact] = node_of(row)
+            if row.artifact and node_of(row).noun != "run":
+                digests[row.artifact] = node_of(row)
     outside = reads.where(read.source_run_id.is_(None))
     for (row,) in rows_among(session, outside, read.digest, digests):
         add(edges, digests[row.digest], Edge(row.name, Node("run", row.run_id.hex)))
@@ -252,11 +252,11 @@ def made_of(session: Session, row: Any) -> Iterator[Edge]:
 
 
 def makers(session: Session, digests: set[str]) -> dict[str, Node]:
-    """The node behind each artefact that no run made."""
+    """The node behind each artifact that no run made."""
     maker_of = {digest: Node("file", digest) for digest in digests}
     for table in things(session).values():
-        for row in rows_with(session, table.artefact, sorted(digests)):
-            maker_of[row.artefact] = node_of(row)
+        for row in rows_with(session, table.artifact, sorted(digests)):
+            maker_of[row.artifact] = node_of(row)
     return maker_of
 
 

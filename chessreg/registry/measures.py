@@ -121,9 +121,9 @@ LOOKED_BACK = 100  # complete runs of a kind, of which one is compared with
 # the model. Runs of which any other setting differs (checkpoint, opponent, label, games read) are not compared.
 VARIED = {
     *("seed", "replicate", "games", "intervention", "layers", "scale", "scales", "scale_rule", "precision", "stop"),
-    *("against", "epochs", "steps", "rows", "batch_positions", "batch_games", "batch_tokens", "batch_moves"),
+    *("against", "epochs", "steps", "packing", "batch_positions", "batch_games", "batch_tokens", "batch_moves"),
     *("optimizer", "learning_rate", "muon_learning_rate", "schedule", "warmup_steps", "decay_steps", "final_fraction"),
-    *("weight_decay", "beta1", "beta2", "grad_clip", "dropout", "init", "normalise"),
+    *("weight_decay", "beta1", "beta2", "grad_clip", "dropout", "init", "normalize_activations"),
 }
 
 

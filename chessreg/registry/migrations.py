@@ -44,12 +44,15 @@ VERSION = Table(  # as Alembic makes it
     PrimaryKeyConstraint("version_num", name=f"{VERSION_TABLE}_pkc"),
 )
 ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtext('chessreg'))"  # of PostgreSQL, until the transaction ends
-State = Literal["equal", "behind", "ahead", "empty", "foreign"]
+State = Literal["equal", "behind", "unknown", "empty", "foreign"]
 
 
 @dataclass(frozen=True)
 class Status:
-    """The schema revision of a registry. `foreign`: it holds tables, but none of chessreg's."""
+    """The schema revision of a registry.
+
+    `foreign`: the database holds tables, but none of chessreg's. `unknown`: this chessreg does not have the revision.
+    """
 
     current: str | None
     head: str
@@ -126,11 +129,11 @@ def status_of(engine: Engine, place: Place) -> Status:
         return Status(None, head(), "empty")
     if current == head():
         return Status(current, head(), "equal")
-    return Status(current, head(), "behind" if current in revisions() else "ahead")
+    return Status(current, head(), "behind" if current in revisions() else "unknown")
 
 
 def require(schema: Status, place: Place) -> None:
-    """Raises SchemaError or NotFoundError, naming the command that mends it, unless the schema is this chessreg's."""
+    """Raises SchemaError or NotFoundError, naming the command that fixes it, unless the schema is this chessreg's."""
     if schema.state == "empty":
         raise NotFoundError(f"{place.masked} holds no registry yet", "chessreg init makes one")
     if schema.state == "foreign":
@@ -145,10 +148,11 @@ def require(schema: Status, place: Place) -> None:
             if place.url == place_of(None).url
             else f"chessreg --registry {shlex.quote(place.masked)} db upgrade",
         )
-    if schema.state == "ahead":
+    if schema.state == "unknown":
         raise SchemaError(
-            f"the registry {place.masked} has schema {schema.current}, newer than this chessreg knows ({schema.head})",
-            "upgrade chessreg: pip install -U chessreg",
+            f"the registry {place.masked} has schema {schema.current}, which this chessreg (schema {schema.head}) "
+            "cannot read: a newer chessreg wrote it, or one from before the first release",
+            "pip install -U chessreg, or make a new registry with chessreg init",
         )
 
 
@@ -168,7 +172,7 @@ def upgrade(url: str | Path | Place | None = None, *, shared: bool = False) -> S
         _make_folder(place.path)
     new = place.path is not None and not place.path.exists()
     schema = Status(None, head(), "empty") if new else status(place)  # looked at before anything touches the file
-    if schema.state == "ahead" or (schema.state == "foreign" and not shared):
+    if schema.state == "unknown" or (schema.state == "foreign" and not shared):
         require(schema, place)
     if lease is not None:
         lease.hold()

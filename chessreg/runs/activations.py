@@ -75,22 +75,23 @@ class CachedActivations:
     @property
     def sites(self) -> str:
         """The name of the sites whose activations are here: dots, even-spaces, …"""
-        return str(self.run.spec["positions"])
+        return str(self.run.spec["sites"])
 
     @property
     def alignment(self) -> str:
         """Which board a token that ends a move was given: post-ply or pre-ply (`encodings.Alignment`)."""
-        return str(self.run.spec.get("alignment", "post-ply"))
+        return str(self.run.spec["alignment"])
 
     @property
-    def final(self) -> int | None:
-        """How many sites at the end of each game there are; None: not counted from there."""
-        return self.run.spec.get("final")
+    def last_sites(self) -> int | None:
+        """The number of sites at the end of each game that were kept; None: not counted from the end."""
+        last_sites: int | None = self.run.spec["last_sites"]
+        return last_sites
 
     @property
-    def first(self) -> int:
-        """How many sites at each game's start are left out."""
-        return int(self.run.spec["first"])
+    def skip_sites(self) -> int:
+        """The number of sites left out at the start of each game."""
+        return int(self.run.spec["skip_sites"])
 
     @property
     def centred(self) -> bool:

@@ -237,7 +237,7 @@ class Attempt:
         return {"used_threads": sorted({torch.get_num_threads()} | self.task.threads)} if torch else {}
 
     def rows_read(self) -> list[tuple[str, str, str]]:
-        """Runs that the spec names and of which no artefact was read, but rows: field, reference and spec hash."""
+        """Runs that the spec names and of which no artifact was read, but rows: field, reference and spec hash."""
         seen = {located.run_id for located in self.inputs.read.values()}
         named = [(name, ref, ref.removeprefix("run:").partition("/")[0])
                  for name, ref in references(self.resolved.spec).items() if ref.startswith("run:")]  # fmt: skip

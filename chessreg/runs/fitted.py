@@ -1,6 +1,6 @@
 """What was fitted for one layer, a probe or a direction, read back: `Task.publish_layer` publishes it.
 
-The artefact of a layer holds its tensors (safetensors) and meta.json; its row is in the table of its noun.
+The artifact of a layer holds its tensors (safetensors) and meta.json; its row is in the table of its noun.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def load_probe(inputs: Inputs, reference: str, layer: int | None = None) -> Fitt
     if wanted not in rows:
         raise BadInputError(f"that probe run has no layer {wanted}", f"it has {', '.join(map(str, rows))}")
     row = rows[wanted]
-    located = inputs.located(f"probe layer {wanted}", reference, row.artefact, row.run_id)
+    located = inputs.located(f"probe layer {wanted}", reference, row.artifact, row.run_id)
     weight = read_layer(located.path / "probe.safetensors", weight=3)["weight"]
     return FittedProbe(weight, row.hook_point, row.layer, row.label, bool(row.detail["centred"]), dict(row.detail))
 
@@ -205,7 +205,7 @@ def load_direction(inputs: Inputs, reference: str, layer: int) -> Direction:
 
 def read_vector(inputs: Inputs, reference: str, row: tables.Vector) -> Direction:
     """The direction behind a row of the table `vector`."""
-    folder = inputs.located(f"vector layer {row.layer}", reference, row.artefact, row.run_id).path
+    folder = inputs.located(f"vector layer {row.layer}", reference, row.artifact, row.run_id).path
     arrays = read_layer(folder / "vector.safetensors", vector=1)
     return Direction(arrays["vector"], arrays.get("high"), arrays.get("low"), dict(row.detail))
 

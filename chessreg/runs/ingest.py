@@ -42,13 +42,6 @@ if TYPE_CHECKING:
 
 TABLES: Mapping[str, Table] = tables.Base.metadata.tables  # and packages' own, once `registry.brought` loaded them
 UPDATES = ("check_in", "attempt_end")
-EARLIER: Mapping[str, Mapping[str, str]] = {  # table → the name of a column in fragments from before schema 0005 → now
-    "kind": {"families": "result_tables", "detail_schema": "extra_columns"},
-    "run": {"given": "explicit"},
-    "run_input": {"recipe": "reference"},
-    "attempt": {"how": "execution_options"},
-    "intervention": {"recipes": "input_references", "positions": "token_mask"},
-}
 
 
 class NotYetError(ChessregError):
@@ -216,9 +209,8 @@ def take_rows(session: Session, by_table: dict[str, list[dict[str, Any]]], repor
 
 def typed(table: Table, row: dict[str, Any]) -> dict[str, Any]:
     """A fragment's row with the types of its table's columns."""
-    values, earlier = {}, EARLIER.get(table.name, {})
+    values = {}
     for key, value in row.items():
-        key = earlier.get(key, key)
         if key not in table.c:
             raise ChessregError(f"{table.name} has no column {key!r}", "this fragment is of another chessreg version")
         kind = table.c[key].type

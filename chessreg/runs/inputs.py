@@ -1,7 +1,7 @@
 """Inputs of specs: from the name or id that a user gives to an input reference, and from that to bytes.
 
 An input reference means the same on every machine. It is one of
-    sha256:<digest>                        an imported artefact
+    sha256:<digest>                        an imported artifact
     run:<spec hash>                        all that a run makes
     run:<spec hash>/<output>               one output of a run
     dataset:<identity>[seed,low,high]      a dataset, or the part of it whose seeded hash lies in [low, high)
@@ -80,7 +80,7 @@ def users_file(name: str) -> Path:
 
 def with_weights(checkpoint: tables.Checkpoint, name: str) -> tables.Checkpoint:
     """The checkpoint. Raises BadInputError for an external model, of which only games are here."""
-    if checkpoint.artefact is None:
+    if checkpoint.artifact is None:
         raise BadInputError(
             f"checkpoint {name} is an external model: its games are here, its weights are not",
             "chessreg import checkpoint FILE brings weights in",
@@ -92,7 +92,7 @@ _VERIFIED: set[tuple[Path, str]] = set()
 
 
 def verified(store: Store, digest: str) -> None:
-    """Compare an artefact's bytes with its digest, once in a process. Raises CorruptError naming the file."""
+    """Compare an artifact's bytes with its digest, once in a process. Raises CorruptError naming the file."""
     key = (store.root, digest)
     if key not in _VERIFIED:
         store.verify(digest)
@@ -143,11 +143,11 @@ class Inputs:
             checkpoint = session.get_one(tables.Checkpoint, names.resolve(session, "checkpoint", name))
             with_weights(checkpoint, name)
             if checkpoint.run_id is None:
-                return f"sha256:{checkpoint.artefact}"
+                return f"sha256:{checkpoint.artifact}"
             run = session.get_one(tables.Run, checkpoint.run_id)
             output = session.scalars(
                 select(tables.Output.name).where(
-                    tables.Output.run_id == run.id, tables.Output.digest == checkpoint.artefact
+                    tables.Output.run_id == run.id, tables.Output.digest == checkpoint.artifact
                 )
             ).first()
             return f"run:{run.spec_hash}/{output}"
@@ -179,10 +179,10 @@ class Inputs:
     def located(
         self, field: str, reference: str, digest: str, run_id: UUID | None = None, *, array: str | None = None
     ) -> Located:
-        """An artefact, or a group of activations (`array` is its name), that is registered.
+        """An artifact, or a group of activations (`array` is its name), that is registered.
 
         One whose bytes are not here is pulled from a place that is known to have them. Raises NotFoundError naming the
-        machines that do, when this one reaches none of these places; CorruptError when an artefact's bytes are not
+        machines that do, when this one reaches none of these places; CorruptError when an artifact's bytes are not
         those that were published.
         """
         if not self.store.holds(digest, array):
@@ -213,13 +213,13 @@ class Inputs:
             session.expunge(run)
             return run
 
-    def artefact(self, field: str, reference: str) -> Located:
-        """The artefact behind `sha256:` or `run:…/output`."""
+    def artifact(self, field: str, reference: str) -> Located:
+        """The artifact behind `sha256:` or `run:…/output`."""
         digest, run_id = self._digest(reference)
         return self.located(field, reference, digest, run_id)
 
     def _digest(self, reference: str) -> tuple[str, UUID | None]:
-        """The digest of an artefact, and the run that made it, if one did."""
+        """The digest of an artifact, and the run that made it, if one did."""
         if reference.startswith("sha256:"):
             return reference.removeprefix("sha256:"), None
         run = self.run(reference, complete=False)
@@ -232,16 +232,16 @@ class Inputs:
 
     def checkpoint(self, reference: str, field: str = "checkpoint") -> tuple[tables.Checkpoint, Path]:
         """The checkpoint's row and its folder."""
-        artefact = self.artefact(field, reference)
-        return self.checkpoint_row(reference), artefact.path
+        artifact = self.artifact(field, reference)
+        return self.checkpoint_row(reference), artifact.path
 
     def checkpoint_row(self, reference: str) -> tables.Checkpoint:
         """The checkpoint's row; its bytes need not be here."""
         digest, _ = self._digest(reference)
         with self.database.read() as session:
-            row = session.scalars(select(tables.Checkpoint).where(tables.Checkpoint.artefact == digest)).one_or_none()
+            row = session.scalars(select(tables.Checkpoint).where(tables.Checkpoint.artifact == digest)).one_or_none()
             if row is None:
-                raise NotFoundError(f"artefact {digest[:12]}… is no checkpoint of this registry")
+                raise NotFoundError(f"artifact {digest[:12]}… is no checkpoint of this registry")
             session.expunge(row)
         return row
 
@@ -286,7 +286,7 @@ class Inputs:
             row = session.scalars(select(tables.Dataset).where(tables.Dataset.identity == match[1])).one_or_none()
         if row is None:
             raise NotFoundError(f"dataset {match[1][:12]}… is not in this registry", "chessreg dataset add FILE")
-        located = self.located(field, reference, row.artefact)
+        located = self.located(field, reference, row.artifact)
         part = Part(int(match[2]), float(match[3]), float(match[4])) if match[2] else None
         return located.path, part
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from chessreg.runs.task import Task
 
 RESULT_TABLES = ("score", "trial", "game", "illegal_attempt", "rating", "prediction", "metric_point", "statistic")
-# Earlier names of a kind's attributes, still accepted.
-EARLIER = {"families": "tables", "detail": "columns", "how": "options", "frames": "board_views"}
 
 
 @dataclass(frozen=True)
@@ -73,14 +71,6 @@ class Kind:
     example: ClassVar[str] = ""  # settings of a small run on what `chessreg demo` makes, shown in help
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # name → settings that it fills in; its name is not stored
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        for earlier, name in EARLIER.items():
-            if earlier in vars(cls):
-                setattr(cls, name, vars(cls)[earlier])
-            elif name in vars(cls):
-                setattr(cls, earlier, vars(cls)[name])
-
     def preset(self, name: str) -> dict[str, Any]:
         """The settings that a preset fills in: `PlaySpec(**kind("play").preset("paper"), checkpoint="mine")`.
 
@@ -119,10 +109,6 @@ class Kind:
         """The boards behind one row, as every front end draws them. A kind without positions has none."""
         return []
 
-    how: ClassVar[type[ExecutionOptions]] = options
-    detail: ClassVar[Mapping[str, type[BaseModel]]] = columns
-    frames = board_views
-
     @property
     def summary(self) -> str:
         return (inspect.getdoc(type(self)) or "").split("\n", 1)[0]
@@ -154,13 +140,6 @@ def importable(module: str) -> bool:
     return not module.startswith(FILE_MODULES)
 
 
-MOVED = {  # sources of kinds as earlier runs recorded them: a module, or module:CLASS
-    "chessreg.experiments.edit:Edit": "chessreg.experiments.edit:BoardEdit",
-    "chessreg.experiments.probe:ProbeApply": "chessreg.experiments.probe_apply:ProbeApply",
-    "chessreg.experiments.imported_aggregates": "chessreg.experiments.imported",
-    "chessreg.experiments.imported_directions": "chessreg.experiments.imported",
-    "chessreg.experiments.imported_games": "chessreg.experiments.imported",
-}
 OWN = "chessreg.experiments"
 GROUP = "chessreg.kinds"  # of entry points
 _loading = threading.RLock()  # a file may load another
@@ -321,9 +300,9 @@ def kind(reference: str) -> Kind:
     if ".py" in reference:
         return load_file(reference)
     if ":" in reference:
-        module, _, name = MOVED.get(reference, reference).partition(":")
+        module, _, name = reference.partition(":")
         try:
-            named = getattr(importlib.import_module(MOVED.get(module, module)), name)
+            named = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError, ValueError) as error:
             raise NotFoundError(f"kind {reference} cannot be loaded", str(error)) from error
         if not (inspect.isclass(named) and issubclass(named, Kind)):
@@ -377,8 +356,8 @@ def recorded(source: str, read_only: bool = False) -> Kind:
                 "without --read-only a file that is trusted is (chessreg trust --list)",
             )
         return load_trusted(source)
-    module, _, name = MOVED.get(source, source).partition(":")
-    for cls in installed_in(MOVED.get(module, module)):
+    module, _, name = source.partition(":")
+    for cls in installed_in(module):
         if cls.__name__ == name:
             return checked(cls)
     raise NotFoundError(

@@ -16,7 +16,7 @@ from chessreg.registry.run_state import complete_units
 from chessreg.registry.tables.types import MOST_UNITS
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Kind
-from chessreg.runs.spec import ExecutionOptions, Spec, hashed, reference_of
+from chessreg.runs.spec import ExecutionOptions, Spec, hashed_settings, reference_of
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -36,8 +36,8 @@ class ResolvedSpec:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The hashed settings as JSON values."""
-        return hashed(self.spec)
+        """Every setting, also those at their default, as JSON values: the run's row records these."""
+        return self.spec.model_dump(mode="json")
 
 
 def with_references(settings: M, inputs: Inputs) -> M:
@@ -57,7 +57,7 @@ def with_references(settings: M, inputs: Inputs) -> M:
 def identified(kind: Kind, spec: Spec, inputs: Inputs) -> tuple[Spec, str]:
     """The spec with its input references, and its hash. The hash names the run, also before its inputs exist."""
     spec = with_references(spec, inputs)
-    return spec, digest_of({"kind": kind.name, "version": kind.version, "what": hashed(spec)})
+    return spec, digest_of({"kind": kind.name, "version": kind.version, "spec": hashed_settings(spec)})
 
 
 def references(settings: Any) -> dict[str, str]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self, TypeAlias, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic.fields import FieldInfo
@@ -28,18 +28,6 @@ class Ref:
     """
 
     noun: str  # "dataset", "checkpoint", or "run:KIND"
-
-
-@dataclass(frozen=True)
-class Added:
-    """Marks a field added to a kind later: while it has its default it is left out of the hash."""
-
-
-@dataclass(frozen=True)
-class Stored:
-    """Marks a field that has been renamed: specs hold, and hash, it under its earlier name, which is accepted too."""
-
-    name: str
 
 
 @dataclass(frozen=True)
@@ -119,11 +107,6 @@ class Settings(BaseModel):
                 mark.refuse(value)
         return value
 
-    @model_validator(mode="before")
-    @classmethod
-    def _by_present_names(cls, values: Any) -> Any:
-        return by_present_names(cls, values) if isinstance(values, dict) else values
-
     @model_validator(mode="after")
     def _says_nothing_twice(self) -> Self:
         for name, field in type(self).model_fields.items():
@@ -139,7 +122,7 @@ class Settings(BaseModel):
 
 
 class Spec(Settings):
-    """What decides the result. Every field is hashed."""
+    """The settings that decide a run's result. Those that differ from their default are hashed."""
 
     seed: int = Field(0, description="seed of everything that is drawn")
     replicate: int = Field(0, ge=0, description="run the same spec anew, as replicate N")
@@ -151,8 +134,6 @@ class ExecutionOptions(Settings):
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
     threads: int = Field(0, ge=0, description="CPU threads; 0: all of the cores granted")
 
-
-How: TypeAlias = ExecutionOptions  # its earlier name
 
 DatasetRef = Annotated[str, Ref("dataset")]
 CheckpointRef = Annotated[str, Ref("checkpoint")]
@@ -169,29 +150,19 @@ def reference_of(field: FieldInfo) -> Ref | None:
     return next((mark for mark in marks_of(field) if isinstance(mark, Ref)), None)
 
 
-def stored_name(name: str, field: FieldInfo) -> str:
-    """The name under which specs hold a field."""
-    return next((mark.name for mark in field.metadata if isinstance(mark, Stored)), name)
+def hashed_settings(settings: Settings) -> dict[str, Any]:
+    """Return the settings that differ from their default, as JSON values.
 
-
-def by_present_names(model: type[BaseModel], values: dict[str, Any]) -> dict[str, Any]:
-    """The values of a model's fields, those under an earlier name under the present one."""
-    present = {stored_name(name, field): name for name, field in model.model_fields.items()}
-    return {name if name in model.model_fields else present.get(name, name): value for name, value in values.items()}
-
-
-def hashed(spec: Settings) -> dict[str, Any]:
-    """The hashed part of a spec as plain JSON values by stored names, fields added later left out while they have
-    their default."""
-    values = spec.model_dump(mode="json")
-    for name, field in type(spec).model_fields.items():
-        value = getattr(spec, name)
-        if any(isinstance(m, Added) for m in field.metadata) and value == field.get_default():
+    A spec's hash covers only these, so adding a field with a default changes the hash of no recorded run. A kind that
+    changes a default must raise its `version`.
+    """
+    values = settings.model_dump(mode="json")
+    for name, field in type(settings).model_fields.items():
+        value = getattr(settings, name)
+        if isinstance(value, Settings):
+            values[name] = hashed_settings(value)
+        if not field.is_required() and (value == field.get_default(call_default_factory=True) or values[name] == {}):
             del values[name]
-        elif isinstance(value, Settings):
-            values[name] = hashed(value)
-        if name in values:
-            values[stored_name(name, field)] = values.pop(name)
     return values
 
 
@@ -230,7 +201,6 @@ class Setting:
     choices: tuple[str, ...] = ()
     noun: str = ""  # of a reference: dataset, checkpoint, run, run:KIND, or one of FILES
     optional: bool = False  # may be None
-    earlier: str = ""  # the path of a renamed field's earlier name
 
     @property
     def flag(self) -> str:
@@ -282,12 +252,11 @@ def settings_of(model: type[BaseModel], prefix: str = "") -> tuple[Setting, ...]
         if isinstance(kind, type) and issubclass(kind, Settings):
             settings += settings_of(kind, f"{prefix}{name}.")
         else:
-            earlier = stored_name(name, field)
-            settings.append(setting_of(prefix + name, field, prefix + earlier if earlier != name else ""))
+            settings.append(setting_of(prefix + name, field))
     return tuple(settings)
 
 
-def setting_of(path: str, field: FieldInfo, earlier: str) -> Setting:
+def setting_of(path: str, field: FieldInfo) -> Setting:
     kind, reference = bare(field.annotation), reference_of(field)
     default = field.get_default(call_default_factory=True)
     optional = type(None) in get_args(field.annotation) or default is None
@@ -295,7 +264,6 @@ def setting_of(path: str, field: FieldInfo, earlier: str) -> Setting:
     item = bare(get_args(kind)[0]) if several else kind
     common: dict[str, Any] = {
         "path": path,
-        "earlier": earlier,
         "default": default,
         "text": field.description or "",
         "optional": optional,

@@ -1,4 +1,4 @@
-"""The argument of a kind's `run`: spec, missing units, inputs, and the only methods that write rows and artefacts."""
+"""The argument of a kind's `run`: spec, missing units, inputs, and the only methods that write rows and artifacts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from chessreg.models.language_model import LanguageModel
     from store import Store
-    from store.artefacts import Artefact
+    from store.artifacts import Artifact
     from store.fragments import FragmentWriter
 
 S = TypeVar("S", bound=Spec)
@@ -80,11 +80,6 @@ class Task(Generic[S, Options]):
         self._flushed = time.monotonic()
 
     @property
-    def how(self) -> Options:
-        """The earlier name of `options`."""
-        return self.options
-
-    @property
     def store(self) -> Store:
         return self.inputs.store
 
@@ -111,8 +106,8 @@ class Task(Generic[S, Options]):
     # -- handing back ---------------------------------------------------------------------------------------------
 
     def emit(self, table: str, unit: int, extra: BaseModel | None = None, **columns: Any) -> None:
-        """One result row of `unit`. `extra` holds the kind's extra columns (earlier name: `detail`). What a model wrote
-        is cropped to its column.
+        """One result row of `unit`. `extra` holds the kind's extra columns. Text that a model wrote is
+        cropped to its column.
 
         Raises ChessregError for another kind's result table, for columns that it has not or that its key lacks, for a
         text longer than its column, and for a unit that is done: such a row would be lost.
@@ -122,8 +117,6 @@ class Task(Generic[S, Options]):
         if unit in self._complete:
             raise ChessregError(f"kind {self.kind.name} emits a {table} row of unit {unit} after it was done")
         row = {"run_id": self.run_id, "unit": unit, "attempt_id": self.attempt_id, **columns}
-        if isinstance(columns.get("detail"), BaseModel):
-            extra = columns["detail"]
         if extra is not None:
             row["detail"] = extra.model_dump(mode="json")
         if (table, *row) not in self._fitting:
@@ -162,7 +155,7 @@ class Task(Generic[S, Options]):
     def done(self, *units: int) -> None:
         """These units are complete: their rows count from now on, all of them together or, after a crash, none.
 
-        Pass units that share an artefact (a group of a cache) in one call. Raises ChessregError for a unit that is done
+        Pass units that share an artifact (a group of a cache) in one call. Raises ChessregError for a unit that is done
         already, for a key that two rows have and for values that a table cannot hold, StoreError for a row that cannot
         be written; then none of these units counts.
         """
@@ -221,22 +214,22 @@ class Task(Generic[S, Options]):
 
     @contextmanager
     def output(self, name: str, unit: int, kind: str) -> Iterator[Path]:
-        """A folder to write an artefact into; on leaving it is published and recorded as this run's output `name`.
+        """A folder to write an artifact into; on leaving it is published and recorded as this run's output `name`.
 
         >>> with task.output("layer-3", unit=3, kind="probe") as folder: ...   # doctest: +SKIP
         """
         checked_name("an output", name)
         with self.store.stage(kind) as folder:
             yield folder
-            artefact = self.store.publish(folder)
-        self.record_artefact(artefact, kind, of_unit=unit)
-        self.record("output", run_id=self.run_id, name=name, unit=unit, digest=artefact.digest)
-        self.last_output = artefact
+            artifact = self.store.publish(folder)
+        self.record_artifact(artifact, kind, of_unit=unit)
+        self.record("output", run_id=self.run_id, name=name, unit=unit, digest=artifact.digest)
+        self.last_output = artifact
 
     def publish_layer(
         self, table: str, unit: int, tensors: Mapping[str, np.ndarray], meta: dict[str, Any], **columns: Any
     ) -> None:
-        """What was fitted for one layer, a probe or a vector: an artefact (safetensors and meta.json), and its row.
+        """What was fitted for one layer, a probe or a vector: an artifact (safetensors and meta.json), and its row.
 
         meta names `layer` and `hook_point`; it is the row's `detail`. columns are the others of the table.
         """
@@ -249,29 +242,29 @@ class Task(Generic[S, Options]):
             table,
             run_id=self.run_id,
             unit=unit,
-            artefact=self.last_output.digest,
+            artifact=self.last_output.digest,
             hook_point=meta["hook_point"],
             layer=meta["layer"],
             detail=meta,
             **columns,
         )
 
-    def record_artefact(self, artefact: Artefact, kind: str, *, of_unit: int | None = None) -> None:
-        """Write the rows of an artefact in the store: the artefact, and its location on this machine."""
+    def record_artifact(self, artifact: Artifact, kind: str, *, of_unit: int | None = None) -> None:
+        """Write the rows of an artifact in the store: the artifact, and its location on this machine."""
         self.record(
-            "artefact",
+            "artifact",
             of_unit=of_unit,
-            digest=artefact.digest,
+            digest=artifact.digest,
             kind=kind,
-            bytes=artefact.bytes,
+            bytes=artifact.bytes,
             state="complete",
             created_at=utc_now(),
         )
         self.record(
-            "artefact_location",
+            "artifact_location",
             of_unit=of_unit,
-            digest=artefact.digest,
-            uri=str(artefact.path),
+            digest=artifact.digest,
+            uri=str(artifact.path),
             machine_id=this_machine()["id"],
             verified_at=utc_now(),
         )

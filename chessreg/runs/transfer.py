@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from store.places import Place, Source
 
 
-CACHE = "cache"  # the kind of artefact rows that stand for groups of activations
+CACHE = "cache"  # the kind of artifact rows that stand for groups of activations
 
 
 @dataclass(frozen=True)
 class Item:
-    """Something with bytes: an artefact by its digest, or (`array` is its name) a group of activations."""
+    """Something with bytes: an artifact by its digest, or (`array` is its name) a group of activations."""
 
     digest: str
     what: str  # for people: "probe layer-3 of reference-board"
@@ -44,7 +44,7 @@ class Item:
     @property
     def key(self) -> str:
         """Its folder, relative to the root of a store."""
-        return f"arrays/{self.array}" if self.array is not None else f"artefacts/{self.digest[:2]}/{self.digest}"
+        return f"arrays/{self.array}" if self.array is not None else f"artifacts/{self.digest[:2]}/{self.digest}"
 
     def here(self, store: Store) -> bool:
         return store.holds(self.digest, self.array)
@@ -76,10 +76,10 @@ def items(session: Session, nodes: Iterable[lineage.Node]) -> list[Item]:
 
 
 def items_of(session: Session, node: lineage.Node) -> Iterator[Item]:
-    artefact = tables.Artefact
+    artifact = tables.Artifact
     if node.noun == "run":
         run_id, short = UUID(hex=node.id), node.id[-6:]
-        made = select(tables.Output, artefact.bytes).join(artefact, artefact.digest == tables.Output.digest)
+        made = select(tables.Output, artifact.bytes).join(artifact, artifact.digest == tables.Output.digest)
         for output, size in session.execute(made.where(tables.Output.run_id == run_id).order_by(tables.Output.name)):
             yield Item(output.digest, f"{output.name} of run {short}", size)
         for table in names.with_arrays(session):
@@ -90,8 +90,8 @@ def items_of(session: Session, node: lineage.Node) -> Iterator[Item]:
         return
     digest: str | None = node.id
     if (table := lineage.things(session).get(node.noun)) is not None:
-        digest = session.get_one(table, UUID(hex=node.id)).artefact
-    row = session.get(artefact, digest) if digest else None
+        digest = session.get_one(table, UUID(hex=node.id)).artifact
+    row = session.get(artifact, digest) if digest else None
     if row is not None:
         yield Item(row.digest, f"{node.noun} {node.id[-6:]}", row.bytes)
 
@@ -113,7 +113,7 @@ def push(database: Database, store: Store, place: Place, wanted: Iterable[Item])
     done = Transfer()
     trust.name_place(place)
     for item in wanted:
-        there = place.has_array(item.array) if item.array is not None else place.has_artefact(item.digest)
+        there = place.has_array(item.array) if item.array is not None else place.has_artifact(item.digest)
         if there:
             done.there.append(item)
         else:
@@ -122,9 +122,9 @@ def push(database: Database, store: Store, place: Place, wanted: Iterable[Item])
             if item.array is not None:
                 place.put_array(store, item.array)
             else:
-                place.put_artefact(store, item.digest)
+                place.put_artifact(store, item.digest)
             done.moved.append(item)
-        uri = place.array_uri(item.array) if item.array is not None else place.artefact_uri(item.digest)
+        uri = place.array_uri(item.array) if item.array is not None else place.artifact_uri(item.digest)
         located(database, item, uri)
     return done
 
@@ -166,7 +166,7 @@ def fetched(store: Store, item: Item, place: Place, refused: list[StoreError]) -
     """Whether the item came from this place. Damaged bytes are refused there, and another place may have them whole:
     why they were is noted in `refused`."""
     try:
-        if place.has_array(item.array) if item.array is not None else place.has_artefact(item.digest):
+        if place.has_array(item.array) if item.array is not None else place.has_artifact(item.digest):
             fetch(store, item, place)
             return True
     except StoreError as error:
@@ -188,7 +188,7 @@ def fetch(store: Store, item: Item, source: Source) -> None:
     if item.array is not None:
         source.get_array(store, item.array, item.digest)
     else:
-        source.get_artefact(store, item.digest)
+        source.get_artifact(store, item.digest)
 
 
 def places_of(database: Database, item: Item, refused: list[StoreError]) -> Iterator[Place]:
@@ -200,7 +200,7 @@ def places_of(database: Database, item: Item, refused: list[StoreError]) -> Iter
     from store.places import place
 
     with database.read() as session:
-        location = tables.ArtefactLocation
+        location = tables.ArtifactLocation
         uris = session.scalars(select(location.uri).where(location.digest == item.digest).order_by(location.uri)).all()
     for uri in uris:
         where = uri.removesuffix(f"/{item.key}")
@@ -219,7 +219,7 @@ def places_of(database: Database, item: Item, refused: list[StoreError]) -> Iter
 def known_at(database: Database, item: Item, uri: str) -> bool:
     """Whether the registry says that the bytes of an item are at this URI."""
     with database.read() as session:
-        return session.get(tables.ArtefactLocation, (item.digest, uri)) is not None
+        return session.get(tables.ArtifactLocation, (item.digest, uri)) is not None
 
 
 def located(database: Database, item: Item, uri: str) -> None:
@@ -230,21 +230,21 @@ def located(database: Database, item: Item, uri: str) -> None:
             session.execute(text("select pg_advisory_xact_lock(hashtext('chessreg ingest'))"))
         if session.get(tables.Machine, machine["id"]) is None:
             session.add(tables.Machine(**machine))
-        if session.get(tables.Artefact, item.digest) is None:  # a group of activations
-            state = tables.ArtefactState.COMPLETE
+        if session.get(tables.Artifact, item.digest) is None:  # a group of activations
+            state = tables.ArtifactState.COMPLETE
             session.add(
-                tables.Artefact(digest=item.digest, kind=CACHE, bytes=item.bytes, state=state, created_at=utc_now())
+                tables.Artifact(digest=item.digest, kind=CACHE, bytes=item.bytes, state=state, created_at=utc_now())
             )
         session.flush()
         session.merge(
-            tables.ArtefactLocation(digest=item.digest, uri=uri, machine_id=machine["id"], verified_at=utc_now())
+            tables.ArtifactLocation(digest=item.digest, uri=uri, machine_id=machine["id"], verified_at=utc_now())
         )
 
 
 def nowhere(database: Database, item: Item) -> tuple[str, str]:
     """Message and hint for bytes that no place within reach has: the machines that have them."""
     with database.read() as session:
-        location, machine = tables.ArtefactLocation, tables.Machine
+        location, machine = tables.ArtifactLocation, tables.Machine
         hosts = set(
             session.scalars(
                 select(machine.host)
@@ -310,11 +310,11 @@ def require(database: Database, store: Store, field: str, reference: str) -> Non
 
 
 def items_behind(database: Database, reference: str) -> list[Item]:
-    """The bytes behind a reference: artefacts, and groups of activations."""
+    """The bytes behind a reference: artifacts, and groups of activations."""
     items = []
     with database.read() as session:
         for digest, what in digests(session, reference):
-            row = session.get(tables.Artefact, digest)
+            row = session.get(tables.Artifact, digest)
             items.append(Item(digest, what, row.bytes if row else 0))
         if reference.startswith("run:"):
             run_id = uuid_of(reference.removeprefix("run:").partition("/")[0])
@@ -326,17 +326,17 @@ def items_behind(database: Database, reference: str) -> list[Item]:
 
 
 def digests(session: Session, reference: str) -> list[tuple[str, str]]:
-    """(digest, what it is) of the artefacts behind a reference."""
+    """(digest, what it is) of the artifacts behind a reference."""
     if reference.startswith("sha256:"):
         digest = reference.removeprefix("sha256:")
-        row = session.get(tables.Artefact, digest)
-        return [(digest, f"{row.kind if row else 'artefact'} {digest[:6]}")]
+        row = session.get(tables.Artifact, digest)
+        return [(digest, f"{row.kind if row else 'artifact'} {digest[:6]}")]
     if reference.startswith("dataset:"):
         identity = reference.removeprefix("dataset:").partition("[")[0]
         dataset = session.scalars(select(tables.Dataset).where(tables.Dataset.identity == identity)).first()
         if dataset is None:
             raise NotFoundError(f"dataset {identity[:12]}… is not in this registry", "chessreg dataset add FILE")
-        return [(dataset.artefact, f"dataset {dataset.id.hex[-6:]}")]
+        return [(dataset.artifact, f"dataset {dataset.id.hex[-6:]}")]
     spec_hash, _, output = reference.removeprefix("run:").partition("/")
     wanted = select(tables.Output).where(tables.Output.run_id == uuid_of(spec_hash)).order_by(tables.Output.name)
     rows = session.scalars(wanted.where(tables.Output.name == output) if output else wanted).all()

@@ -31,7 +31,7 @@ from chessreg.runs import transfer
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Kind, makes_checkpoint
 from chessreg.runs.resolve import check, counted, identified, keep, missing_units, references
-from chessreg.runs.spec import ExecutionOptions, Spec, clipped, flat, hashed
+from chessreg.runs.spec import ExecutionOptions, Spec, clipped, flat
 from chessreg.scheduling import queue
 from chessreg.scheduling.executors import executor
 
@@ -358,7 +358,7 @@ def seconds_a_unit(planned: Planned, database: Database) -> tuple[float | None, 
     )
     with database.read() as session:
         attempts = session.execute(query).all()
-    wanted, here = hashed(planned.spec), socket.gethostname()
+    wanted, here = planned.spec.model_dump(mode="json"), socket.gethostname()
     near = sorted(attempts, key=lambda row: (row.host != here, -alike(wanted, row.spec)))[:NEAREST]
     paces = [(row.ended_at - row.started_at).total_seconds() / row.units_done for row in near if row.ended_at]
     return (statistics.median(paces), len(paces)) if paces else (None, 0)

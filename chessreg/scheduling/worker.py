@@ -106,7 +106,6 @@ def do(order: dict[str, Any], folder: Path, begun: Callable[[Any], None]) -> boo
     from chessreg.runs.resolve import check, missing_units, resolve
     from store import Store
 
-    order = {"execution_options": order.get("how"), "explicit": order.get("given"), **order}  # as before schema 0005
     kind = find(order["source"])
     spec = kind.spec(**order["spec"])
     granted = granted_here()

@@ -208,7 +208,7 @@ def main() -> None:
         add_sample(session.database, session.store, name="sample")
         split_dataset(session.database, session.store, "sample", "fit=0.6,test=0.4", seed=0)
         import_reference(session.database, session.store, name="reference")
-        session.run(CacheSpec(checkpoint="reference", dataset="sample:fit", games=40, last=33), name="fit")
+        session.run(CacheSpec(checkpoint="reference", dataset="sample:fit", games=40, max_sites=33), name="fit")
         session.run(ProbeSpec(cache="fit", epochs=1, layers=LAYERS), name="board")
         found = bench(session, arguments)
     print(json.dumps(found))

@@ -2,9 +2,9 @@
 
     python tests/benchmarks/bench_ladder.py [--checkpoint FILE_OR_FOLDER] [--threads 1] [--games 8]
 
-A ladder of levels 0 to 10 at 1,000 nodes, both colours, in one arena, against his evaluation of a nanoGPT, written
+A ladder of levels 0 to 10 at 1,000 nodes, both colors, in one arena, against his evaluation of a nanoGPT, written
 anew from what his code does (specification 4.2): one level and one game after the other from the start position; a
-helper Stockfish is started for every level and colour; before each move of the model the board is looked at for a
+helper Stockfish is started for every level and color; before each move of the model the board is looked at for a
 repetition, then up to five tries are written at rising temperatures, each character a pass of the whole text with the
 logits of the last token and the 200 likeliest kept; the opponent is configured before each of its moves, and the game's
 text is written to a file after every ply. Handicapped levels cannot be seeded, so the games differ; what is compared is
@@ -74,11 +74,11 @@ def arena_ladder(model: LanguageModel, games: int) -> tuple[list[PlayedGame], fl
 
 
 def plain_ladder(model: LanguageModel, folder: Path) -> tuple[int, int, float, float]:
-    """Turns, plies, seconds and own CPU seconds of one game a level as his code plays them, colours in turn."""
+    """Turns, plies, seconds and own CPU seconds of one game a level as his code plays them, colors in turn."""
     turns = plies = 0
     began = np.array([time.perf_counter(), time.process_time()])
     for unit, rung in enumerate(RUNGS):
-        colour = unit % 2 == 0
+        color = unit % 2 == 0
         with (
             chess.engine.SimpleEngine.popen_uci(str(find_stockfish())) as engine,
             chess.engine.SimpleEngine.popen_uci(str(find_stockfish())) as helper,
@@ -86,7 +86,7 @@ def plain_ladder(model: LanguageModel, folder: Path) -> tuple[int, int, float, f
             engine.configure(dict(ENGINE_OPTIONS))
             board, sans = chess.Board(), list[str]()
             while not board.is_game_over() and len(sans) < 2 * MOVE_LIMIT:
-                if board.turn == colour:
+                if board.turn == color:
                     turns += 1
                     if board.is_repetition(2):
                         helper.analyse(board, chess.engine.Limit(depth=10), multipv=5)

@@ -108,7 +108,7 @@ def forward_bound(model: LanguageModel, played: list[PlayedGame], batch_games: i
         san
         for game in played
         for ply, san in enumerate(game.sans)
-        if ply >= len(game.opening.moves) and (ply % 2 == 0) == game.colour
+        if ply >= len(game.opening.moves) and (ply % 2 == 0) == game.color
     ]
     written = sum(len(san) + 1 for san in own) + sum(len(text) + 1 for game in played for *_, text in game.illegal)
     lengths = np.array([len(PGN.prompt(game.sans)) for game in played])
@@ -199,7 +199,7 @@ def turns_of(played: list[PlayedGame]) -> list[tuple[int, PlayedGame, int]]:
     for game in played:
         given = len(game.opening.moves)
         for place in range(len(game.tries)):
-            before = given + (given % 2 == game.colour) + 2 * place
+            before = given + (given % 2 == game.color) + 2 * place
             turns.append((len(PGN.prompt(game.sans[:before])), game, before))
     return sorted(turns, key=lambda turn: (turn[0], turn[1].unit))
 

@@ -172,7 +172,7 @@ def main() -> None:
         ids = torch.tensor([[author.ids[character] for character in text] for text in author.texts[:GAMES]])
         torch.testing.assert_close(author.network.logits(ids), author.model.logits(ids), atol=1e-3, rtol=1e-3)
         author.step(author.texts[:GAMES])  # what is only paid once
-        common = {"checkpoint": "reference", "min_plies": 2 * DOTS, "last": DOTS}
+        common = {"checkpoint": "reference", "min_plies": 2 * DOTS, "max_sites": DOTS}
         test = CacheSpec(dataset="sample:test", games=given.games // 3, **common)
         session.run(test, CacheOptions(threads=1), name="test")
         author.do(given.steps)

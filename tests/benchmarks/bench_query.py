@@ -56,11 +56,11 @@ def fill(database: Database, store: Store, games: int) -> float:
             id=new_id(), host="bench", platform="linux", cpu="x", cores=2, memory_bytes=1, gpus=[], python="3.11",
             last_seen=NOW,
         )  # fmt: skip
-        artefact = tables.Artefact(digest="c" * 64, kind="checkpoint", bytes=1, state="complete", created_at=NOW)
-        session.add_all([machine, artefact, tables.Tokenizer(name="pgn-char-32", size=1, vocabulary=["a"])])
+        artifact = tables.Artifact(digest="c" * 64, kind="checkpoint", bytes=1, state="complete", created_at=NOW)
+        session.add_all([machine, artifact, tables.Tokenizer(name="pgn-char-32", size=1, vocabulary=["a"])])
         session.flush()
         checkpoint = tables.Checkpoint(
-            id=uuid_of("c" * 64), artefact="c" * 64, architecture="gpt2", layers=8, d_model=192, heads=6,
+            id=uuid_of("c" * 64), artifact="c" * 64, architecture="gpt2", layers=8, d_model=192, heads=6,
             block_size=1023, tokenizer="pgn-char-32", parameters=1, parameters_without_embeddings=1, residual="raw",
             source_format="nanogpt", detail={}, created_at=NOW,
         )  # fmt: skip

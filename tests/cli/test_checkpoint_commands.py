@@ -58,7 +58,7 @@ def test_import_list_show_export_and_back(here: Any, tmp_path: Path) -> None:
     assert [row["name"] for row in listed] == ["tiny"]
     assert set(tables.Checkpoint.__table__.columns.keys()) <= listed[0].keys()
     shown = here.json("checkpoint", "show", "tiny")
-    assert (shown["artefact"], shown["trained_on"], shown["parent"]) == (made["artefact"], None, None)
+    assert (shown["artifact"], shown["trained_on"], shown["parent"]) == (made["artifact"], None, None)
     assert here("checkpoint", "show", "tiny") == 0
     assert "trained on" in here.out
     out = here.json("export", "checkpoint", "tiny", "out")
@@ -133,7 +133,7 @@ def test_errors_of_names_and_paths(here: Any, tmp_path: Path) -> None:
     source = nanogpt(tmp_path / "ckpt.pt")
     before = here.state()
     assert here("import", "checkpoint", "nowhere.pt") == 3
-    assert here("import", "checkpoint", source, "--tokenizer", "klingon") == 3
+    assert here("import", "checkpoint", source, "--encoding", "klingon") == 3
     assert here("import", "checkpoint", source, "--trained-on", "nothing") == 3
     assert here("import", "checkpoint", source, "--name", "no/name") == 4
     assert here("import", "checkpoint") == 2
@@ -151,7 +151,7 @@ def test_a_full_disk_leaves_nothing(here: Any, tmp_path: Path, monkeypatch: pyte
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("store.artefacts.fsync_tree", full)
+        patch.setattr("store.artifacts.fsync_tree", full)
         assert here("import", "checkpoint", source) == 1
     assert "the disk is full" in here.err
     assert here.state() == before

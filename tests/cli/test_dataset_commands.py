@@ -164,9 +164,9 @@ def test_parts_are_proved_disjoint_and_stay(here: Any, pgn: Path) -> None:
 
 
 def test_verify_tells_damage(here: Any, pgn: Path) -> None:
-    artefact = here.json("dataset", "add", pgn, "--name", "mine")["artefact"]
+    artifact = here.json("dataset", "add", pgn, "--name", "mine")["artifact"]
     assert here.json("dataset", "verify", "mine") == {"games": 21, "replayed": 21, "ok": True, "problems": []}
-    path = here.folder / ".chessreg" / "store" / "artefacts" / artefact[:2] / artefact / "games.parquet"
+    path = here.folder / ".chessreg" / "store" / "artifacts" / artifact[:2] / artifact / "games.parquet"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     assert here("dataset", "verify", "mine") == 1
     assert "games.parquet has changed" in here.err
@@ -516,7 +516,7 @@ def test_a_list_of_games_reads_no_byte_that_it_does_not_show_and_fetches_nothing
     made = here.json("dataset", "add", pgn, "--name", "mine")
     session = open_session()
     with session.database.read() as sql:
-        digest = sql.get_one(tables.Dataset, UUID(made["id"])).artefact
+        digest = sql.get_one(tables.Dataset, UUID(made["id"])).artifact
     monkeypatch.setattr(Store, "verify", never)
     monkeypatch.setattr(transfer, "pull", never)
     assert dataset_games(session).count == 60 + 21

@@ -56,7 +56,7 @@ def test_a_store_that_is_gone_is_told_where_something_was_in_it(
     capsys.readouterr()
     status, checks = doctor()
     assert status == 1
-    assert "is gone, and 1 artefacts with it" in checks["store"]["detail"]
+    assert "is gone, and 1 artifacts with it" in checks["store"]["detail"]
 
 
 def test_a_file_of_others_among_fragments_is_told_and_stops_nothing(

@@ -52,7 +52,7 @@ def test_probes_of_several_layers_are_one_import(here: Any, tmp_path: Path) -> N
     assert rows[0]["train_positions"] == 10 * 33
     assert rows[0]["detail"]["residual"] == "centred"
     assert rows[0]["detail"]["logged"]["num_games"] == 11
-    assert here.json("probe", "list")[0]["artefact"] == rows[0]["artefact"]
+    assert here.json("probe", "list")[0]["artifact"] == rows[0]["artifact"]
     shown = here.json("probe", "show", "theirs", "--layer", "0", "--square", "e2")
     weight = torch.load(files[1])["linear_probe"]
     assert shown["norms"]["P"] == pytest.approx(float(weight[0, :, 1, 4, 7].norm()), rel=1e-5)

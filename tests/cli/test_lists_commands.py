@@ -35,9 +35,9 @@ def add_run(session: Any, kind: str, seed: int) -> UUID:
     return uuid_of(spec_hash)
 
 
-def add_artefact(session: Any, kind: str, seed: int) -> str:
+def add_artifact(session: Any, kind: str, seed: int) -> str:
     digest = digest_of([kind, seed])
-    session.add(tables.Artefact(digest=digest, kind=kind, bytes=1, state="complete", created_at=utc_now()))
+    session.add(tables.Artifact(digest=digest, kind=kind, bytes=1, state="complete", created_at=utc_now()))
     session.flush()
     return digest
 
@@ -107,7 +107,7 @@ def test_a_probe_is_listed_with_its_accuracy_over_all_games(here: Any, database:
         for unit, layer in enumerate((3, 5)):
             session.add(
                 tables.Probe(
-                    run_id=run_id, unit=unit, artefact=add_artefact(session, "probe", unit), checkpoint_id=checkpoint,
+                    run_id=run_id, unit=unit, artifact=add_artifact(session, "probe", unit), checkpoint_id=checkpoint,
                     hook_point=f"blocks.{layer}.hook_resid_post", layer=layer, label="piece", positions="dots",
                     classes=13, train_games=20, train_positions=900, epochs=1.0, norm=2.5, detail={},
                 )
@@ -159,7 +159,7 @@ def test_vectors_are_chosen_by_layer(here: Any, database: Database) -> None:
         for unit, layer in enumerate((2, 4)):
             session.add(
                 tables.Vector(
-                    run_id=run_id, unit=unit, artefact=add_artefact(session, "vector", unit), checkpoint_id=run_id,
+                    run_id=run_id, unit=unit, artifact=add_artifact(session, "vector", unit), checkpoint_id=run_id,
                     hook_point=f"blocks.{layer}.hook_resid_post", layer=layer, source="contrastive:skill",
                     positions="dots", norm=1.5, detail={},
                 )

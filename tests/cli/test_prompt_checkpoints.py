@@ -51,8 +51,8 @@ def test_every_command_of_a_model_works_on_prompts(typed: Any, llama: Path) -> N
         ("run", "legality", *few, "--every", 8, "--mass", "--name", "legal"),
         ("run", "play", "--checkpoint", "llama", "--opponent", "random", "--games", 2, "--policy", "legal",
          "--move-limit", 3, "--adjudication", "none", "--name", "played"),
-        ("run", "cache", *few, "--sites", "squares", "--last", 128, "--name", "squares"),
-        ("run", "cache", *few, "--sites", "white-turns", "--last", 6, "--name", "turns"),
+        ("run", "cache", *few, "--sites", "squares", "--max-sites", 128, "--name", "squares"),
+        ("run", "cache", *few, "--sites", "white-turns", "--max-sites", 6, "--name", "turns"),
         ("run", "probe", "--cache", "turns", "--epochs", 1, "--name", "board"),
         ("board", "legal:0"),
     ):  # fmt: skip

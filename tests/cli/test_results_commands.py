@@ -75,7 +75,7 @@ def test_imported_games_are_listed_drawn_exported_and_rated(here):
     assert text.count('[White "sample-model.pt"]') == 6
     assert "Stockfish (version unknown), level 0, time=0.1" in text
     [model] = here.json("checkpoint", "list")
-    assert (model["name"], model["source_format"], model["artefact"]) == ("sample-model.pt", "external", None)
+    assert (model["name"], model["source_format"], model["artifact"]) == ("sample-model.pt", "external", None)
     assert here("export", "checkpoint", "sample-model.pt", "out") == 4
     assert "its weights are not" in here.err
     rated = here.json("run", "rating", "--runs", "others", "--resamples", "50", "--name", "elo")

@@ -78,7 +78,7 @@ def test_a_file_gets_the_data_as_they_are(evil):
 
 
 def test_a_screen_gets_no_data_that_it_would_obey(evil):
-    """Typed in a terminal: also formats for files are shown, not sent; our own colours come through."""
+    """Typed in a terminal: also formats for files are shown, not sent; our own colors come through."""
     for words in (
         ["query", "--sql", "select split from score", "--format", "csv"],
         ["runs", "list"],

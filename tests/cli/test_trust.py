@@ -210,7 +210,7 @@ def test_what_is_trusted_here_is_in_no_registry_and_no_store(merged, ours):
 def test_a_file_in_a_store_is_never_loaded(ours):
     store = ours.folder / ".chessreg" / "store"
     made = ours.kind()
-    inside = store / "artefacts" / "ab" / ("ab" * 32) / "my_kind.py"
+    inside = store / "artifacts" / "ab" / ("ab" * 32) / "my_kind.py"
     inside.parent.mkdir(parents=True)
     shutil.copy(made, inside)
     link = ours.folder / "link.py"

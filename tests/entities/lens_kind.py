@@ -24,6 +24,6 @@ class LensKind(Kind):
             with task.output(f"layer-{unit}", unit, "lens") as folder:  # another machine makes other bytes
                 (folder / "lens.txt").write_text(f"{unit} {os.environ.get('LENS_MADE')}")
             hook_point = f"blocks.{unit}.hook_resid_post"
-            task.record("lens", run_id=task.run_id, unit=unit, artefact=task.last_output.digest, layer=unit,
+            task.record("lens", run_id=task.run_id, unit=unit, artifact=task.last_output.digest, layer=unit,
                         hook_point=hook_point, loss=0.5 + unit)  # fmt: skip
             task.done(unit)

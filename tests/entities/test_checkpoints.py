@@ -46,7 +46,7 @@ def rows(database: Database, *kinds: Any) -> list[int]:
         return [session.scalar(select(func.count()).select_from(kind)) or 0 for kind in kinds]
 
 
-EVERYTHING = (tables.Artefact, tables.ArtefactLocation, tables.Checkpoint, tables.Tokenizer, tables.Annotation)
+EVERYTHING = (tables.Artifact, tables.ArtifactLocation, tables.Checkpoint, tables.Tokenizer, tables.Annotation)
 
 
 def contents(store: Store) -> set[str]:
@@ -59,14 +59,14 @@ def test_an_import_is_bytes_rows_and_a_name(place: Any, tmp_path: Path) -> None:
     with database.read() as session:
         row = session.get_one(tables.Checkpoint, names.resolve(session, "checkpoint", "tiny"))
         tokenizer = session.get_one(tables.Tokenizer, "pgn-char-32")
-    assert made == Registered(row.id, row.artefact, True)
-    assert row.id == uuid_of(row.artefact)
+    assert made == Registered(row.id, row.artifact, True)
+    assert row.id == uuid_of(row.artifact)
     assert (row.architecture, row.layers, row.d_model, row.heads, row.block_size) == ("gpt2", 2, 16, 2, 64)
     assert row.parameters - row.parameters_without_embeddings == (32 + 64) * 16
     assert (row.source_format, row.residual, row.training_datasets) == ("huggingface", "raw", None)
     assert row.detail["verified"]["max_logit_difference"] < 1e-4
     assert (tokenizer.size, "".join(tokenizer.vocabulary)) == (32, " #+-.0123456789;=BKNOQRabcdefghx")
-    assert load_model(store.path(row.artefact)).config.n_layer == 2
+    assert load_model(store.path(row.artifact)).config.n_layer == 2
     assert not list(store.tmp.iterdir())
 
 
@@ -75,7 +75,7 @@ def test_the_same_weights_are_recognised_whatever_the_folder_is_called(place: An
     first = import_checkpoint(database, store, hugging_face(tmp_path / "hf"), name="tiny")
     before, there = rows(database, *EVERYTHING), contents(store)
     again = import_checkpoint(database, store, hugging_face(tmp_path / "renamed"))
-    assert again == Registered(first.id, first.artefact, False)
+    assert again == Registered(first.id, first.artifact, False)
     assert rows(database, *EVERYTHING) == before
     assert contents(store) == there
 
@@ -98,7 +98,7 @@ def test_an_exported_checkpoint_comes_home_with_its_digest(place: Any, tmp_path:
     assert import_checkpoint(database, store, out).id == made.id
     with Database.open(tmp_path / "elsewhere.db") as other:  # also where it was never seen
         there = import_checkpoint(other, Store.create(tmp_path / "elsewhere"), out)
-    assert there == Registered(made.id, made.artefact, True)
+    assert there == Registered(made.id, made.artifact, True)
 
 
 def test_other_tools_read_an_export(place: Any, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_other_tools_read_an_export(place: Any, tmp_path: Path) -> None:
     out = export_checkpoint(database, store, "tiny", tmp_path / "out")
     tokens = torch.arange(32)[None]
     theirs = GPT2LMHeadModel.from_pretrained(out).eval()(tokens).logits
-    ours = load_model(store.path(made.artefact))(tokens)
+    ours = load_model(store.path(made.artifact))(tokens)
     assert torch.equal(theirs, ours)
 
 
@@ -122,17 +122,17 @@ def test_an_export_in_half_precision_is_another_checkpoint_that_says_what_it_was
     with database.write() as session:
         session.get_one(tables.Checkpoint, made.id).training_datasets = [reference]
     out = export_checkpoint(database, store, "tiny", tmp_path / "half", "float16")
-    sizes = [(folder / "model.safetensors").stat().st_size for folder in (out, store.path(made.artefact))]
+    sizes = [(folder / "model.safetensors").stat().st_size for folder in (out, store.path(made.artifact))]
     assert sizes[0] < 0.7 * sizes[1]
     again = import_checkpoint(database, store, out, name="half")
     assert again.id != made.id
     with database.read() as session:
         assert session.get_one(tables.Checkpoint, again.id).training_datasets == [reference]
     tokens = torch.arange(32)[None]
-    ours, rounded = (load_model(store.path(one.artefact))(tokens) for one in (made, again))
+    ours, rounded = (load_model(store.path(one.artifact))(tokens) for one in (made, again))
     assert not torch.equal(ours, rounded)
     torch.testing.assert_close(ours, rounded, atol=0.05, rtol=0.05)
-    weights = load_model(store.path(made.artefact))
+    weights = load_model(store.path(made.artifact))
     with torch.no_grad():
         weights.wte.weight[0, 0] = 1e5  # type: ignore[index, operator, union-attr]
     save_checkpoint(weights, tmp_path / "large", read_info(out))
@@ -185,19 +185,19 @@ def test_a_twin_has_the_shape_and_none_of_the_knowledge(place: Any, tmp_path: Pa
     assert row.parent_id == parent.id
     assert (row.source_format, row.tokens_seen, row.training_datasets) == ("random-init", 0, [])
     assert row.parameters == original.parameters
-    weights = load_model(store.path(row.artefact)).wte.weight
-    assert not torch.equal(weights, load_model(store.path(original.artefact)).wte.weight)
-    expected = random_gpt2(load_model(store.path(original.artefact)).config, 3).wte.weight
+    weights = load_model(store.path(row.artifact)).wte.weight
+    assert not torch.equal(weights, load_model(store.path(original.artifact)).wte.weight)
+    expected = random_gpt2(load_model(store.path(original.artifact)).config, 3).wte.weight
     assert torch.equal(weights, expected)
 
 
 def test_lost_bytes_are_imported_again_under_the_same_id(place: Any, tmp_path: Path) -> None:
     database, store = place
     made = import_checkpoint(database, store, hugging_face(tmp_path / "hf"))
-    shutil.rmtree(store.path(made.artefact))
+    shutil.rmtree(store.path(made.artifact))
     again = import_checkpoint(database, store, tmp_path / "hf")
     assert (again.id, again.created) == (made.id, False)
-    assert store.verify(made.artefact).kind == "checkpoint"
+    assert store.verify(made.artifact).kind == "checkpoint"
 
 
 def test_another_vocabulary_is_refused(place: Any, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def games(tmp_path: Path) -> Path:
 
 def counts(database: Database) -> dict[str, int]:
     """Rows of every table that a registration writes to."""
-    kinds = (tables.Artefact, tables.ArtefactLocation, tables.Dataset, tables.Split, tables.Annotation)
+    kinds = (tables.Artifact, tables.ArtifactLocation, tables.Dataset, tables.Split, tables.Annotation)
     with database.read() as session:
         return {kind.__tablename__: session.scalar(select(func.count()).select_from(kind)) or 0 for kind in kinds}
 
@@ -74,16 +74,16 @@ def test_a_dataset_is_bytes_rows_and_a_name(place: Any, games: Path) -> None:
     added = add_dataset(database, store, [games], name="mine", licence="CC0", on_progress=lambda f, t: seen.append(f))
     with database.read() as session:
         row = session.get_one(tables.Dataset, names.resolve(session, "dataset", "mine"))
-        artefact = session.get_one(tables.Artefact, row.artefact)
-        location = session.scalars(select(tables.ArtefactLocation)).one()
+        artifact = session.get_one(tables.Artifact, row.artifact)
+        location = session.scalars(select(tables.ArtifactLocation)).one()
         assert session.get(tables.Machine, location.machine_id) is not None
-    assert added == Added(row.id, row.artefact, True)
+    assert added == Added(row.id, row.artifact, True)
     assert (row.games, row.rejected, row.skipped, row.rating_scale, row.licence) == (30, 0, 0, "lichess", "CC0")
     assert row.report["sources"][0]["sha256"] == hashlib.sha256(games.read_bytes()).hexdigest()
-    assert artefact.state is tables.ArtefactState.COMPLETE
-    assert artefact.kind == "dataset"
-    assert Path(location.uri) == store.path(row.artefact)
-    assert len(Games(store.path(row.artefact))) == 30
+    assert artifact.state is tables.ArtifactState.COMPLETE
+    assert artifact.kind == "dataset"
+    assert Path(location.uri) == store.path(row.artifact)
+    assert len(Games(store.path(row.artifact))) == 30
     assert seen[-1] == 1.0
     assert not list(store.tmp.iterdir())
 
@@ -95,7 +95,7 @@ def test_the_same_bytes_are_recognised_under_any_file_name(place: Any, games: Pa
     copy = tmp_path / "other.pgn"
     copy.write_bytes(games.read_bytes())
     again = add_dataset(database, store, [copy])
-    assert again == Added(first.id, first.artefact, False)
+    assert again == Added(first.id, first.artifact, False)
     assert counts(database) == before
     assert contents(store) == there
     add_dataset(database, store, [copy], name="newer")
@@ -269,7 +269,7 @@ def test_a_full_disk_leaves_nothing(place: Any, games: Path, monkeypatch: pytest
         with pytest.raises((ChessregError, StoreError), match=r"no space|full"):
             add_dataset(database, store, [games], name="mine")
     with monkeypatch.context() as patch:
-        patch.setattr("store.artefacts.fsync_tree", full)
+        patch.setattr("store.artifacts.fsync_tree", full)
         with pytest.raises(StoreError, match="full"):
             add_dataset(database, store, [games], name="mine")
     assert counts(database) == before
@@ -295,10 +295,10 @@ def test_lost_bytes_are_added_again_under_the_same_id(place: Any, games: Path) -
 
     database, store = place
     first = add_dataset(database, store, [games], name="mine")
-    shutil.rmtree(store.path(first.artefact))
+    shutil.rmtree(store.path(first.artifact))
     again = add_dataset(database, store, [games])
     assert again.id == first.id
-    assert store.verify(again.artefact).kind == "dataset"
+    assert store.verify(again.artifact).kind == "dataset"
 
 
 # -- splits -----------------------------------------------------------------------------------------------------------
@@ -308,7 +308,7 @@ def test_no_game_and_no_move_list_is_in_two_parts(place: Any, games: Path) -> No
     database, store = place
     added = add_dataset(database, store, [games], name="mine")
     split = split_dataset(database, store, "mine", "train=0.5,validation=0.2,test=0.3", seed=3)
-    data = Games(store.path(added.artefact))
+    data = Games(store.path(added.artifact))
     inside = {part.name: set(data.rows(Part(part.seed, part.low, part.high)).tolist()) for part in split.parts}
     assert [part.games for part in split.parts] == [len(inside[part.name]) for part in split.parts]
     assert sorted(row for rows in inside.values() for row in rows) == list(range(30))
@@ -338,7 +338,7 @@ def test_parts_of_another_seed_are_counted_against_the_old_ones(place: Any, game
     added = add_dataset(database, store, [games], name="mine")
     split_dataset(database, store, "mine", "train=0.5,test=0.5", seed=0)
     other = split_dataset(database, store, "mine", "all=1", seed=1)
-    hashes = Games(store.path(added.artefact)).hashes
+    hashes = Games(store.path(added.artifact)).hashes
     shared = {overlap.other: (overlap.games, overlap.move_lists) for overlap in other.overlaps}
     assert sum(games for games, _ in shared.values()) == 30
     assert sum(lists for _, lists in shared.values()) == len(set(hashes.tolist())) < 30
@@ -357,11 +357,11 @@ def test_verify_reads_every_byte_and_notes_when(place: Any, games: Path) -> None
     database, store = place
     added = add_dataset(database, store, [games], name="mine")
     with database.read() as session:
-        before = session.scalars(select(tables.ArtefactLocation.verified_at)).one()
+        before = session.scalars(select(tables.ArtifactLocation.verified_at)).one()
     assert verify_dataset(database, store, "mine").problems == []
     with database.read() as session:
-        assert session.scalars(select(tables.ArtefactLocation.verified_at)).one() > before
-    path = store.path(added.artefact) / "games.parquet"
+        assert session.scalars(select(tables.ArtifactLocation.verified_at)).one() > before
+    path = store.path(added.artifact) / "games.parquet"
     damaged = bytearray(path.read_bytes())
     damaged[len(damaged) // 2] ^= 1
     path.write_bytes(bytes(damaged))

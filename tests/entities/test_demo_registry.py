@@ -1,5 +1,4 @@
-"""A finished registry of an earlier chessreg (tests/fixtures/demo): it opens, is listed, queried, resumed, reproduced,
-merged and migrated by the code of today."""
+"""The finished demo registry (tests/fixtures/demo) opens, is listed, queried, resumed, reproduced and merged."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from chessreg.entities.reproduce import again
 from chessreg.experiments.settings.interventions import with_id
 from chessreg.queries import run_query
 from chessreg.queries.catalogue import entries
-from chessreg.registry import migrations, tables
+from chessreg.registry import tables
 from chessreg.registry.database import Database
 from chessreg.runs.kind import kinds
 from chessreg.session import Session, open_session
@@ -32,14 +31,12 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("demo")
     with zipfile.ZipFile(DEMO / "demo.zip") as packed:
         packed.extractall(folder)
-    assert migrations.status(folder / "registry.db").current == "0002"
-    migrations.upgrade(folder / "registry.db")
     return folder
 
 
 @pytest.fixture
 def demo(unpacked: Path, tmp_path: Path) -> Path:
-    """A copy of it, upgraded."""
+    """A copy of it."""
     return Path(shutil.copytree(unpacked, tmp_path / "demo"))
 
 
@@ -57,7 +54,7 @@ def counted(database: Database) -> dict[str, int]:
         }
 
 
-def test_every_kind_of_then_is_listed_and_complete(demo, capsys):
+def test_every_run_is_listed_and_complete(demo, capsys):
     assert run_command_line(["--registry", str(demo / "registry.db"), "runs", "list", "--json", "--all"]) == 0
     runs = json.loads(capsys.readouterr().out)
     assert {run["state"] for run in runs} == {"complete"}
@@ -71,7 +68,7 @@ def test_every_kind_of_then_is_listed_and_complete(demo, capsys):
 
 
 @pytest.mark.parametrize("title", ANSWERS)
-def test_a_query_says_what_it_said_then(title, unpacked):
+def test_a_query_gives_the_recorded_answer(title, unpacked):
     """Every value of the first rows, and how many rows there are. A query may have gained columns since."""
     with Database.open(unpacked / "registry.db", create=False) as database:
         rows = json.loads(json.dumps(run_query(database, title).rows, default=str))
@@ -87,7 +84,7 @@ def test_what_is_asked_has_answers():
     assert all(ANSWERS[title]["first"] for title in WITH_ROWS)
 
 
-def test_ids_of_interventions_are_those_of_then(demo):
+def test_the_id_of_an_intervention_is_the_hash_of_its_columns(demo):
     with Database.open(demo / "registry.db", create=False) as database, database.read() as sql:
         edits = [dict(row) for row in sql.execute(select(tables.Intervention.__table__)).mappings()]
     assert len(edits) > 3
@@ -120,10 +117,9 @@ def test_merged_as_it_was_written_it_comes_in_whole_and_stays_so(demo, tmp_path)
         assert (sum(again.facts.values()), again.results, again.runs, again.conflicts) == (0, 0, 0, 0)
         assert counted(new.database) == once
         assert not list(new.store.tmp.iterdir())
-    assert migrations.status(tmp_path / "registry.db").current == "0002"
 
 
-def test_a_backup_from_before_an_upgrade_gives_back_a_lost_run_once(demo, session: Session, tmp_path):
+def test_a_backup_gives_back_a_lost_run_once(demo, session: Session, tmp_path):
     with zipfile.ZipFile(DEMO / "demo.zip") as packed:
         packed.extract("registry.db", tmp_path)
     whole, run = counted(session.database), session.id("run", "legality")

@@ -64,7 +64,7 @@ for bad in ["../x", "-rf", "a b", "a\x1b[2J", "раst", "x" * 300, "$(reboot)"]:
     ]
 STATEMENTS += [
     "update output set digest = '../../etc'",
-    "update dataset set artefact = upper(artefact)",
+    "update dataset set artifact = upper(artifact)",
     "update kind set name = '../evil.py' where name = 'probe'",
     "update run set kind = './evil.py'",
     "update run set units = 1000000000000000000",
@@ -148,7 +148,7 @@ def test_paths_in_a_store_have_one_grammar(form, part):
 
 @pytest.fixture
 def shared(theirs: Path) -> tuple[Folder, Path, str]:
-    """Their store as a place, and the folder and digest of an artefact in it."""
+    """Their store as a place, and the folder and digest of an artifact in it."""
     place = Folder(Store(theirs / "store"))
     digest = place.store.list("vector")[0].digest
     return place, place.store.path(digest), digest
@@ -156,12 +156,12 @@ def shared(theirs: Path) -> tuple[Folder, Path, str]:
 
 def relisted(folder: Path, listed: str) -> str:
     """Have the manifest list a file by another path, with the digest that this gives."""
-    from store import artefacts
+    from store import artifacts
 
-    path = folder / artefacts.MANIFEST
+    path = folder / artifacts.MANIFEST
     record = json.loads(path.read_text())
     record["files"][0][0] = listed
-    record["digest"] = digest = artefacts._digest([tuple(file) for file in record["files"]])
+    record["digest"] = digest = artifacts._digest([tuple(file) for file in record["files"]])
     path.write_text(json.dumps(record))
     folder.parents[1].joinpath(digest[:2]).mkdir(exist_ok=True)
     folder.rename(folder.parents[1] / digest[:2] / digest)
@@ -174,7 +174,7 @@ def test_a_manifest_that_lists_what_lies_outside_is_refused(shared, ours, tmp_pa
     digest = relisted(folder, listed)
     before = snapshot(tmp_path)
     with pytest.raises(StoreError):
-        place.get_artefact(ours.store, digest)
+        place.get_artifact(ours.store, digest)
     assert snapshot(tmp_path) == before
 
 
@@ -182,9 +182,9 @@ def test_files_that_nothing_lists_are_refused(shared, ours):
     place, folder, digest = shared
     (folder / "my_kind.py").write_text("import antigravity")
     with pytest.raises(StoreError, match="not listed: 'my_kind"):
-        place.get_artefact(ours.store, digest)
+        place.get_artifact(ours.store, digest)
     (folder / "my_kind.py").unlink()
-    place.get_artefact(ours.store, digest)
+    place.get_artifact(ours.store, digest)
     name = next(place.store.arrays.iterdir()).name
     (place.store.arrays / name / "layers" / "extra").write_text("x")
     with pytest.raises(StoreError, match="not listed"):
@@ -193,7 +193,7 @@ def test_files_that_nothing_lists_are_refused(shared, ours):
     assert not list(ours.store.tmp.iterdir())
 
 
-@pytest.mark.parametrize("what", ["file", "folder", "artefact", "fifo", "array"])
+@pytest.mark.parametrize("what", ["file", "folder", "artifact", "fifo", "array"])
 def test_links_and_special_files_are_refused(shared, ours, tmp_path, what):
     place, folder, digest = shared
     aside = tmp_path / "aside"
@@ -202,28 +202,28 @@ def test_links_and_special_files_are_refused(shared, ours, tmp_path, what):
         chunk = folder / "game" / "c.0"
         chunk.rename(aside)
         chunk.symlink_to(aside)
-    elif what == "artefact":
+    elif what == "artifact":
         folder.rename(aside)
         folder.symlink_to(aside)
     elif what == "folder":
         (folder / "more").symlink_to("/etc")
     else:
-        file = next(path for path in folder.iterdir() if path.name != ".artefact.json")
+        file = next(path for path in folder.iterdir() if path.name != ".artifact.json")
         file.rename(aside)
         os.mkfifo(file) if what == "fifo" else file.symlink_to(aside)
     with pytest.raises(StoreError, match="link"):
-        place.get_array(ours.store, folder.name) if what == "array" else place.get_artefact(ours.store, digest)
+        place.get_array(ours.store, folder.name) if what == "array" else place.get_artifact(ours.store, digest)
     assert not ours.store.exists(digest)
     assert not list(ours.store.tmp.iterdir())
 
 
 def test_a_file_that_never_ends_is_cut_off(shared, ours):
     place, folder, digest = shared
-    file = next(path for path in folder.iterdir() if path.name != ".artefact.json")
+    file = next(path for path in folder.iterdir() if path.name != ".artifact.json")
     with file.open("r+b") as long:
         long.truncate(1 << 40)
     with pytest.raises(StoreError, match="bytes long"):
-        place.get_artefact(ours.store, digest)
+        place.get_artifact(ours.store, digest)
 
 
 def test_the_metadata_of_an_array_is_of_its_digest(shared, ours):
@@ -254,8 +254,8 @@ def test_a_place_that_only_a_row_names_is_not_asked(theirs, ours, monkeypatch, u
     merge(ours.database, ours.store, str(theirs / "registry.db"))
     wanted = transfer.wanted(ours.database, ["skill"], inputs=False)[:1]
     with ours.database.write() as sql:
-        sql.query(tables.ArtefactLocation).delete()
-        sql.add(tables.ArtefactLocation(digest=wanted[0].digest, uri=uri.format(key=wanted[0].key)))
+        sql.query(tables.ArtifactLocation).delete()
+        sql.add(tables.ArtifactLocation(digest=wanted[0].digest, uri=uri.format(key=wanted[0].key)))
     asked: list[str] = []
     monkeypatch.setattr(Bucket, "__init__", lambda self, url: asked.append(url))
     with pytest.raises((StoreError, ChessregError)) as refused:

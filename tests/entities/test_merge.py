@@ -145,7 +145,7 @@ def test_pulls_at_once_note_one_place_once_on_postgresql(postgres):
     with Database.open(postgres.migrated()) as database:
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda _: located(database, item, "/store/arrays/x"), range(16)))
-        assert count(database, tables.ArtefactLocation) == 1
+        assert count(database, tables.ArtifactLocation) == 1
 
 
 def test_the_character_0_of_a_tokenizer_of_bytes_and_of_what_a_model_wrote_comes_into_postgresql(
@@ -214,7 +214,7 @@ def test_a_match_played_in_two_homes_counts_once_and_only_the_machine_differs(
     for home in both:
         with home as session:
             import_checkpoint(session.database, session.store, world / "twin", name="reference")
-            run_id = session.run(spec, Play.how(device="cpu", threads=1), name="match").run_id
+            run_id = session.run(spec, Play.options(device="cpu", threads=1), name="match").run_id
             (alone,) = run_query(session.database, "elo by intervention").rows
     assert alone["n"] == 4
     for _ in range(2):
@@ -373,16 +373,16 @@ def test_a_dataset_whose_file_was_called_otherwise_there_keeps_its_bytes_here(ho
     with here as session:
         mine = add_games(session, tmp_path, "copy")
         merge(session.database, session.store, str(there.folder))
-        assert (mine.id, mine.artefact != theirs.artefact) == (theirs.id, True)
+        assert (mine.id, mine.artifact != theirs.artifact) == (theirs.id, True)
         (there.folder / "store").rename(tmp_path / "out-of-reach")
-        assert folder_of(session.database, session.store, "copy")[1] == session.store.path(mine.artefact)
+        assert folder_of(session.database, session.store, "copy")[1] == session.store.path(mine.artifact)
         with session.database.write() as sql:  # what an earlier merge did
-            sql.query(tables.Dataset).update({"artefact": theirs.artefact})
+            sql.query(tables.Dataset).update({"artifact": theirs.artifact})
         later = time.time() + 2 * gc.YOUNG
         assert gc.find(session.database, session.store, now=later) == []
         with session.database.write() as sql:
             names.annotate(sql, "dataset", mine.id, "archive")
-        assert [r.path[-64:] for r in gc.find(session.database, session.store, now=later)] == [mine.artefact]
+        assert [r.path[-64:] for r in gc.find(session.database, session.store, now=later)] == [mine.artifact]
 
 
 def test_a_part_with_other_bounds_stays_as_it_is_on_both_sides_and_is_listed(homes, tmp_path):
@@ -454,9 +454,9 @@ def checkpoint(session: Session, digest: str, at: datetime, **values: object) ->
     """Rows of a checkpoint with these values, without its bytes."""
     shape = {"architecture": "gpt2", "layers": 1, "source_format": "nanogpt", "detail": {}}
     with session.database.write() as sql:
-        sql.add(tables.Artefact(digest=digest, kind="checkpoint", bytes=1, state="complete", created_at=at))
+        sql.add(tables.Artifact(digest=digest, kind="checkpoint", bytes=1, state="complete", created_at=at))
         sql.flush()
-        sql.add(tables.Checkpoint(id=uuid_of(digest), artefact=digest, created_at=at, **shape, **values))
+        sql.add(tables.Checkpoint(id=uuid_of(digest), artifact=digest, created_at=at, **shape, **values))
 
 
 def test_fragments_of_a_machine_without_a_registry_come_home(homes, tmp_path):

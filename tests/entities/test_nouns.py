@@ -100,13 +100,13 @@ def add_saes(session: Session, content: str, seed: int = 0) -> None:
             with session.store.stage("sae") as folder:
                 (folder / "sae.txt").write_text(f"{content} {unit}")
                 made = session.store.publish(folder)
-            sql.add(tables.Artefact(digest=made.digest, kind="sae", bytes=made.bytes, state="complete",
+            sql.add(tables.Artifact(digest=made.digest, kind="sae", bytes=made.bytes, state="complete",
                                     created_at=utc_now()))  # fmt: skip
             sql.flush()
             sql.add(tables.Output(run_id=uuid_of(spec_hash), name=f"layer-{unit}", unit=unit, digest=made.digest))
             sql.add(
                 tables.Sae(
-                    run_id=uuid_of(spec_hash), unit=unit, artefact=made.digest, checkpoint_id=checkpoint, layer=unit,
+                    run_id=uuid_of(spec_hash), unit=unit, artifact=made.digest, checkpoint_id=checkpoint, layer=unit,
                     hook_point=f"blocks.{unit}.hook_resid_post", architecture="topk", features=64, detail={},
                 )
             )  # fmt: skip
@@ -163,7 +163,7 @@ def test_saes_made_otherwise_elsewhere_are_conflicts_and_archived_ones_can_go(tm
             target = names.resolve(sql, "sae", uuid_of(digest_of({"seed": 0})).hex)
             names.annotate(sql, "sae", target, "archive")
             assert lineage.find(sql, target.hex).noun == "run"
-        assert [item.what.split()[0] for item in gc.find(here.database, here.store, now=later)] == ["artefact"] * 2
+        assert [item.what.split()[0] for item in gc.find(here.database, here.store, now=later)] == ["artifact"] * 2
 
 
 class Package:
@@ -272,4 +272,4 @@ def test_a_noun_of_one_module_is_traced_merged_and_collected(brought: dict[str, 
     assert brought["merge"]["conflicts"] == 4  # two outputs and two lenses came out otherwise
     assert brought["taken"] == 2
     assert brought["needed"] == 0
-    assert brought["rubbish"] == ["artefact", "artefact"]
+    assert brought["rubbish"] == ["artifact", "artifact"]

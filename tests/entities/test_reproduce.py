@@ -56,7 +56,7 @@ def test_steps_are_commands_in_an_order_that_works(session):
     with session.database.read() as sql:
         commands = [step["command"] for step in steps(sql, session.id("run", "reference-board"))]
     assert commands[-1] == "chessreg run probe --cache reference-fit --epochs 1 --name reference-board"
-    cache = "chessreg run cache --checkpoint reference --dataset sample:fit --last 16 --name reference-fit"
+    cache = "chessreg run cache --checkpoint reference --dataset sample:fit --max-sites 16 --name reference-fit"
     order = [commands.index(cache), len(commands) - 1]
     assert order == sorted(order)
     assert any(c.startswith("chessreg dataset add games.pgn --name sample") for c in commands[: order[0]])
@@ -82,7 +82,7 @@ def test_what_a_run_made_and_nobody_has_any_more_is_made_again_and_kept(session)
             shutil.rmtree(item.path(session.store))
         short = session.id("run", name).hex[-6:]
         assert nowhere(session.database, made[0])[1] == f"chessreg reproduce {short} --run"
-        if made[0].array is not None:  # artefacts of a copied world are known where it was made
+        if made[0].array is not None:  # artifacts of a copied world are known where it was made
             [gone] = [found.mend for found in problems(session.database, session.store, session.database.url)]
             assert gone == f"chessreg doctor --fix, else chessreg reproduce {short} --run"
         found = again(session.database, session.store, session.id("run", name))

@@ -15,10 +15,10 @@ class Lens(Base):
 
     __tablename__ = "lens"
     __noun__ = Noun("lens")
-    __compared__ = ("artefact",)
+    __compared__ = ("artifact",)
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     unit: Mapped[int] = mapped_column(primary_key=True)
-    artefact: Mapped[str] = mapped_column(ForeignKey("artefact.digest"), index=True)
+    artifact: Mapped[str] = mapped_column(ForeignKey("artifact.digest"), index=True)
     layer: Mapped[int]
     hook_point: Mapped[str] = mapped_column(String(128))
     loss: Mapped[float] = mapped_column(FiniteFloat)

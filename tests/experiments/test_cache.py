@@ -28,7 +28,7 @@ def session_hash(session, report) -> str:
 
 
 def test_rows_equal_a_forward_pass_of_each_game_alone(world_session):
-    found = cached(world_session, games=5, last=12)
+    found = cached(world_session, games=5, max_sites=12)
     model, encode = world_session.model("reference"), encoding("pgn-char-32").encode
     games, _ = world_session.inputs.dataset(found.dataset)
     assert found.layers == [0, 1]
@@ -94,7 +94,7 @@ def test_games_that_are_too_short_are_told_by_the_name_of_their_dataset(world_se
 def test_weights_that_are_not_what_was_published_are_refused(world_session, monkeypatch):
     monkeypatch.setattr(inputs, "_VERIFIED", set())
     reference = world_session.inputs.reference("checkpoint", "reference")
-    located = world_session.inputs.artefact("checkpoint", reference)
+    located = world_session.inputs.artifact("checkpoint", reference)
     path = located.path / "model.safetensors"
     whole = path.read_bytes()
     path.chmod(0o600)
@@ -102,7 +102,7 @@ def test_weights_that_are_not_what_was_published_are_refused(world_session, monk
     monkeypatch.setattr(inputs, "_VERIFIED", set())
     try:
         with pytest.raises(CorruptError, match="safetensors has changed since publication"):
-            world_session.run(CacheSpec(checkpoint="reference", dataset="sample:fit", games=2, last=3, seed=99))
+            world_session.run(CacheSpec(checkpoint="reference", dataset="sample:fit", games=2, max_sites=3, seed=99))
     finally:
         path.write_bytes(whole)
 

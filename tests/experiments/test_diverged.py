@@ -30,7 +30,7 @@ def overflowing(world_session, tmp_path):
 
 
 RUNS = {
-    "cache": "--checkpoint overflowing --dataset sample:fit --games 3 --last 30",
+    "cache": "--checkpoint overflowing --dataset sample:fit --games 3 --max-sites 30",
     "legality": "--checkpoint overflowing --dataset sample:test --games 2",
     "move-quality": "--checkpoint overflowing --dataset sample:test --games 1 --every 4 --limit nodes=10",
     "play": "--checkpoint overflowing --opponent random --games 2 --policy retry:2 --opening random:16",
@@ -73,7 +73,7 @@ def test_activations_that_do_not_fit_their_type_are_refused(world, world_session
     save_checkpoint(made, tmp_path / "large", CheckpointInfo.of(made, "pgn-char-32"))
     import_checkpoint(world_session.database, world_session.store, tmp_path / "large", name="large")
     words = ["--registry", str(world / "registry.db"), "--store", str(world / "store"), "run", "cache"]
-    words += ["--checkpoint", "large", "--dataset", "sample:fit", "--games", "2", "--last", "14"]
+    words += ["--checkpoint", "large", "--dataset", "sample:fit", "--games", "2", "--max-sites", "14"]
     assert run_command_line(words) == 4
     assert "--dtype bfloat16" in capsys.readouterr().err
     assert run_command_line([*words, "--dtype", "bfloat16"]) == 0

@@ -91,7 +91,7 @@ def test_published_ratings_stand_beside_ours_and_contradictions_have_lines_of_th
 
 
 def test_a_sweep_and_games_of_ours_rate_one_player_together(session, imported, tmp_path):
-    """The same model's results from two sources add up, and colours and scoring choose among them."""
+    """The same model's results from two sources add up, and colors and scoring choose among them."""
     low, high = imported("10,0,0 5,2,3", assist="none"), imported("1,1,8", assist="none", first=2)
     rows = ratings(session, low, high)
     assert next(r["games"] for r in rows if r["estimator"] == "anchored-ml") == 30

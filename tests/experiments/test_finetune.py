@@ -20,7 +20,7 @@ from chessreg.experiments.finetune import FinetuneOptions, FinetuneSpec
 from chessreg.models.finetuning import FinetuneConfig, Finetuner, PromptCorpus
 from chessreg.models.training import IGNORED, TrainerOptions
 from chessreg.registry import tables
-from chessreg.runs.spec import hashed
+from chessreg.runs.spec import hashed_settings
 from tests.language_models import write_language_model
 
 SMALL: dict[str, Any] = {"family": "llama", "n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 128,
@@ -210,7 +210,7 @@ def test_a_checkpoint_is_tuned_on_with_a_template_of_its_own(world_session: Any)
     asked = {"template": "Moves {FEN} and {BM}", "notation": "san", "counters": "blanked"}
     row, _ = tuned(world_session, checkpoint=start.id.hex, steps=2, warmup_steps=0, batch_positions=2, **asked)
     assert (row.parent_id, row.tokenizer[:11]) == (start.id, "prompt-own-")
-    folder = world_session.store.path(row.artefact)
+    folder = world_session.store.path(row.artifact)
     told = json.loads((folder / "prompt.json").read_text())
     assert {name: told[name] for name in asked} == asked
     assert told["layout"] == "ruoss77"
@@ -243,7 +243,9 @@ def test_a_template_of_a_file_is_its_text(tmp_path: Path) -> None:
     (tmp_path / "own.txt").write_text("Position {FEN}, best {BM}\n")
     by_file = FinetuneSpec(datasets=("d",), family="llama", template=str(tmp_path / "own.txt"))
     assert by_file.template == "Position {FEN}, best {BM}"
-    assert hashed(by_file) == hashed(by_file.model_copy(update={"template": "Position {FEN}, best {BM}"}))
+    assert hashed_settings(by_file) == hashed_settings(
+        by_file.model_copy(update={"template": "Position {FEN}, best {BM}"})
+    )
 
 
 def test_a_template_is_hashed_as_its_text() -> None:
@@ -251,8 +253,8 @@ def test_a_template_is_hashed_as_its_text() -> None:
         FinetuneSpec(datasets=("d",), family="llama", template=template)
         for template in ("junkin-3", TEMPLATES["junkin-3"])
     )
-    assert hashed(by_name) == hashed(by_text)
-    assert hashed(by_name)["template"] == TEMPLATES["junkin-3"]
+    assert hashed_settings(by_name) == hashed_settings(by_text)
+    assert hashed_settings(by_name)["template"] == TEMPLATES["junkin-3"]
 
 
 @pytest.mark.parametrize(

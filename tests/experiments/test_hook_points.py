@@ -14,10 +14,9 @@ from chessreg.experiments.probe_apply import ApplySpec
 from chessreg.experiments.settings.interventions import InterventionSettings
 from chessreg.experiments.vector import VectorSpec
 from chessreg.models.hook_points import EMBED, LN_FINAL, PATTERNS, RESID_POST, RESID_PRE
-from chessreg.runs.inputs import Inputs
 from chessreg.session import Session
 
-FEW = {"checkpoint": "reference", "dataset": "sample:fit", "games": 36, "last": 6}
+FEW = {"checkpoint": "reference", "dataset": "sample:fit", "games": 36, "max_sites": 6}
 
 
 @pytest.fixture(scope="module")
@@ -108,11 +107,3 @@ def test_a_hook_point_needs_a_cache_that_holds_it(session: Session) -> None:
         VectorSpec(checkpoint="reference", dataset="sample:fit", hook_point=LN_FINAL)
     with pytest.raises(BadInputError, match="the cascade"):
         VectorSpec(source="cascade", cache="all", first_ply=2, hook_point=RESID_PRE)
-
-
-def test_a_run_without_the_setting_keeps_its_hash(session: Session) -> None:
-    from chessreg.runs.spec import hashed
-
-    assert "hook_points" not in hashed(CacheSpec(**FEW))
-    assert "hook_point" not in hashed(ProbeSpec(cache="run:" + "0" * 64))
-    assert isinstance(session.inputs, Inputs)

@@ -38,7 +38,7 @@ def likes_nc3(world, bigram, tmp_path_factory) -> None:
     save_checkpoint(model.network, folder, CheckpointInfo.of(model.network, "pgn-char-32"))
     with open_session(str(world / "registry.db"), world / "store") as session:
         import_checkpoint(session.database, session.store, folder, name="likes-nc3")
-        cache = CacheSpec(checkpoint="likes-nc3", dataset="sample:fit", last=10)
+        cache = CacheSpec(checkpoint="likes-nc3", dataset="sample:fit", max_sites=10)
         session.run(cache, CacheOptions(threads=1), name="likes-nc3-fit")
         session.run(ProbeSpec(cache="likes-nc3-fit", epochs=1), ProbeOptions(threads=1), name="likes-nc3-board")
 

@@ -27,7 +27,7 @@ from chessreg.session import Session, open_session
 from tests.conftest import PLIES, write_games
 
 SHAPE: dict[str, Any] = {"n_layer": 1, "n_head": 2, "n_embd": 16, "warmup_steps": 2, "steps": 12, "batch_moves": 24}
-LEARN = {"datasets": ("decisions",), "games": "fit", "heldout": "decisions", "heldout_games": "test"}
+LEARN = {"datasets": ("decisions",), "source_games": "fit", "heldout": "decisions", "heldout_source_games": "test"}
 TWINS: dict[str, dict[str, Any]] = {
     "bidirectional": {"architecture": "fen-encoder", "encoding": "fen-77", "attention": "bidirectional"},
     "causal": {"architecture": "fen-encoder", "encoding": "fen-77"},
@@ -60,7 +60,7 @@ def session(root: Path) -> Iterator[Session]:
 
 def asked(session: Session, model: str, **settings: Any) -> list[tables.Prediction]:
     """The rows of a run that asks a model the decisions of the test games."""
-    spec = MoveAccuracySpec(checkpoint=model, **{"dataset": "decisions", "games": "test", **settings})
+    spec = MoveAccuracySpec(checkpoint=model, **{"dataset": "decisions", "source_games": "test", **settings})
     report = session.run(spec, MoveAccuracyOptions(threads=1, batch_positions=8))
     with session.database.read() as sql:
         found = sql.query(tables.Prediction).filter_by(run_id=report.run_id).order_by(tables.Prediction.item).all()
@@ -212,11 +212,11 @@ def test_positions_of_other_games_can_be_left_out(session: Session) -> None:
 def test_a_game_is_written_once_with_its_branches(session: Session) -> None:
     spec = TrainSpec(**SHAPE, **LEARN, **TWINS["games"])
     references = (session.inputs.reference("dataset", "decisions"),)
-    resolved = spec.model_copy(update={"games": session.inputs.reference("dataset", "fit")})
+    resolved = spec.model_copy(update={"source_games": session.inputs.reference("dataset", "fit")})
     made = corpus(resolved, references, session.inputs)
     assert isinstance(made, BranchCorpus)
     assert (len(made.games), len(made.seen)) == (12, 12 * len(PLIES))
-    found = decisions(session.inputs, references[0], resolved.games, "datasets")
+    found = decisions(session.inputs, references[0], resolved.source_games, "datasets")
     pgn = encoding("pgn-char-32")
     prompts = sorted(pgn.decode(prompt) for prompt in found.prompts(pgn) if prompt)
     starts = np.repeat(made.offsets[made.games], made.moves)
@@ -245,18 +245,18 @@ def test_what_is_read_before_a_decision_is_the_prompt_of_the_moves_before_it(ses
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"games": None, "heldout_games": None, "batch_moves": 0}, "games are needed"),
+        ({"source_games": None, "heldout_source_games": None, "batch_moves": 0}, "games are needed"),
         ({"batch_moves": 0}, "--batch-moves 256"),
-        ({"heldout_games": None}, "only one of the two"),
+        ({"heldout_source_games": None}, "only one of the two"),
         ({"heldout_order": "drawn"}, "give --heldout-moves"),
         ({"block_size": 60}, "the context is 60"),
-        ({"games": "decisions"}, "games are needed"),
+        ({"source_games": "decisions"}, "games are needed"),
         ({"datasets": ("fit",)}, "knows no best moves"),
-        ({"rows": "games"}, "--rows is no setting"),
+        ({"packing": "games"}, "--packing is no setting"),
         ({"heldout": None}, "no held-out positions"),
         ({**TWINS["causal"], "game_loss": 0.5}, "are of best moves in games"),
         ({**TWINS["causal"], "target": "played"}, "positions with best moves"),
-        ({**TWINS["causal"], "games": None, "target": "played", "heldout_moves": 5}, "positions with best moves"),
+        ({**TWINS["causal"], "source_games": None, "target": "played", "heldout_moves": 5}, "positions with best moves"),
     ],
 )
 def test_what_does_not_go_together_is_refused(session: Session, settings: dict[str, Any], message: str) -> None:
@@ -267,8 +267,8 @@ def test_what_does_not_go_together_is_refused(session: Session, settings: dict[s
 
 def test_a_model_of_games_needs_the_games_that_the_positions_are_of(session: Session, tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="these games are not known"):
-        asked(session, "games", games=None)
-    assert len(asked(session, "causal", games=None)) == 18 * len(PLIES)
+        asked(session, "games", source_games=None)
+    assert len(asked(session, "causal", source_games=None)) == 18 * len(PLIES)
     (tmp_path / "decisions.csv").write_text("fen,best,played,game,ply\n")
     write_games(tmp_path, "wrong", range(12, 14), shift=2)  # a ply that its side to move allows, of another position
     add_dataset(session.database, session.store, [tmp_path / "decisions.csv"], name="wrong")
@@ -298,7 +298,7 @@ def test_positions_without_best_moves_teach_and_ask_nothing(session: Session, tm
     (tmp_path / "bare.csv").write_text(f"fen,game,ply\n{chess.STARTING_FEN},game0000,0\n")
     add_dataset(session.database, session.store, [tmp_path / "bare.csv"], name="bare")
     with pytest.raises(BadInputError, match="no position has a best move"):
-        asked(session, "causal", dataset="bare", games=None)
+        asked(session, "causal", dataset="bare", source_games=None)
     for settings in (TWINS["causal"], TWINS["games"]):
         with pytest.raises(BadInputError, match="no position has a best move"):
             session.run(TrainSpec(**{**SHAPE, **LEARN, **settings, "datasets": ("bare",), "heldout_moves": 0}), HOW)

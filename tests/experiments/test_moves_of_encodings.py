@@ -64,11 +64,11 @@ def session(world, bigram):
             called = f"{NAMES[name]}-moves"
             with opened.store.stage("checkpoint") as folder:
                 save_checkpoint(model.network, folder, model.info)
-                artefact = checkpoint.publish(opened.store, folder, None)
+                artifact = checkpoint.publish(opened.store, folder, None)
             with opened.database.write() as sql:
-                row = checkpoint.checkpoint_row(model.info, artefact.digest, training_datasets=None)
-                checkpoint.record(sql, artefact, row, called)
-            cache = CacheSpec(checkpoint=called, dataset="sample:fit", last=10, sites="white-turns", games=40)
+                row = checkpoint.checkpoint_row(model.info, artifact.digest, training_datasets=None)
+                checkpoint.record(sql, artifact, row, called)
+            cache = CacheSpec(checkpoint=called, dataset="sample:fit", max_sites=10, sites="white-turns", games=40)
             opened.run(cache, name=f"{called}-fit")
             opened.run(ProbeSpec(cache=f"{called}-fit", epochs=1), name=f"{called}-board")
         yield opened
@@ -116,7 +116,7 @@ def test_a_model_plays_whatever_it_writes(session, name, policy):
         assert tries
         assert any(game.plies > game.opening_plies for game in games)
         assert {game.termination for game in games} <= {"forfeit_illegal", "move_limit"}
-    assert len(kind("play").frames({"run_id": report.run_id, "unit": 0}, session.inputs)) == games[0].plies + 1
+    assert len(kind("play").board_views({"run_id": report.run_id, "unit": 0}, session.inputs)) == games[0].plies + 1
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -138,7 +138,7 @@ def test_legality_is_that_of_the_most_probable_answer_and_its_mass_is_exact(sess
         assert row.fen == board.fen()
         assert row.legal_original == (encoding(name).parse(row.text, board) is not None)
         assert row.mass_original == pytest.approx(slow_mass(model, model.encoding.prompt(board), board), abs=1e-4)
-    frames = kind("legality").frames({"run_id": report.run_id, "unit": 0}, session.inputs)
+    frames = kind("legality").board_views({"run_id": report.run_id, "unit": 0}, session.inputs)
     first = sorted((row for row in rows if row.unit == 0), key=lambda row: row.ply)
     assert [bool(frame.arrows) for frame in frames] == [row.legal_original for row in first]
 
@@ -171,7 +171,7 @@ def test_a_piece_is_taken_off_at_the_sites_of_the_encoding(session, name, tokens
             assert row.mass_original == pytest.approx(slow_mass(model, state.prompt, state.board, edits), abs=1e-4)
             assert row.mass_modified == pytest.approx(slow_mass(model, state.prompt, modified, edits), abs=1e-4)
             assert row.detail["spelled_original"] == pytest.approx(row.mass_original, abs=1e-4)
-        original, target = kind("edit").frames({"run_id": report.run_id, "unit": state.unit}, session.inputs)
+        original, target = kind("edit").board_views({"run_id": report.run_id, "unit": state.unit}, session.inputs)
         assert original.heat is not None
         assert "removed" in target.marks.values()
     lab = Lab(session.inputs)

@@ -136,7 +136,7 @@ def test_probe_edit_and_vector_tables_say_what_was_trained_on(world_session):
     probe = {"cache": "reference-fit", "test_cache": "reference-test", "epochs": 1}
     session.run(ProbeSpec(**probe, seed=8), name="of-unknown")
     trained(session, fit)
-    session.run(CacheSpec(checkpoint="reference", dataset="sample:fit", games=6, last=16), name="six")
+    session.run(CacheSpec(checkpoint="reference", dataset="sample:fit", games=6, max_sites=16), name="six")
     session.run(ProbeSpec(**probe | {"test_cache": "six"}, seed=9, allow_overlap=True), name="of-known")
     session.run(EditSpec(
         checkpoint="reference", probe="reference-board", dataset="sample:fit", games=3, per_game=1, samples=0,

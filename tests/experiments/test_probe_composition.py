@@ -20,21 +20,21 @@ def fitted(name: str, weight: np.ndarray) -> FittedProbe:
 
 
 def additive(noise: float = 0.0):
-    """Probes whose joint directions are the sum of colour and type, and noise of that size."""
+    """Probes whose joint directions are the sum of color and type, and noise of that size."""
     random = np.random.default_rng(0)
-    colour, kinds = random.standard_normal((96, 64, 3)), random.standard_normal((96, 64, 7))
+    color, kinds = random.standard_normal((96, 64, 3)), random.standard_normal((96, 64, 7))
     names = label("piece").classes
     joint = np.stack(
         [
-            colour[..., 1] + kinds[..., 6]
+            color[..., 1] + kinds[..., 6]
             if name == "."
-            else colour[..., 2 if name.isupper() else 0] + kinds[..., "PNBRQK".index(name.upper())]
+            else color[..., 2 if name.isupper() else 0] + kinds[..., "PNBRQK".index(name.upper())]
             for name in names
         ],
         -1,
     )
     joint = joint + noise * random.standard_normal(joint.shape)
-    return fitted("piece", joint), [fitted("colour", colour), fitted("type", kinds)]
+    return fitted("piece", joint), [fitted("color", color), fitted("type", kinds)]
 
 
 def test_sums_are_found_and_controls_are_not():
@@ -45,7 +45,7 @@ def test_sums_are_found_and_controls_are_not():
         np.testing.assert_allclose(made.empty, 1, atol=1e-6)
     assert (np.array(label("piece").classes)[made.nearest] == list("pnbrqkPNBRQK")).all()
     assert {name: round(float(values.mean()), 1) for name, values in made.controls.items()} == {
-        "wrong_colour": 0.5, "wrong_type": 0.5, "colour_alone": 0.7, "type_alone": 0.7,
+        "wrong_color": 0.5, "wrong_type": 0.5, "color_alone": 0.7, "type_alone": 0.7,
     }  # fmt: skip
     noisy = compose(*additive(2.0))
     assert 0.4 < noisy.cosine.mean() < 0.7
@@ -68,16 +68,16 @@ def test_a_class_direction_does_not_know_what_is_added_to_all_classes():
 
 def test_davis_weights_give_the_numbers_measured_on_them(session, shared_data):
     """Specification 4.5 and its errata."""
-    for name, part in (("colour", "to_color"), ("type", "to_piece"), ("joint", "to_piece_by_color")):
+    for name, part in (("color", "to_color"), ("type", "to_piece"), ("joint", "to_piece_by_color")):
         file = shared_data / "probes" / f"davis-{part}-layer-07-phase-0.safetensors"
         session.run(spec_of(ImportedProbe, [file], session.inputs), name=name)
     assert session.probe("joint", 6).weight.shape == (768, 64, 13)
-    session.run(CompositionSpec(joint="joint", colour="colour", type="type"))
+    session.run(CompositionSpec(joint_probe="joint", color_probe="color", type_probe="type"))
     inner, everywhere = run_query(session.database, "probe composition").rows
     assert (inner["n"], everywhere["n"]) == (736, 768)
     assert (inner["cosine"], inner["retrieval"]) == pytest.approx((0.6906, 93.07), abs=5e-3)
     assert (everywhere["cosine"], everywhere["retrieval"]) == pytest.approx((0.6761, 89.45), abs=5e-3)
-    controls = ("wrong_colour", "wrong_type", "colour_alone", "type_alone", "empty")
+    controls = ("wrong_color", "wrong_type", "color_alone", "type_alone", "empty")
     assert [round(inner[name], 3) for name in controls] == [0.241, 0.27, 0.425, 0.608, 0.935]
     assert [round(everywhere[name], 3) for name in controls] == [0.245, 0.258, 0.407, 0.609, 0.935]
     assert (inner["residual_index"], inner["positions"]) == (7, "white-origins")
@@ -87,9 +87,9 @@ def test_davis_weights_give_the_numbers_measured_on_them(session, shared_data):
 
 
 def test_our_probes_are_composed_and_shown_as_boards(world_session):
-    for name in ("colour", "type"):
+    for name in ("color", "type"):
         world_session.run(ProbeSpec(cache="reference-fit", label=name, epochs=1), name=name)
-    report = world_session.run(CompositionSpec(joint="reference-board", colour="colour", type="type"))
+    report = world_session.run(CompositionSpec(joint_probe="reference-board", color_probe="color", type_probe="type"))
     rows = run_query(world_session.database, "probe composition").rows
     assert [(r["residual_index"], r["pawns"], r["checkpoint"]) for r in rows] == [
         (index, pawns, "reference") for index in (1, 2) for pawns in ("ranks 2-7", "everywhere")
@@ -97,14 +97,14 @@ def test_our_probes_are_composed_and_shown_as_boards(world_session):
     frames = ProbeComposition().board_views({"run_id": report.run_id, "unit": 0}, world_session.inputs)
     assert len(frames) == 13
     assert frames[0].squares == "p" * 64
-    assert frames[0].title.startswith("p at dots, layer 0: cosine of colour plus type ")
+    assert frames[0].title.startswith("p at dots, layer 0: cosine of color plus type ")
     for settings, why in (
-        ({"colour": "colour"}, "--colour and --type go together"),
-        ({"colour": "type", "type": "type"}, r"--colour reads type \(7 classes\), not colour"),
+        ({"color_probe": "color"}, "--color-probe and --type-probe go together"),
+        ({"color_probe": "type", "type_probe": "type"}, r"--color-probe reads type \(7 classes\), not color"),
         ({"layers": (5,)}, "layer 5 is not in each of the probes"),
     ):
         with pytest.raises(BadInputError, match=why):
-            world_session.run(CompositionSpec(joint="reference-board", **settings))
+            world_session.run(CompositionSpec(joint_probe="reference-board", **settings))
 
 
 def test_probes_of_another_phase_or_model_are_refused(session, tmp_path):
@@ -113,7 +113,7 @@ def test_probes_of_another_phase_or_model_are_refused(session, tmp_path):
     random = np.random.default_rng(2)
     for name, classes, place in (
         ("joint", 13, "to_piece_by_color/layer-01/phase-0"),
-        ("colour", 3, "to_color/layer-01/phase-1"),
+        ("color", 3, "to_color/layer-01/phase-1"),
         ("type", 7, "to_piece/layer-01/phase-0"),
         ("final", 7, "to_piece/layer-12/phase-0"),
     ):
@@ -124,10 +124,10 @@ def test_probes_of_another_phase_or_model_are_refused(session, tmp_path):
         session.run(spec_of(ImportedProbe, [path], session.inputs), name=name)
     for settings, why in (
         (
-            {"colour": "colour", "type": "type"},
-            r"--colour differs from --joint in its tokens .*white-destinations, not white-origins",
+            {"color_probe": "color", "type_probe": "type"},
+            r"--color-probe differs from --joint-probe in its tokens .*white-destinations, not white-origins",
         ),
-        ({"colour": "joint", "type": "type"}, "--colour reads piece"),
+        ({"color_probe": "joint", "type_probe": "type"}, "--color-probe reads piece"),
     ):
         with pytest.raises(BadInputError, match=why):
-            session.run(CompositionSpec(joint="joint", **settings))
+            session.run(CompositionSpec(joint_probe="joint", **settings))

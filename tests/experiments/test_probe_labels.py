@@ -123,14 +123,14 @@ def test_the_accuracy_of_every_square_is_a_metric(world_session):
 
 
 def test_a_position_range_takes_numbers_within_each_game(world_session):
-    run, _ = probed(world_session, label="previous-move", first=15, last=16)
+    run, _ = probed(world_session, label="previous-move", skip_sites=15, max_sites=16)
     assert {row.detail["positions"] for row in rows_of(world_session, tables.Score, run)} == {1}
     data = loaded(world_session, run)
     assert set(data.cache.array.ply[data.rows].tolist()) == {30}
     with pytest.raises(BadInputError, match="numbered 40"):
-        probed(world_session, first=40)
-    with pytest.raises(BadInputError, match="--first 15 leaves out all that --last 3 keeps"):
-        probed(world_session, first=15, last=3)
+        probed(world_session, skip_sites=40)
+    with pytest.raises(BadInputError, match="--skip-sites 15 leaves out all that --max-sites 3 keeps"):
+        probed(world_session, skip_sites=15, max_sites=3)
 
 
 def test_a_label_of_one_square_is_fitted_scored_and_drawn(world_session):
@@ -144,7 +144,7 @@ def test_a_label_of_one_square_is_fitted_scored_and_drawn(world_session):
 
 
 def test_skill_keeps_the_outer_classes_and_stands_beside_its_baselines(world_session):
-    run, recipe = probed(world_session, label="skill", skill=SKILL, first=4)
+    run, recipe = probed(world_session, label="skill", skill=SKILL, skip_sites=4)
     data = loaded(world_session, run)
     assert data.skill is not None
     assert json.loads(json.dumps(load_probe(world_session.inputs, recipe, 1).detail["skill"]["games"])) == (
@@ -176,7 +176,7 @@ def test_baselines_say_what_is_most_frequent_among_fitted_games_of_their_key():
 
 
 def test_a_rating_is_read_by_regression_with_its_error_in_elo(world_session):
-    run, recipe = probed(world_session, label="rating", first=4, skill=SkillSettings(strata="pooled"))
+    run, recipe = probed(world_session, label="rating", skip_sites=4, skill=SkillSettings(strata="pooled"))
     probe = load_probe(world_session.inputs, recipe, 1)
     assert probe.weight.shape == (32, 1, 1)
     test = loaded(world_session, run, "test_cache")
@@ -224,7 +224,7 @@ def test_a_probe_applied_scores_as_it_did_on_its_test_games(world_session):
 
 
 def test_skill_is_counted_over_games_that_have_no_rating(world_session):
-    run, recipe = probed(world_session, label="skill", skill=SKILL, first=4)
+    run, recipe = probed(world_session, label="skill", skill=SKILL, skip_sites=4)
     report = world_session.run(ApplySpec(probe=recipe, cache="reference-test"))
     with world_session.database.read() as sql:
         applied = sql.get_one(tables.Run, report.run_id)
@@ -250,7 +250,7 @@ def test_the_layer_is_chosen_on_validation(world_session):
 
 def test_black_probes_see_the_board_after_whites_move(world_session):
     report = world_session.run(
-        CacheSpec(checkpoint="reference", dataset="sample:fit", games=12, sites="even-spaces", layers=(1,), last=8)
+        CacheSpec(checkpoint="reference", dataset="sample:fit", games=12, sites="even-spaces", layers=(1,), max_sites=8)
     )
     with world_session.database.read() as sql:
         cache = f"run:{sql.get_one(tables.Run, report.run_id).spec_hash}"

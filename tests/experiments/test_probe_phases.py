@@ -34,10 +34,10 @@ def session(world):
     with open_session(str(world / "registry.db"), world / "store") as opened:
         with opened.store.stage("checkpoint") as folder:
             save_checkpoint(network, folder, info)
-            artefact = checkpoint.publish(opened.store, folder, None)
+            artifact = checkpoint.publish(opened.store, folder, None)
         with opened.database.write() as sql:
-            row = checkpoint.checkpoint_row(info, artefact.digest, training_datasets=None)
-            checkpoint.record(sql, artefact, row, "uci")
+            row = checkpoint.checkpoint_row(info, artifact.digest, training_datasets=None)
+            checkpoint.record(sql, artifact, row, "uci")
         for part, name in (("fit", "all"), ("test", "held")):
             opened.run(
                 CacheSpec(checkpoint="uci", dataset=f"sample:{part}", sites="all", hook_points=(RESID_POST, LN_FINAL)),
@@ -67,9 +67,9 @@ def test_the_phase_and_the_board_of_a_token_are_those_of_davis_table(session):
 
 
 def test_the_last_positions_of_a_cache_and_of_a_probe_are_the_same(session):
-    session.run(CacheSpec(checkpoint="uci", dataset="sample:fit", sites="all", final=5), name="ends")
+    session.run(CacheSpec(checkpoint="uci", dataset="sample:fit", sites="all", last_sites=5), name="ends")
     cache, ends = cached(session), cached(session, "ends")
-    usable, _, _ = selected_rows(session.inputs, cache, RowSelection(final=5))
+    usable, _, _ = selected_rows(session.inputs, cache, RowSelection(last_sites=5))
 
     def places(array, keep=slice(None)):
         return sorted(zip(array.game[keep].tolist(), array.token[keep].tolist(), strict=True))
@@ -78,8 +78,11 @@ def test_the_last_positions_of_a_cache_and_of_a_probe_are_the_same(session):
     last = {game: max(cache.array.token[cache.array.game == game]) for game in np.unique(ends.array.game)}
     assert all(token > last[game] - 5 for game, token in places(ends.array))
     for selection, why in (
-        (RowSelection(last=3), "holds the last 5 positions of each game; --first and --last count from its start"),
-        (RowSelection(final=6), "holds the last 5 positions of each game, not 6"),
+        (
+            RowSelection(max_sites=3),
+            "holds the last 5 sites of each game; --skip-sites and --max-sites count from the start",
+        ),
+        (RowSelection(last_sites=6), "holds the last 5 sites of each game, not 6"),
     ):
         with pytest.raises(BadInputError, match=why):
             selected_rows(session.inputs, ends, selection)
@@ -92,7 +95,7 @@ def test_a_game_beyond_the_context_has_no_last_positions(session):
     limit = int(np.median(lengths))
     encoded = EncodedGames.of(written, limit, games, places, "all").between(0, None, 5)
     assert encoded.counts.tolist() == [5 if length <= limit else 0 for length in lengths]
-    with pytest.raises(BadInputError, match="--final 5: no game is whole in the model's context of 160 tokens"):
+    with pytest.raises(BadInputError, match="--last-sites 5: no game fits the model's context of 160 tokens"):
         raise_for_long_games(session)
 
 
@@ -102,7 +105,7 @@ def raise_for_long_games(session):
     path = session.store.root.parent / "long.pgn"
     path.write_text("1. Nf3 Nf6 " + " ".join(f"{n}. Ng1 Ng8 {n + 1}. Nf3 Nf6" for n in range(2, 90, 2)) + " *\n")
     add_dataset(session.database, session.store, [path], name="long")
-    session.run(CacheSpec(checkpoint="uci", dataset="long", sites="all", final=5))
+    session.run(CacheSpec(checkpoint="uci", dataset="long", sites="all", last_sites=5))
 
 
 def test_a_probe_of_a_phase_is_fitted_and_scored_at_its_tokens_alone(session):
@@ -149,7 +152,7 @@ def test_a_probe_of_a_phase_is_fitted_and_scored_at_its_tokens_alone(session):
 
 def test_rows_held_out_one_by_one_share_games_with_the_fitted_ones_and_games_do_not(session):
     reference = session.inputs.reference("run:cache", "all")
-    data = ProbeData.load(session.inputs, reference, "colour", "cache", selection=RowSelection(phase=1))
+    data = ProbeData.load(session.inputs, reference, "color", "cache", selection=RowSelection(phase=1))
     by_row, by_game = (data.held_out(0.1, 7, by) for by in ("row", "game"))
     assert by_row.sum() == round(0.1 * data.rows.sum())
     assert not (by_row & ~data.rows).any()
@@ -160,9 +163,9 @@ def test_rows_held_out_one_by_one_share_games_with_the_fitted_ones_and_games_do_
 
 
 def test_the_final_layer_norm_is_probed_with_a_cosine_schedule(session):
-    given = {**Probe().preset("davis-corrected-colour"), **FEW, "epochs": 2, "final": None}
+    given = {**Probe().preset("davis-corrected-color"), **FEW, "epochs": 2, "last_sites": None}
     spec = ProbeSpec(cache="all", hook_point=LN_FINAL, phase=1, **given)
-    assert (spec.label, spec.batch_positions, spec.schedule, spec.split) == ("colour", 3000, "cosine", "game")
+    assert (spec.label, spec.batch_positions, spec.schedule, spec.split) == ("color", 3000, "cosine", "game")
     assert session.run(spec, name="final").state == "complete"
     assert session.probe("final", 1).hook_point == LN_FINAL
 
@@ -174,10 +177,10 @@ def test_presets_differ_where_paper_code_and_correction_do():
     assert [(s.alignment, s.split) for s in (paper, code, corrected)] == [
         ("post-ply", "row"), ("pre-ply", "row"), ("post-ply", "game"),
     ]  # fmt: skip
-    assert {(s.epochs, s.learning_rate, s.weight_decay, s.final, s.beta2) for s in made.values()} == {
+    assert {(s.epochs, s.learning_rate, s.weight_decay, s.last_sites, s.beta2) for s in made.values()} == {
         (15, 0.009, 0.01, 5, 0.999)
     }
-    assert {s.label: s.batch_positions for s in made.values()} == {"piece": 2000, "colour": 3000, "type": 3000}
+    assert {s.label: s.batch_positions for s in made.values()} == {"piece": 2000, "color": 3000, "type": 3000}
 
 
 @pytest.mark.parametrize(
@@ -188,7 +191,7 @@ def test_presets_differ_where_paper_code_and_correction_do():
         ({"phase": 6}, r"uci-square-72 has no phase 6 .*0 white-origin"),
         ({"phase": "white-orign"}, "there is no phase 'white-orign'"),
         ({"label": "joynt"}, "there is no label 'joynt'"),
-        ({"final": 5, "last": 3}, "--final and --last both say which positions of a game are read"),
+        ({"last_sites": 5, "max_sites": 3}, "--last-sites and --max-sites both say which positions of a game are read"),
         ({"min_positions": 10**6}, r"the cache has [\d,]+ positions to fit on in 41 games"),
         ({"phase": 0, "test_cache": "reference-test"}, "different checkpoints"),
     ],
@@ -220,12 +223,10 @@ def test_a_phase_is_typed_by_name_or_number(session, world):
 
 
 def test_the_joint_label_is_the_piece_and_hashes_alike():
-    from chessreg.runs.spec import hashed
+    from chessreg.runs.spec import hashed_settings
 
-    assert hashed(ProbeSpec(cache="x", label="joint")) == hashed(ProbeSpec(cache="x", label="piece"))
-    added = {"final", "phase", "alignment", "min_positions", "split"}
-    assert not added & set(hashed(ProbeSpec(cache="x")))
-    assert "final" not in hashed(CacheSpec(checkpoint="x", dataset="y"))
+    joint, piece = (ProbeSpec(cache="x", label=label) for label in ("joint", "piece"))
+    assert hashed_settings(joint) == hashed_settings(piece)
     with pytest.raises(NotFoundError, match="there is no phase"):
         ProbeSpec(cache="x", phase="nowhere")
 
@@ -250,7 +251,7 @@ def test_what_a_preset_fills_in_is_taken_away_by_none():
     from chessreg.cli.run import command, settings
 
     probe = Probe()
-    for typed, final in (([], 5), (["--final", "none"], None), (["--final", "3"], 3)):
+    for typed, final in (([], 5), (["--last-sites", "none"], None), (["--last-sites", "3"], 3)):
         words = ["--preset", "davis-corrected", "--cache", "fit", *typed]
         spec, _, _ = settings(probe, command(probe, "probe").make_context("probe", words).params)
-        assert spec.final == final
+        assert spec.last_sites == final

@@ -87,9 +87,9 @@ def test_every_puzzle_comes_out_as_when_it_is_asked_alone(session: Session) -> N
         assert row.detail["first"] == (right > 0)
         assert row.detail["illegal"] is False
         assert 0 < row.detail["share"] < 1
-        frames = kind("puzzles").frames({"run_id": report.run_id, "unit": number}, session.inputs)
+        frames = kind("puzzles").board_views({"run_id": report.run_id, "unit": number}, session.inputs)
         assert len(frames) == len(chosen)
-    [unread] = kind("puzzles").frames({"run_id": report.run_id, "unit": 4}, session.inputs)
+    [unread] = kind("puzzles").board_views({"run_id": report.run_id, "unit": 4}, session.inputs)
     assert unread.caption == ("the model cannot read this position",)
 
 

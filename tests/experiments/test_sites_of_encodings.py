@@ -6,9 +6,7 @@ import chess
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 
-from chessreg.cli import chessreg
 from chessreg.encodings import encoding
 from chessreg.entities import checkpoint
 from chessreg.errors import BadInputError, NotFoundError
@@ -40,10 +38,10 @@ def models(world):
             info = CheckpointInfo.of(network, name)
             with session.store.stage("checkpoint") as folder:
                 save_checkpoint(network, folder, info)
-                artefact = checkpoint.publish(session.store, folder, None)
+                artifact = checkpoint.publish(session.store, folder, None)
             with session.database.write() as sql:
-                row = checkpoint.checkpoint_row(info, artefact.digest, training_datasets=None)
-                checkpoint.record(sql, artefact, row, NAMES[name])
+                row = checkpoint.checkpoint_row(info, artifact.digest, training_datasets=None)
+                checkpoint.record(sql, artifact, row, NAMES[name])
 
 
 def run(session, spec) -> str:
@@ -59,7 +57,7 @@ def run(session, spec) -> str:
 def test_rows_equal_a_forward_pass_of_each_item_alone(world_session, name, sites):
     session, written = world_session, encoding(name)
     spec = CacheSpec(
-        checkpoint=NAMES[name], dataset="sample:fit", games=3, last=50, dtype="float32", layers=(1,), sites=sites
+        checkpoint=NAMES[name], dataset="sample:fit", games=3, max_sites=50, dtype="float32", layers=(1,), sites=sites
     )
     found = load_cache(session.inputs, run(session, spec))
     games, _ = session.inputs.dataset(found.dataset)
@@ -90,7 +88,7 @@ def test_a_probe_of_uci_squares_is_labelled_with_the_board_that_its_site_stands_
         row = np.flatnonzero(data.cache.array.token == 8)[0]  # <s> and four whole moves: the target of the fourth
         boards, _ = boards_of(games.texts(np.array([data.item[row]])))
         assert (data.labels[row] == boards[4 - earlier] + 6).all()
-    probe = load_probe(world_session.inputs, run(world_session, ProbeSpec(cache=cache, epochs=1, label="colour")), 1)
+    probe = load_probe(world_session.inputs, run(world_session, ProbeSpec(cache=cache, epochs=1, label="color")), 1)
     assert probe.weight.shape == (32, 64, 3)
 
 
@@ -109,17 +107,6 @@ def test_a_contrast_from_the_model_is_that_of_the_cached_sites(world_session, na
 def test_sites_that_the_encoding_lacks_are_refused_with_those_it_has(world_session):
     with pytest.raises(NotFoundError, match=r"spaces.*there are turns"):
         world_session.run(CacheSpec(checkpoint="uci", dataset="sample:fit", sites="spaces"))
-
-
-def test_the_earlier_option_is_accepted_with_a_note_and_names_the_same_run(world):
-    there = ["--registry", str(world / "registry.db"), "--store", str(world / "store")]
-    what = ["run", "cache", "--checkpoint", "reference", "--dataset", "sample:fit", "--dry-run", "--json"]
-    now = CliRunner().invoke(chessreg, [*there, *what, "--sites", "even-spaces"])
-    before = CliRunner().invoke(chessreg, [*there, *what, "--positions", "even-spaces"])
-    assert before.exit_code == now.exit_code == 0, before.output
-    assert before.stdout == now.stdout
-    assert before.stderr.splitlines()[0] == "--positions is called --sites now"
-    assert "--positions" not in CliRunner().invoke(chessreg, ["run", "cache", "--help"]).output
 
 
 @pytest.fixture(scope="module")

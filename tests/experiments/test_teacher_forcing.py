@@ -36,10 +36,10 @@ PROMOTES = "e2e4 d7d5 e4d5 e7e6 d5e6 d8g5 e6e7 g5f6 e7f8q e8f8"
 def register(session: Any, model: LanguageModel, name: str) -> None:
     with session.store.stage("checkpoint") as folder:
         save_checkpoint(model.network, folder, model.info)
-        artefact = checkpoint.publish(session.store, folder, None)
+        artifact = checkpoint.publish(session.store, folder, None)
     with session.database.write() as sql:
-        columns = checkpoint.checkpoint_row(model.info, artefact.digest, training_datasets=None)
-        checkpoint.record(sql, artefact, columns, name)
+        columns = checkpoint.checkpoint_row(model.info, artifact.digest, training_datasets=None)
+        checkpoint.record(sql, artifact, columns, name)
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_a_model_of_positions_is_asked_for_every_move(session: Any) -> None:
 
 def test_games_that_were_trained_on_are_refused(session: Any) -> None:
     settings = {"n_layer": 1, "n_head": 1, "n_embd": 8, "block_size": 64, "batch_tokens": 64, "steps": 1}
-    session.run(TrainSpec(datasets=("sample:fit",), encoding="uci-square-72", rows="games", **settings), name="seen")
+    session.run(TrainSpec(datasets=("sample:fit",), encoding="uci-square-72", packing="games", **settings), name="seen")
     for spec in (PerplexitySpec, TokenLegalitySpec):
         with pytest.raises(BadInputError, match="made from"):
             session.run(spec(checkpoint="seen", dataset="sample:fit", games=2))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +14,10 @@ from chessreg.entities.adding import add_dataset
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.experiments.train import TrainOptions, TrainSpec, corpus
 from chessreg.games.moves import replay, unpack
-from chessreg.models.training import TrainPoint, points_beside
 from chessreg.registry import tables
 from chessreg.registry.identity import uuid_of
 from chessreg.runs.kind import kind
 from chessreg.runs.resolve import identified
-from chessreg.runs.spec import hashed
 from chessreg.runs.unfinished import alone
 from store.errors import StoreError
 
@@ -63,7 +59,7 @@ def trained(session: Any, **settings: Any) -> tuple[Any, dict[str, list[float]],
 
 
 @pytest.mark.parametrize(
-    "settings", [{"rows": "games"}, {"rows": "stream", "biases": True, "activation": "gelu_new", "dropout": 0.1}]
+    "settings", [{"packing": "games"}, {"packing": "stream", "biases": True, "activation": "gelu_new", "dropout": 0.1}]
 )
 def test_a_gpt2_learns_games_in_uci(world_session: Any, settings: dict[str, Any]) -> None:
     model, curves, row = trained(
@@ -85,7 +81,7 @@ def test_a_gpt2_learns_games_in_uci(world_session: Any, settings: dict[str, Any]
 
 
 def test_a_stream_is_cut_anywhere_and_loses_the_rest_of_a_thousand_games(world_session: Any) -> None:
-    spec = TrainSpec(**SHAPE, **UCI, datasets=("sample:fit",), rows="stream")
+    spec = TrainSpec(**SHAPE, **UCI, datasets=("sample:fit",), packing="stream")
     recipes = (world_session.inputs.reference("dataset", "sample:fit"),)
     whole, cut = (corpus(spec, recipes, world_session.inputs, stream=stream) for stream in (False, True))
     assert len(cut.tokens) == len(whole.tokens) // 128 * 128
@@ -152,31 +148,19 @@ def test_games_too_few_to_fill_a_row_are_told_before_anything_is_recorded(world_
     with world_session.database.read() as sql:
         before = sql.query(tables.Run).count()
     for rows, longest in (("blocks", tokens - 1), ("stream", tokens)):
-        enough, few = (spec.model_copy(update={"rows": rows, "block_size": longest + more}) for more in (0, 1))
+        enough, few = (spec.model_copy(update={"packing": rows, "block_size": longest + more}) for more in (0, 1))
         kind("train").check(enough.model_copy(update={"datasets": recipes}), world_session.inputs)
-        with pytest.raises(BadInputError, match=rf"have {tokens:,} tokens, and --rows {rows} needs .*--rows games"):
+        with pytest.raises(
+            BadInputError, match=rf"have {tokens:,} tokens, and --packing {rows} needs .*--packing games"
+        ):
             world_session.run(few, HOW)
     with world_session.database.read() as sql:
         assert sql.query(tables.Run).count() == before
 
 
-def test_settings_that_came_later_leave_old_specs_as_they_were() -> None:
-    content = hashed(TrainSpec(datasets=("sample",)))
-    assert content["tokenizer"] == "pgn-char-32"
-    assert not {"encoding", "architecture", "activation", "biases", "dropout", "attention", "target"} & content.keys()
-    assert hashed(TrainSpec(datasets=("sample",), tokenizer="uci-square-72"))["tokenizer"] == "uci-square-72"  # type: ignore[call-arg]
-
-
 def test_a_checkpoint_goes_by_the_name_of_the_run_that_trained_it(world_session: Any) -> None:
     world_session.run(TrainSpec(**{**SHAPE, "steps": 2}, datasets=("sample:fit",)), HOW, name="mine")
     assert world_session.model("mine").n_layers == SHAPE["n_layer"]
-
-
-def test_a_state_of_an_earlier_version_goes_on_with_the_curve_that_stood_beside_it(tmp_path):
-    points = [TrainPoint(step, 10 * step, 1.0 / step, None, 1.0, 5.0) for step in (5, 10, 15, 20)]
-    lines = [json.dumps(asdict(point)) for point in points]
-    (tmp_path / "curve.jsonl").write_text("\n".join([lines[0], *lines])[:-20])  # the last one is not whole
-    assert [TrainPoint(**point) for point in points_beside(tmp_path / "state.pt", 12)] == points[:2]
 
 
 def test_a_second_process_at_one_training_is_refused_and_harms_nothing(world_session: Any) -> None:
@@ -192,7 +176,7 @@ def test_a_second_process_at_one_training_is_refused_and_harms_nothing(world_ses
 
 
 def test_progress_of_a_training_that_goes_on_begins_where_it_broke_off(world_session: Any) -> None:
-    spec = TrainSpec(**SHAPE | UCI | {"seed": 12}, datasets=("sample:fit",), rows="games")
+    spec = TrainSpec(**SHAPE | UCI | {"seed": 12}, datasets=("sample:fit",), packing="games")
 
     def stop(fraction: float, text: str) -> None:
         if fraction >= 0.4:

@@ -10,7 +10,6 @@ from chessreg.experiments.settings.skill import SkillSettings
 from chessreg.experiments.vector import Vector, VectorSpec
 from chessreg.runs.activations import load_cache
 from chessreg.runs.fitted import load_direction, load_vector, vector_rows
-from chessreg.runs.spec import hashed
 
 from .vector.runs import STREAM, made, recipe
 
@@ -191,7 +190,7 @@ def test_presets_are_the_papers_and_the_authors_readings(world_session):
         ({"source": "random"}, "needs --of"),
         ({"source": "shuffled", "of": "a", "first_ply": 3}, "it takes all else from that run"),
         ({"source": "probe"}, "needs --probe"),
-        ({"cache": "a", "normalise": "unit"}, "--normalise is set"),
+        ({"cache": "a", "direction_norm": "unit"}, "--direction-norm is set"),
         ({"cache": "a", "whole_games": True}, "--last-ply"),
         ({"cache": "a", "first_ply": 9, "last_ply": 8}, "no ply lies between"),
         ({"cache": "a", "cascade_scale": 0.2}, "--cascade-scale is set"),
@@ -205,7 +204,7 @@ def test_settings_that_would_change_nothing_or_miss_something_are_refused(settin
 def test_a_recorded_spec_is_the_spec(world_session):
     for name in ("skill", made(world_session, VectorSpec(source="random", of="skill", seed=5), "random-5")):
         run = world_session.inputs.run(recipe(world_session, name))
-        assert hashed(VectorSpec(**run.spec)) == run.spec
+        assert VectorSpec(**run.spec).model_dump(mode="json") == run.spec
 
 
 def test_no_late_position_is_told(world_session):

@@ -36,12 +36,12 @@ SETTINGS = [
     "sample:fit",
     "--games",
     "12",
-    "--last",
+    "--max-sites",
     "6",
     "--batch-games",
     "2",
 ]
-OF = {"checkpoint": "reference", "dataset": "sample:fit", "games": 12, "last": 6}
+OF = {"checkpoint": "reference", "dataset": "sample:fit", "games": 12, "max_sites": 6}
 
 
 class Killed(BaseException):

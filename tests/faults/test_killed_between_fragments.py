@@ -27,7 +27,7 @@ STOPPING = "play --stop"  # a match that ends when enough is known: its last uni
 STOPS = "--games 60 --policy retry:1 --temperatures 9 --opening random:4 --color both --stop sprt:-0.2,0.2"
 EVERY = [*kinds(), STOPPING, str(KINDS / "toy_kind.py"), str(KINDS / "captures_kind.py")]
 SMALLER = {  # the examples, cut down: every unit is a fragment here, and every fragment a run of its own
-    "cache": ["--games", "5", "--last", "9", "--group-games", "2", "--batch-games", "1"],
+    "cache": ["--games", "5", "--max-sites", "9", "--group-games", "2", "--batch-games", "1"],
     "play": ["--games", "3", "--move-limit", "8", "--adjudication", "none"],
     "engine-match": ["--games", "4"],
     "edit": ["--games", "2", "--per-game", "2", "--batch-states", "2"],

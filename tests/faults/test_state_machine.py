@@ -65,7 +65,7 @@ class Killed(BaseException):
 
 @dataclass
 class Known:
-    """What the model knows of a registry: units done by seed, artefacts whose bytes are here, what is said of runs."""
+    """What the model knows of a registry: units done by seed, artifacts whose bytes are here, what is said of runs."""
 
     done: dict[int, frozenset[int]] = field(default_factory=dict)
     here: dict[int, frozenset[str]] = field(default_factory=dict)

@@ -43,7 +43,7 @@ def test_giving_up_loses() -> None:
 
 
 @pytest.mark.parametrize(
-    ("colour", "result", "cp", "paper", "author"),
+    ("color", "result", "cp", "paper", "author"),
     [
         (chess.WHITE, "1-0", None, 1.0, 1.0),
         (chess.BLACK, "1-0", None, 0.0, 0.0),
@@ -59,10 +59,10 @@ def test_giving_up_loses() -> None:
     ],
 )
 def test_both_policies_score_from_the_stored_evaluation(
-    colour: chess.Color, result: str, cp: int | None, paper: float | None, author: float | None
+    color: chess.Color, result: str, cp: int | None, paper: float | None, author: float | None
 ) -> None:
-    assert score("paper", colour, result, cp) == paper
-    assert score("author-2024", colour, result, cp) == author
+    assert score("paper", color, result, cp) == paper
+    assert score("author-2024", color, result, cp) == author
 
 
 def test_an_unknown_policy_or_result_is_named() -> None:

@@ -79,8 +79,8 @@ def test_piece_classes_are_absolute_and_six_is_empty() -> None:
     assert [names[c] for c in found[3, [4, 60, 28, 36, 63, 30]]] == ["K", "k", "P", "p", "r", "."]
 
 
-def test_colour_is_whose_piece_it_is() -> None:
-    found = read("colour", ask(";1.e4 e5 2.Nf3"))
+def test_color_is_whose_piece_it_is() -> None:
+    found = read("color", ask(";1.e4 e5 2.Nf3"))
     assert np.array_equal(found[3].reshape(8, 8), np.sign(GOLDEN) + 1)
 
 

@@ -43,7 +43,7 @@ def strong(stockfish: Path) -> Iterator[EnginePool]:
         yield pool
 
 
-def test_a_mate_in_one_is_played_by_either_colour_and_scored_from_whites_view(strong: EnginePool) -> None:
+def test_a_mate_in_one_is_played_by_either_color_and_scored_from_whites_view(strong: EnginePool) -> None:
     white = chess.Board(MATE_IN_ONE)
     black = white.mirror()
     first = strong.submit("a", white, key=(1, 0, 0)).result(PATIENCE)

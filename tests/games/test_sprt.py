@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from chessreg.errors import BadInputError
-from chessreg.games.sprt import COLOURS, DIFFERENCES, Sprt, log_likelihood_ratio, parse_stop
+from chessreg.games.sprt import COLORS, DIFFERENCES, Sprt, log_likelihood_ratio, parse_stop
 
 
 def best_of_three(counts, mean):
@@ -42,7 +42,7 @@ def test_with_many_pairs_it_is_that_of_a_normal_mean():
     assert log_likelihood_ratio(counts, DIFFERENCES, -0.01, 0.01) == pytest.approx(normal, rel=0.01)
 
 
-@pytest.mark.parametrize("values", [COLOURS, DIFFERENCES])
+@pytest.mark.parametrize("values", [COLORS, DIFFERENCES])
 def test_pairs_that_are_all_alike_have_a_finite_ratio(values):
     for place in range(5):
         counts = [0] * 5
@@ -52,7 +52,7 @@ def test_pairs_that_are_all_alike_have_a_finite_ratio(values):
     assert log_likelihood_ratio([0] * 5, values, -0.05, 0.05) == pytest.approx(0.0, abs=1e-6)
 
 
-@pytest.mark.parametrize(("values", "shares"), [(COLOURS, (2, 1, 2, 1, 2)), (DIFFERENCES, (1, 1, 9, 1, 1))])
+@pytest.mark.parametrize(("values", "shares"), [(COLORS, (2, 1, 2, 1, 2)), (DIFFERENCES, (1, 1, 9, 1, 1))])
 @pytest.mark.parametrize("mean", [-0.2, 0.2])
 def test_it_errs_no_more_often_than_it_says(values, shares, mean):
     """Pairs drawn with a mean at one of the bounds: the other is accepted in about 5 % of 400 matches."""

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from chessreg.runs.kind import Kind
-from chessreg.runs.spec import How, Ref, Spec
+from chessreg.runs.spec import ExecutionOptions, Ref, Spec
 
 WAIT_SECONDS = 3600.0  # all tests together take less: those that are killed leave nobody at the gate for ever
 
@@ -18,7 +18,7 @@ class GatedSpec(Spec):
     memory: int = Field(4, description="the largest batch that fits")
 
 
-class GatedOptions(How):
+class GatedOptions(ExecutionOptions):
     batch_numbers: int = 4
     gate: str = Field("", description="a file that must be there to pass")
     passed: int = Field(2, description="units of a shard that are done before the gate")
@@ -29,24 +29,24 @@ class Gated(Kind):
 
     name = "gated"
     example = "--count 3"
-    families = ("metric_point",)
-    spec, how = GatedSpec, GatedOptions
+    tables = ("metric_point",)
+    spec, options = GatedSpec, GatedOptions
 
     def units(self, spec, inputs):
         return spec.count
 
     def run(self, task):
-        if task.how.batch_numbers > task.spec.memory:
-            raise MemoryError(f"a batch of {task.how.batch_numbers}")
+        if task.options.batch_numbers > task.spec.memory:
+            raise MemoryError(f"a batch of {task.options.batch_numbers}")
         if task.spec.engine_dies:
             error = RuntimeError("the engine does not answer")
             error.cause = "engine_died"
             raise error
         for place, unit in enumerate(task.units):
-            if task.how.gate and place == task.how.passed:
+            if task.options.gate and place == task.options.passed:
                 task.flush()
                 deadline = time.monotonic() + WAIT_SECONDS
-                while not Path(task.how.gate).exists():
+                while not Path(task.options.gate).exists():
                     if time.monotonic() > deadline:
                         raise TimeoutError("nobody opens the gate")
                     task.progress(place / len(task.units), "at the gate")
@@ -80,8 +80,8 @@ class Doubled(Kind):
 
     name = "doubled"
     example = "--of squares"
-    families = ("metric_point",)
-    spec, how = DoubledSpec, GatedOptions
+    tables = ("metric_point",)
+    spec, options = DoubledSpec, GatedOptions
 
     def units(self, spec, inputs):
         return inputs.run(spec.of, "gated").units

@@ -58,7 +58,7 @@ def test_a_kind_is_helped_planned_killed_resumed_reproduced_queried_and_drawn(
     assert example, f"kind {found.name} has no example"
 
     _, shown, _ = chessreg("run", name, "--help")
-    for field in (*found.spec.model_fields, *found.how.model_fields):
+    for field in (*found.spec.model_fields, *found.options.model_fields):
         assert f"--{field.replace('_', '-')}" in shown
 
     status, out, err = chessreg("run", name, *example, "--dry-run", "--json")
@@ -103,7 +103,7 @@ def test_a_kind_is_helped_planned_killed_resumed_reproduced_queried_and_drawn(
     assert int(out.split()[1]) == next(iter(rows.values()))
 
     status, out, err = chessreg("board", f"{planned['run_id']}:0")
-    if type(found).frames is type(found).__mro__[-2].frames:
+    if type(found).board_views is type(found).__mro__[-2].board_views:
         assert status != 0
         assert "no boards" in err
     else:

@@ -88,7 +88,7 @@ NEVER = {  # what no machine can do, and the option that the message names
     f"{FIT} --layers 1-0": "'1-0' is not a list of ints",
     f"{FIT} --hook-points blocks.0.hook_resid_pre,blocks.0.hook_resid_pre": "--hook-points",
     f"{FIT} --hook-points blocks.0.nothing": "blocks.0.nothing",
-    f"{FIT} --first 100000": "--first",
+    f"{FIT} --skip-sites 100000": "--skip-sites",
     f"{FIT} --min-plies 20000": "--min-plies",
     f"{FIT} --device cuda:7": "--device",
     f"{FIT} --device mps": "--device",

@@ -16,7 +16,7 @@ from chessreg.models.importers.davis_probes import ORDER, hook_point_of, is_safe
 from chessreg.registry import tables
 
 AUTHORS = {  # specification 4.1
-    "colour": ("black", "white", "empty"),
+    "color": ("black", "white", "empty"),
     "type": (*"PNBRQK", "."),
     "piece": (*"pnbrqkPNBRQK", "."),
 }
@@ -37,7 +37,7 @@ def saved(folder, name="to_piece_by_color/layer-07/phase-0/model.safetensors", *
 
 def test_classes_are_brought_from_the_authors_order_into_ours():
     for name, theirs in AUTHORS.items():
-        ours = ["." if c == "empty" and name != "colour" else c for c in label(name).classes]
+        ours = ["." if c == "empty" and name != "color" else c for c in label(name).classes]
         assert [theirs[place] for place in ORDER[name]] == ours
 
 
@@ -121,7 +121,7 @@ def test_another_file_is_refused_in_one_line_and_leaves_nothing(session, tmp_pat
     with pytest.raises(BadInputError, match=why) as caught:
         spec_of(ImportedProbe, [broken(tmp_path, what)], session.inputs)
     assert "\n" not in str(caught.value)
-    assert not list(session.store.root.glob("artefacts/*/*"))
+    assert not list(session.store.root.glob("artifacts/*/*"))
 
 
 def test_an_import_names_place_and_phase_and_refuses_what_does_not_go_together(session, tmp_path):
@@ -130,7 +130,7 @@ def test_an_import_names_place_and_phase_and_refuses_what_does_not_go_together(s
     probe = session.probe("joint", 1)
     assert (probe.hook_point, probe.label, probe.centred) == ("blocks.1.hook_resid_post", "piece", False)
     assert {k: probe.detail[k] for k in ("phase", "alignment", "final")} == {
-        "phase": 2, "alignment": "pre-ply", "final": 5,
+        "phase": 2, "alignment": "pre-ply", "last_sites": 5,
     }  # fmt: skip
     with session.database.read() as sql:
         row = sql.get_one(tables.Probe, (report.run_id, 0))

@@ -116,8 +116,8 @@ def test_older_dicts_lack_keys_and_have_others(tmp_path: Path) -> None:
     content = {**LOGGED, "linear_probe": tensor(1, 16, 8, 8, 3), "process_data": True, "max_lr": 3e-4}
     del content["config_name"], content["n_layers"]
     content["linear_probe_name"] = "chess_color_probe"
-    probe = read_probe(written(content, tmp_path / "colour.pth"))
-    assert (probe.weight.shape, probe.origin.label, probe.origin.n_layers) == ((16, 64, 3), "colour", 8)
+    probe = read_probe(written(content, tmp_path / "color.pth"))
+    assert (probe.weight.shape, probe.origin.label, probe.origin.n_layers) == ((16, 64, 3), "color", 8)
     assert probe.origin.logged["max_lr"] == 3e-4
 
 

@@ -88,7 +88,7 @@ def imported(session: Session, tmp_path_factory: pytest.TempPathFactory) -> Call
 
 def attempt(session: Session, checkpoint: str, kind: str) -> None:
     """Run the kind at its smallest. What it needs of earlier kinds is run too, and is there after the first time."""
-    cache = CacheSpec(checkpoint=checkpoint, last=4, sites="white-turns", dataset="sample:fit", games=36)
+    cache = CacheSpec(checkpoint=checkpoint, max_sites=4, sites="white-turns", dataset="sample:fit", games=36)
     if kind in ("cache", "probe", "probe-apply", "vector", "vector-apply", "edit", "sae"):
         session.run(cache, name=f"{checkpoint}-cache")
     if kind in ("probe", "probe-apply", "edit"):

@@ -64,7 +64,7 @@ def trained(config: TrainConfig, folder: Path, stops: int = 0) -> tuple[Trainer,
 @pytest.mark.parametrize("rows", ["blocks", "games"])
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_the_loss_falls(rows: str, optimizer: str, tmp_path: Path) -> None:
-    config = replace(CONFIG, rows=rows, optimizer=optimizer)
+    config = replace(CONFIG, packing=rows, optimizer=optimizer)
     _, points = trained(config, tmp_path)
     assert points[0].loss > 3.0
     assert points[-1].loss < 0.6 * points[0].loss
@@ -77,7 +77,7 @@ def test_the_loss_falls(rows: str, optimizer: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("rows", ["blocks", "games"])
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_an_interrupted_run_ends_with_the_same_weights_and_curve(rows: str, optimizer: str, tmp_path: Path) -> None:
-    config = replace(CONFIG, rows=rows, optimizer=optimizer)
+    config = replace(CONFIG, packing=rows, optimizer=optimizer)
     whole, curve = trained(config, tmp_path / "whole")
     pieces, joined = trained(config, tmp_path / "pieces", stops=2)  # between two points of the curve
     assert [(point.step, point.loss) for point in joined] == [(point.step, point.loss) for point in curve]
@@ -136,7 +136,7 @@ def test_another_recipe_does_not_resume(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rows", ["blocks", "games"])
 def test_batches_are_a_function_of_seed_and_epoch(rows: str) -> None:
-    config = replace(CONFIG, rows=rows)
+    config = replace(CONFIG, packing=rows)
     first = epoch_rows(corpus(), config, 0)
     assert first == epoch_rows(corpus(), config, 0)
     assert first != epoch_rows(corpus(), config, 1)
@@ -150,7 +150,7 @@ def test_batches_are_a_function_of_seed_and_epoch(rows: str) -> None:
 def test_rows_begin_with_a_game_and_padding_is_ignored() -> None:
     data = corpus()
     for rows in ("blocks", "games"):
-        batch = epoch_rows(data, replace(CONFIG, rows=rows), 0)[0]
+        batch = epoch_rows(data, replace(CONFIG, packing=rows), 0)[0]
         inputs, labels = collate(data, batch, CONFIG.block_size + 1)
         assert bool((inputs[:, 0] == 15).all())
         assert inputs.shape[1] <= CONFIG.block_size
@@ -201,8 +201,8 @@ def test_seeds_below_0_and_above_32_bits_are_seeds_too(tmp_path: Path) -> None:
 def test_a_corpus_that_fills_no_row_is_told(tmp_path: Path, rows: Literal["blocks", "stream"]) -> None:
     few = corpus(2)
     few = few.stream(1023) if rows == "stream" else few
-    with pytest.raises(BadInputError, match=r"fill no row of 1,023 tokens .*--rows games"):
-        Trainer(replace(CONFIG, rows=rows, block_size=1023), few, tmp_path, HOW)
+    with pytest.raises(BadInputError, match=r"fill no row of 1,023 tokens .*--packing games"):
+        Trainer(replace(CONFIG, packing=rows, block_size=1023), few, tmp_path, HOW)
     assert not list(tmp_path.iterdir())
 
 

@@ -187,7 +187,7 @@ def test_a_file_of_others_is_refused_in_one_line_and_leaves_nothing(resting, els
         ("long", {"paper.json": " " * (1 << 20) + "{}"}, "its paper.json is too long"),
         ("rowless", {"registry.db": None}, "it holds no registry.db"),
         ("store", {"store/store.json": "[]"}, "cannot open the store store: its store.json is damaged"),
-        ("artefact", {f"store/artefacts/ab/{'ab' * 32}/.artefact.json": "{}"}, "paper: artefact abab.* is damaged"),
+        ("artifact", {f"store/artifacts/ab/{'ab' * 32}/.artifact.json": "{}"}, "paper: artifact abab.* is damaged"),
     ):
         with ZipFile(path) as whole, ZipFile(tmp_path / f"{name}.zip", "w") as other:
             for member in {*whole.namelist(), *changes}:
@@ -262,7 +262,7 @@ def test_what_steps_to_come_read_is_saved_though_they_are_not_among_those_chosen
     paper = Paper("toy", "A training and its test", lambda request: [*here.every, answers], ())
     first = Work(here.session, paper, here.request, {"threads": 1}, only=("model",))
     assert not first.do()
-    assert archive.save(first, tmp_path / "model.zip")["artefacts"] == 1
+    assert archive.save(first, tmp_path / "model.zip")["artifacts"] == 1
     assert [step.name for step in first.steps] == ["model"]
     rest = Work(there.session, paper, there.request, {"threads": 1})
     archive.load(rest, tmp_path / "model.zip")

@@ -76,14 +76,14 @@ def test_the_paper_size_is_that_of_the_specification():
     ]
     assert {(s.label, s.phase, s.hook_point) for s in linear} == {
         (label, phase, point)
-        for label in ("piece", "colour", "type") for phase in range(5)
+        for label in ("piece", "color", "type") for phase in range(5)
         for point in ("blocks.*.hook_resid_pre", "blocks.*.hook_resid_post", "ln_final.hook_out")
     }  # fmt: skip
-    assert {(s.label, s.batch_positions) for s in linear} == {("piece", 2000), ("colour", 3000), ("type", 3000)}
-    fitted = [(s.epochs, s.final, s.learning_rate, s.schedule, s.weight_decay, s.validation, s.beta2) for s in linear]
+    assert {(s.label, s.batch_positions) for s in linear} == {("piece", 2000), ("color", 3000), ("type", 3000)}
+    fitted = [(s.epochs, s.last_sites, s.learning_rate, s.schedule, s.weight_decay, s.validation, s.beta2) for s in linear]
     assert set(fitted) == {(15, 5, 0.009, "cosine", 0.01, 0.05, 0.999)}
     cache = steps["model-fit"][1]
-    assert (cache.games, cache.final, cache.sites) == (120_133, 5, "all")
+    assert (cache.games, cache.last_sites, cache.sites) == (120_133, 5, "all")
     assert cache.hook_points == ("blocks.0.hook_resid_pre", "blocks.*.hook_resid_post", "ln_final.hook_out")
     assert {step.optional for name, (step, _) in steps.items() if "-4-" in name} == {True}
     assert sum(name.startswith("twin-") and "-joint-0-blocks" in name for name in steps) == 3

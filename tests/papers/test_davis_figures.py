@@ -497,7 +497,7 @@ def test_first_controls_read_less_than_the_most_frequent_piece() -> None:
     reads = 100 * embeddings["correct"][scaled].sum() / embeddings["n"][scaled].sum()
     right, squares = read_by("white-origins", "embeddings")
     model = right[0].sum() / squares.sum()
-    assert f"with `--normalise` reads {reads:.1f} % at white-origins, the model {model:.1f} %" in TEXT
+    assert f"with `--normalize-activations` reads {reads:.1f} % at white-origins, the model {model:.1f} %" in TEXT
 
 
 def test_three_controls_are_hardly_apart_and_more_games_are_worth_points() -> None:

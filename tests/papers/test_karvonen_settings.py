@@ -140,11 +140,11 @@ def test_appendix_c_adds_the_high_class_or_takes_off_the_low_one(layers):
 
 def test_vectors_are_sums_over_eight_positions_of_2000_games_of_either_class():
     _, spec = planned(8)["skill-paper"]
-    assert (spec.source, spec.reduction, spec.normalise) == ("contrastive", "summed", "none")
+    assert (spec.source, spec.reduction, spec.direction_norm) == ("contrastive", "summed", "none")
     assert (spec.first_ply, spec.last_ply, spec.whole_games, spec.per_class) == (50, 64, True, 2000)  # dots 25 to 32
     assert spec.skill.keep == (0, -1)
     _, probed = planned(8)["skill-of-probe-paper"]
-    assert (probed.source, probed.probe, probed.side, probed.normalise) == (
+    assert (probed.source, probed.probe, probed.side, probed.direction_norm) == (
         "probe", "@model-skill-paper", "both", "unit",
     )  # fmt: skip
 
@@ -154,13 +154,13 @@ def test_probes_are_fitted_as_in_table_4_on_10000_games_beside_ours():
     for name in ("model-board-paper", "model-skill-paper", "twin-0-board-paper", "twin-0-skill-paper"):
         _, spec = steps[name]
         assert (spec.learning_rate, spec.weight_decay, spec.beta1, spec.beta2) == (0.001, 0.01, 0.9, 0.99)
-        assert (spec.epochs, spec.batch_games, spec.schedule, spec.normalise) == (5, 2, "constant", False)
+        assert (spec.epochs, spec.batch_games, spec.schedule, spec.normalize_activations) == (5, 2, "constant", False)
         assert name.replace("paper", "0") in steps
     for cache, classed in (("model-fit", 1), ("model-fit-skill", 1 / 3)):  # two of six bins are classed
         games = steps[cache][1].games * classed
         assert games - round(0.1 * games) == pytest.approx(10_000, rel=0.01)
         assert steps[cache.replace("fit", "test")][1].games * classed == pytest.approx(10_000, rel=0.01)
-    assert (steps["model-skill-paper"][1].first, steps["model-skill-paper"][1].last) == (25, 33)
+    assert (steps["model-skill-paper"][1].skip_sites, steps["model-skill-paper"][1].max_sites) == (25, 33)
 
 
 def test_black_has_probes_of_his_own():

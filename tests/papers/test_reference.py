@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from chessreg.registry import migrations
 from chessreg.registry.database import Database
 
 from ..fixtures.karvonen.make import tables
@@ -22,7 +21,6 @@ TABLES = json.loads((FOLDER / "tables.json").read_text())
 def found(tmp_path_factory: pytest.TempPathFactory):
     path = tmp_path_factory.mktemp("reference") / "registry.db"
     path.write_bytes(zstandard.ZstdDecompressor().decompress((FOLDER / "reference.db.zst").read_bytes()))
-    migrations.upgrade(path)
     with Database.open(path, create=False) as database:
         return tables(database)
 

@@ -49,14 +49,14 @@ class Maker:
     def checkpoint(self, name=None, *, source_format="nanogpt", parent_id=None, layers=8, d_model=192, heads=6):
         digest = digest_of([name, next(self.count)])
         self.tokenizer()
-        artefact = tables.Artefact(digest=digest, kind="checkpoint", bytes=1, state="complete", created_at=START)
+        artifact = tables.Artifact(digest=digest, kind="checkpoint", bytes=1, state="complete", created_at=START)
         row = tables.Checkpoint(
-            id=uuid_of(digest), artefact=digest, architecture="gpt2", layers=layers, d_model=d_model, heads=heads,
+            id=uuid_of(digest), artifact=digest, architecture="gpt2", layers=layers, d_model=d_model, heads=heads,
             block_size=1023, tokenizer="pgn-char-32", parameters=3_700_000, parameters_without_embeddings=3_500_000,
             residual="raw", tokens_seen=None, training_datasets=None, source_format=source_format,
             parent_id=parent_id, run_id=None, detail={}, created_at=START,
         )  # fmt: skip
-        self.add(artefact, row)
+        self.add(artifact, row)
         if name:
             self.say("checkpoint", row.id, "name", name)
         return row
@@ -84,8 +84,8 @@ class Maker:
                 tables.RunInput(
                     run_id=run.id,
                     name="checkpoint",
-                    reference=f"sha256:{checkpoint.artefact}",
-                    digest=checkpoint.artefact,
+                    reference=f"sha256:{checkpoint.artifact}",
+                    digest=checkpoint.artifact,
                 )
             )
         if name:
@@ -104,12 +104,12 @@ class Maker:
     def dataset(self, source, part=None):
         """A dataset and one part (name, seed, low, high) of it; returns its recipe."""
         digest = digest_of(["dataset", next(self.count)])
-        artefact = tables.Artefact(digest=digest, kind="dataset", bytes=1, state="complete", created_at=START)
+        artifact = tables.Artifact(digest=digest, kind="dataset", bytes=1, state="complete", created_at=START)
         row = tables.Dataset(
-            id=uuid_of(digest), identity=digest, artefact=digest, source=source, games=3, plies=9, duplicates=0,
+            id=uuid_of(digest), identity=digest, artifact=digest, source=source, games=3, plies=9, duplicates=0,
             rejected=0, skipped=0, report={}, created_at=START,
         )  # fmt: skip
-        self.add(artefact, row)
+        self.add(artifact, row)
         if part:
             name, seed, low, high = part
             self.add(
@@ -131,15 +131,15 @@ class Maker:
         run = self.run("vector", len(layers), spec=spec)
         run.source = source
         digest = digest_of(["vector", next(self.count)])
-        artefact = tables.Artefact(digest=digest, kind="vector", bytes=1, state="complete", created_at=START)
+        artifact = tables.Artifact(digest=digest, kind="vector", bytes=1, state="complete", created_at=START)
         rows = [
             tables.Vector(
-                run_id=run.id, unit=unit, artefact=digest, checkpoint_id=checkpoint.id, layer=layer, source=source,
+                run_id=run.id, unit=unit, artifact=digest, checkpoint_id=checkpoint.id, layer=layer, source=source,
                 hook_point=f"blocks.{layer}.hook_resid_post", positions="dots", norm=1.0, detail={},
             )
             for unit, layer in enumerate(layers)
         ]  # fmt: skip
-        self.add(artefact, *rows)
+        self.add(artifact, *rows)
         return run
 
     def intervention(
@@ -188,17 +188,17 @@ class Maker:
 
     def cache(self, checkpoint, dataset, **settings):
         """A cache run of these games; returns its reference."""
-        spec = {"checkpoint": f"sha256:{checkpoint.artefact}", "dataset": dataset, "games": 10000, "positions": "dots"}
+        spec = {"checkpoint": f"sha256:{checkpoint.artifact}", "dataset": dataset, "games": 10000, "positions": "dots"}
         return f"run:{self.run('cache', 1, checkpoint=checkpoint, spec=spec | settings).spec_hash}"
 
     def probe(self, checkpoint, scores, *, label="piece", layers=(0, 1), positions="dots", detail=None, **run):
         """A probe run. `scores` maps (layer, split) to a list of (n, correct) or (n, correct, detail), one a game."""
         run = self.run("probe", len(layers), **run)
         digest = digest_of(["probe", next(self.count)])
-        artefact = tables.Artefact(digest=digest, kind="probe", bytes=1, state="complete", created_at=START)
+        artifact = tables.Artifact(digest=digest, kind="probe", bytes=1, state="complete", created_at=START)
         rows = [
             tables.Probe(
-                run_id=run.id, unit=unit, artefact=digest, checkpoint_id=checkpoint.id, layer=layer,
+                run_id=run.id, unit=unit, artifact=digest, checkpoint_id=checkpoint.id, layer=layer,
                 hook_point=f"blocks.{layer}.hook_resid_post", label=label, positions=positions, classes=13,
                 train_games=10, train_positions=330, epochs=5.0, norm=1.0, detail=detail or {},
             )
@@ -213,7 +213,7 @@ class Maker:
                         counts=struct.pack("<6i", correct, n, n - correct, 0, n - correct, 0),
                     )
                 )  # fmt: skip
-        self.add(artefact, *rows)
+        self.add(artifact, *rows)
         return run
 
     def edit(self, checkpoint, states, *, intervention=None, control=None, **run):

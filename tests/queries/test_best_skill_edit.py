@@ -35,8 +35,8 @@ def test_an_edit_that_lost_or_won_every_game_is_not_chosen(contest):
     assert (down["scale"], down["qualified"], up["scale"], up["qualified"]) == (-1.0, 1, 1.0, 1)
 
 
-def test_from_the_standard_position_both_colours_have_games_to_choose_on_and_to_report_on(database, make):
-    """White has the games of even number, Black the others: those of either colour are counted by themselves."""
+def test_from_the_standard_position_both_colors_have_games_to_choose_on_and_to_report_on(database, make):
+    """White has the games of even number, Black the others: those of either color are counted by themselves."""
     checkpoint = make.checkpoint("m")
     for scale in (None, -1.0, -2.0):
         edit = scale and make.intervention(checkpoint, scale=scale)

@@ -97,8 +97,8 @@ def test_a_near_miss_is_suggested():
 
 
 def test_a_header_line_that_is_not_understood_is_named(tmp_path):
-    with pytest.raises(ChessregError, match=r"x\.sql, line 2: not understood: -- colour: red"):
-        parse("-- title: x\n-- colour: red\n", tmp_path / "x.sql")
+    with pytest.raises(ChessregError, match=r"x\.sql, line 2: not understood: -- color: red"):
+        parse("-- title: x\n-- color: red\n", tmp_path / "x.sql")
     with pytest.raises(ChessregError, match=r"x\.sql has no paper, kinds, made by, base, table, rows"):
         parse("-- title: x\n", tmp_path / "x.sql")
 
@@ -137,7 +137,7 @@ def test_a_query_takes_the_statements_of_the_file_beside_it(tmp_path):
         (["-- statements of: whole.sql to paired"], "part.sql: statements of: whole.sql has no statement paired"),
         (["-- statements of: part.sql to base"], "part.sql takes its own from another file"),
         (["-- statements of: other.sql to base"], "other.sql takes its own from another file"),
-        (["-- statements of: broken.sql to base"], "broken.sql, line 1: not understood: -- colour: red"),
+        (["-- statements of: broken.sql to base"], "broken.sql, line 1: not understood: -- color: red"),
         (["-- statements of: bytes.sql to base"], "bytes.sql is no query: 'utf-8' codec"),
         (["-- statements of: whole.sql to base", "-- statement: cells", "SELECT 1"], "of its own that it .*: cells"),
         (["-- statements of: whole.sql to base", "-- statements of: whole.sql to base"], "line 6: a second"),
@@ -145,7 +145,7 @@ def test_a_query_takes_the_statements_of_the_file_beside_it(tmp_path):
 )  # fmt: skip
 def test_statements_that_cannot_be_taken_are_said(lines, message, tmp_path):
     for name, text in {"whole": WHOLE, "other": shared("-- statements of: whole.sql to rows"),
-                       "broken": "-- colour: red\n"}.items():  # fmt: skip
+                       "broken": "-- color: red\n"}.items():  # fmt: skip
         (tmp_path / f"{name}.sql").write_text(text)
     (tmp_path / "bytes.sql").write_bytes(b"\xff\xfe")
     path = tmp_path / "part.sql"

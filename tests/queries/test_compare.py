@@ -108,7 +108,7 @@ def test_games_are_those_that_were_looked_at_whatever_the_models_were_trained_on
         with database.read() as session:
             digests = {
                 "dataset": session.scalars(
-                    select(tables.Dataset.artefact).where(tables.Dataset.source == "lichess")
+                    select(tables.Dataset.artifact).where(tables.Dataset.source == "lichess")
                 ).one(),
                 "trained_on": make.dataset(f"training games of {name}").removeprefix("dataset:"),
             }

@@ -255,7 +255,7 @@ def test_a_ladder_is_paired_with_a_match_against_one_of_its_opponents(database, 
 
 
 @pytest.mark.parametrize(("opening", "width"), [("random:20", 14), ("standard", 31)])
-def test_both_colours_of_an_opening_are_one_cluster_and_games_from_the_start_are_not(database, make, opening, width):
+def test_both_colors_of_an_opening_are_one_cluster_and_games_from_the_start_are_not(database, make, opening, width):
     """White wins both games of all pairs but two, so that the model wins one of them."""
     games = [WON, WON] * 18 + [WON, LOST] + [LOST, WON]
     make.play(make.checkpoint("a"), games, color="both", opening=opening)

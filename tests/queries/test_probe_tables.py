@@ -70,7 +70,7 @@ def test_runs_of_other_settings_are_another_pool(database, make, probed):
 
 @pytest.mark.parametrize(
     ("which", "differs"),
-    [("cache", "dataset"), ("test_cache", "dataset"), ("cache", "alignment"), ("test_cache", "first")],
+    [("cache", "dataset"), ("test_cache", "dataset"), ("cache", "alignment"), ("test_cache", "skip_sites")],
 )
 def test_fits_and_tests_on_other_caches_are_another_pool_that_says_which(database, make, which, differs):
     """A seed each, and a control of each on the same games."""
@@ -79,7 +79,7 @@ def test_fits_and_tests_on_other_caches_are_another_pool_that_says_which(databas
     datasets = {name: make.dataset(name) for name in ("january", "february")}
     other, words = {
         "dataset": (datasets["february"], "february"), "alignment": ("pre-ply", "january, pre-ply"),
-        "first": (12, "january, first 12"),
+        "skip_sites": (12, "january, skip_sites 12"),
     }[differs]  # fmt: skip
     for number, settings in enumerate(({}, {differs: other})):
         for checkpoint, scores in ((model, TRAINED), (twin, UNTRAINED)):
@@ -133,8 +133,8 @@ def test_the_linear_probe_beside_another_was_scored_on_the_same_positions(databa
     model = make.checkpoint("reference")
     caches = {"cache": make.cache(model, make.dataset("fit")), "test_cache": make.cache(model, make.dataset("test"))}
     scores = {(0, split): [(64, 60), (64, 50)] for split in ("validation", "test")}
-    common = {**caches, "validation": 0.1, "seed": 0, "first": 0, "skill": {"rating": "white_elo"}}
-    residual = {"before-the-move": {"alignment": "pre-ply"}, "last-five": {"final": 5}, "late": {"first": 25},
+    common = {**caches, "validation": 0.1, "seed": 0, "skip_sites": 0, "skill": {"rating": "white_elo"}}
+    residual = {"before-the-move": {"alignment": "pre-ply"}, "last-five": {"last_sites": 5}, "late": {"skip_sites": 25},
                 "other-seed": {"seed": 1}, "linear": {"epochs": 9}, "again": {}}  # fmt: skip
     for days, (name, settings) in enumerate(residual.items()):
         make.probe(model, scores, layers=(0,), name=name, spec={**common, **settings}, days=days)

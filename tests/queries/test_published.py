@@ -171,13 +171,13 @@ def test_a_match_by_other_rules_is_not_compared(database, make, protocol, mask, 
 def dataset_of(make, run, tag, name="dataset"):
     """A dataset with this tag, which the run read as this field."""
     digest = digest_of(tag)
-    artefact = tables.Artefact(digest=digest, kind="dataset", bytes=1, state="complete", created_at=run.created_at)
+    artifact = tables.Artifact(digest=digest, kind="dataset", bytes=1, state="complete", created_at=run.created_at)
     row = tables.Dataset(
-        id=uuid_of(digest), identity=digest, artefact=digest, source="x", games=1, plies=1, duplicates=0, rejected=0,
+        id=uuid_of(digest), identity=digest, artifact=digest, source="x", games=1, plies=1, duplicates=0, rejected=0,
         skipped=0, report={}, created_at=run.created_at,
     )  # fmt: skip
     link = tables.RunInput(run_id=run.id, name=name, reference=f"dataset:{digest}[1,0.0,0.5]", digest=digest)
-    make.add(artefact, row, link)
+    make.add(artifact, row, link)
     make.say("dataset", row.id, "tag", tag)
 
 
@@ -239,12 +239,12 @@ def vector(make, checkpoint, summed, **spec):
     """A run that made a vector whose sides are sums over so many positions; its reference."""
     run = make.run("vector", 1, spec=spec)
     digest = digest_of(["vector", str(run.id)])
-    artefact = tables.Artefact(digest=digest, kind="vector", bytes=1, state="complete", created_at=run.created_at)
+    artifact = tables.Artifact(digest=digest, kind="vector", bytes=1, state="complete", created_at=run.created_at)
     row = tables.Vector(
-        run_id=run.id, unit=0, artefact=digest, checkpoint_id=checkpoint.id, hook_point="blocks.3.hook_resid_post",
+        run_id=run.id, unit=0, artifact=digest, checkpoint_id=checkpoint.id, hook_point="blocks.3.hook_resid_post",
         layer=3, source="contrastive:white_elo", positions="dots", norm=1.0, detail={"positions_summed": summed},
     )  # fmt: skip
-    make.add(artefact, row)
+    make.add(artifact, row)
     return f"run:{run.spec_hash}"
 
 
@@ -324,7 +324,7 @@ def test_the_papers_own_board_edits_lack_nothing_but_states(database, make, laye
 
 TABLE_4 = {
     "learning_rate": 0.001, "weight_decay": 0.01, "beta1": 0.9, "beta2": 0.99, "epochs": 5, "schedule": "constant",
-    "normalise": False,
+    "normalize_activations": False,
 }  # fmt: skip
 
 

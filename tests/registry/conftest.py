@@ -126,16 +126,16 @@ class Rows:
         return tables.Game(**own | columns)
 
     def dataset(self, session: Session, seed: int = 0) -> tables.Dataset:
-        """A dataset of no games, with its artefact."""
+        """A dataset of no games, with its artifact."""
         digest = digest_of({"dataset": seed})
         session.add(
-            tables.Artefact(
-                digest=digest, kind="dataset", bytes=1, state=tables.ArtefactState.COMPLETE, created_at=self.when
+            tables.Artifact(
+                digest=digest, kind="dataset", bytes=1, state=tables.ArtifactState.COMPLETE, created_at=self.when
             )
         )
         session.flush()
         row = tables.Dataset(
-            id=new_id(), identity=digest, artefact=digest, source="a.pgn", games=0, plies=0, duplicates=0, rejected=0,
+            id=new_id(), identity=digest, artifact=digest, source="a.pgn", games=0, plies=0, duplicates=0, rejected=0,
             skipped=0, report={}, created_at=self.when,
         )  # fmt: skip
         session.add(row)

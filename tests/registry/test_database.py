@@ -88,8 +88,8 @@ def test_a_block_that_raises_leaves_nothing(database: Database, rows: Any) -> No
 @pytest.mark.parametrize(
     ("statement", "constraint"),
     [
-        ("UPDATE artefact SET state = 'lost'", "ck_artefact_state"),
-        ("UPDATE artefact SET bytes = -1", "ck_artefact_bytes"),
+        ("UPDATE artifact SET state = 'lost'", "ck_artifact_state"),
+        ("UPDATE artifact SET bytes = -1", "ck_artifact_bytes"),
         ("UPDATE game SET result = '1/2'", "ck_game_result"),
         ("UPDATE game SET first_try_legal = turns + 1", "ck_game_turns"),
         ("UPDATE unit_range SET stop = start", "ck_unit_range_range"),

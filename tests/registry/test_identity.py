@@ -14,7 +14,7 @@ from chessreg.errors import BadInputError
 from chessreg.registry.identity import canonical, digest_of, new_id, short, shorts, uuid_of
 
 
-class Colour(enum.StrEnum):
+class Color(enum.StrEnum):
     WHITE = "white"
 
 
@@ -26,7 +26,7 @@ class Colour(enum.StrEnum):
         (-0.0, 0),
         (2.0**70, 2**70),
         ((1, 2), [1, 2]),
-        (Colour.WHITE, "white"),
+        (Color.WHITE, "white"),
         (np.float64(0.5), 0.5),
         (np.arange(2), [0, 1]),
         (PurePosixPath("a/b"), "a/b"),

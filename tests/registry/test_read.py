@@ -25,7 +25,6 @@ from chessreg.registry.database import Database
 from chessreg.registry.identity import digest_of, new_id, uuid_of
 from chessreg.registry.tables.types import utc_now
 from chessreg.runs.kind import kind, kinds
-from chessreg.runs.spec import stored_name
 from store import Store
 
 from ..conftest import shared
@@ -245,9 +244,7 @@ def test_machines_tell_the_runs_that_they_had_a_part_in(
 
 
 def test_what_may_differ_between_compared_runs_are_settings_that_kinds_have() -> None:
-    settings = {
-        stored_name(name, field) for each in map(kind, kinds()) for name, field in each.spec.model_fields.items()
-    }
+    settings = {name for each in map(kind, kinds()) for name in each.spec.model_fields}
     assert settings >= measures.VARIED
 
 
@@ -310,11 +307,11 @@ def test_a_game_stopped_at_the_move_limit_counts_by_its_evaluation_as_in_the_tab
             rows = [{"run_id": run_id, "unit": n, "result": result, "adjudication_cp": cp, **game}
                     for n, (result, cp) in enumerate(ends)]  # fmt: skip
             sql.execute(insert(tables.Game), rows)
-    for run_id, colour in zip(ids, (chess.WHITE, chess.BLACK), strict=False):
-        counted = [score("paper", colour, result, cp) for result, cp in ends]
+    for run_id, color in zip(ids, (chess.WHITE, chess.BLACK), strict=False):
+        counted = [score("paper", color, result, cp) for result, cp in ends]
         known = [points for points in counted if points is not None]
         with database.read() as sql:
-            white = measures.game_points(literal(colour == chess.WHITE))
+            white = measures.game_points(literal(color == chess.WHITE))
             assert list(sql.scalars(select(white).where(tables.Game.run_id == run_id))) == counted
             assert measures.measures(sql, run_id) == [("score %", 100 * sum(known) / len(known), None)]
 

@@ -1,4 +1,4 @@
-"""A spec is called today what it was called when its run was recorded: else finished runs would be done again."""
+"""A spec keeps its hash, so that a finished run is recognised; a changed default needs a higher kind version."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from chessreg.runs.kind import kind, kinds
-from chessreg.runs.spec import Settings, by_present_names
+from chessreg.runs.spec import Settings
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 GOLDEN = json.loads((FIXTURES / "identity.json").read_text())
+DEFAULTS = json.loads((FIXTURES / "defaults.json").read_text())
 _spec = importlib.util.spec_from_file_location("fixtures_identity", FIXTURES / "identity.py")
 assert _spec
 assert _spec.loader
@@ -32,7 +33,7 @@ def test_a_spec_keeps_its_canonical_text_hash_and_run_id(entry: dict[str, Any]) 
 
 @each
 def test_a_recorded_spec_is_read_back_as_itself(entry: dict[str, Any]) -> None:
-    """What `run --resume`, `reproduce` and merge do: the settings of a stored run, given again."""
+    """`run --resume`, `reproduce` and merge build the spec from the settings that the run's row records."""
     now = identity.said(entry["kind"], None, json.loads(entry["canonical"]))
     assert (now["canonical"], now["spec_hash"]) == (entry["canonical"], entry["spec_hash"])
 
@@ -54,7 +55,7 @@ def test_every_kind_and_every_setting_is_among_them() -> None:
             *(e["given"] for e in entries), *(found.presets.get(e["preset"] or "", {}) for e in entries)
         )
         names = set(found.spec.model_fields) - {"seed", "replicate"}
-        missing = names - by_present_names(found.spec, dict.fromkeys(given)).keys()
+        missing = names - given
         assert not missing, f"{name}: no spec sets {', '.join(sorted(missing))}"
         assert {e["preset"] for e in entries} - {None} == set(found.presets)
 
@@ -65,8 +66,35 @@ def test_every_setting_inside_another_is_among_them() -> None:
     for entry in GOLDEN:
         for name, field in kind(entry["kind"]).spec.model_fields.items():
             if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
-                inner = by_present_names(field.annotation, entry["given"].get(name, {}))
-                given.setdefault(field.annotation, set()).update(inner)
+                given.setdefault(field.annotation, set()).update(entry["given"].get(name, {}))
     assert given
     for settings, names in given.items():
         assert set(settings.model_fields) == names, f"{settings.__name__}: a setting that no spec sets"
+
+
+@pytest.mark.parametrize("name", sorted(DEFAULTS))
+def test_a_default_changes_only_with_a_higher_version(name: str) -> None:
+    """The hash leaves out settings at their default, so a changed default would give old and new runs one identity."""
+    now = identity.defaults_of(name)
+    if now["version"] > DEFAULTS[name]["version"]:
+        pytest.fail(f"{name}: run python tests/fixtures/identity.py to record the defaults of version {now['version']}")
+    recorded = DEFAULTS[name]["defaults"]
+    assert {path: now["defaults"].get(path, "no such setting") for path in recorded} == recorded
+
+
+def test_the_default_of_every_setting_is_recorded() -> None:
+    missing = {
+        f"{name}.{path}"
+        for name in kinds()
+        if name in DEFAULTS
+        for path in identity.defaults_of(name)["defaults"].keys() - DEFAULTS[name]["defaults"].keys()
+    }
+    assert not missing, "run python tests/fixtures/identity.py"
+
+
+def test_the_hash_covers_only_settings_that_differ_from_their_default() -> None:
+    from chessreg.experiments.legality import LegalitySpec
+    from chessreg.runs.spec import hashed_settings
+
+    given = {"checkpoint": "sha256:" + "c4" * 32, "dataset": "dataset:" + "d5" * 32, "every": 4}
+    assert hashed_settings(LegalitySpec(**given, seed=0)) == given

@@ -73,30 +73,6 @@ def test_a_registry_made_anew_from_the_fragments_holds_the_same(session, run_toy
             assert count(anew, table) == count(session, table)
 
 
-def test_fragments_with_the_column_names_of_before_schema_0005_are_taken_in(session, toy, tmp_path):
-    earlier = {"result_tables": "families", "extra_columns": "detail_schema", "explicit": "given",
-               "execution_options": "how"}  # fmt: skip
-    with open_session(str(tmp_path / "other.db"), tmp_path / "other") as other:
-        done = other.run(toy.spec(positions=3), kind=toy.source)
-        with FragmentWriter(session.store, done.run_id.hex, done.attempt_id.hex) as writer:
-            for table, rows in (chunk for fragment in ingested(other.store) for chunk in fragment.read()):
-                for row in rows:
-                    writer.add(table, {earlier.get(name, name): value for name, value in row.items()})
-            writer.add("run_input", {"run_id": done.run_id.hex, "name": "x", "recipe": "run:y", "digest": "a" * 64})
-            writer.add("intervention", {"id": "b" * 32, "checkpoint_id": "c" * 32, "source": "random",
-                                        "recipes": ["seed:0"], "layers": [1], "scale": 1.0, "scale_rule": "constant",
-                                        "positions": "last", "detail": {}})  # fmt: skip
-        report = ingest(session.database, session.store)
-        assert (report.set_aside, report.waiting, report.rows) == ({}, {}, 3)
-        with session.database.read() as here, other.database.read() as there:
-            for table in (tables.KindRecord, tables.Run, tables.Attempt):
-                mine, theirs = (dict(sql.execute(select(table.__table__)).mappings().one()) for sql in (here, there))
-                assert mine | {"completed_at": None} == theirs | {"completed_at": None}
-            assert here.scalars(select(tables.RunInput.reference)).one() == "run:y"
-            edit = here.scalars(select(tables.Intervention)).one()
-            assert (edit.input_references, edit.token_mask) == (["seed:0"], "last")
-
-
 def test_fragments_of_clocks_that_run_ahead_go_in_whatever_their_order(session, toy, tmp_path):
     with open_session(str(tmp_path / "other.db"), tmp_path / "other") as other:
         run_id = other.run(toy.spec(positions=5), kind=toy.source).run_id

@@ -131,58 +131,6 @@ def test_an_unknown_kind_names_those_there_are():
         kind("prob")
 
 
-OF_BEFORE = """
-from chessreg.games.boardframe import BoardFrame
-from chessreg.jobs.kind import Estimate, Kind
-from chessreg.jobs.spec import How, Spec
-from chessreg.noise import generator
-from pydantic import BaseModel
-
-class Row(BaseModel):
-    drawn: float
-
-class OwnOptions(How):
-    batch: int = 4
-
-class Coin(Kind):
-    name = "coin"
-    families = ("score",)
-    spec = Spec
-    how = OwnOptions
-    detail = {"score": Row}
-
-    def units(self, spec, inputs):
-        return 3
-
-    def run(self, task):
-        for unit in task.units:
-            assert task.how.batch == 4
-            row = Row(drawn=float(generator(task.spec.seed, unit).random()))
-            task.emit("score", unit, detail=row, split="x", item=unit, n=1, correct=1)
-            task.done(unit)
-
-    def frames(self, row, inputs):
-        return [BoardFrame.from_fen("8/8/8/8/8/8/8/K1k5 w - - 0 1")]
-"""
-
-
-def test_a_kind_file_of_before_runs_with_a_note(tmp_path, session):
-    """Its import paths and its words (families, how, detail, frames) are earlier names of the present ones."""
-    path = tmp_path / "coin_kind.py"
-    path.write_text(OF_BEFORE)
-    for name in ("chessreg.jobs.kind", "chessreg.jobs.spec"):
-        sys.modules.pop(name, None)
-    with pytest.warns(FutureWarning, match=r"chessreg\.jobs\.(kind|spec) is chessreg\.kinds now"):
-        found = kind(str(path))
-    assert found.tables == ("score",)
-    assert found.options().batch == 4
-    assert set(found.columns) == {"score"}
-    assert session.run(found.spec(seed=1), kind=str(path)).state == "complete"
-    with session.database.read() as sql:
-        assert all(sql.scalars(sqlalchemy.select(tables.Score.detail)).all())
-    assert len(found.board_views({}, session.inputs)) == 1
-
-
 def test_every_public_name_of_a_kind_file_is_there():
     import chessreg.kinds
 

@@ -59,7 +59,7 @@ def test_a_finished_spec_does_nothing_and_a_replicate_runs_anew(session, run_toy
 
 def test_how_settings_and_key_order_do_not_change_the_run(session, toy, run_toy):
     first = run_toy(positions=3, plies=5)
-    again = session.run(toy.spec(plies=5, positions=3), toy.how(threads=1), kind=str(TOY))
+    again = session.run(toy.spec(plies=5, positions=3), toy.options(threads=1), kind=str(TOY))
     assert again.run_id == first.run_id
 
 

@@ -72,17 +72,17 @@ def test_damaged_bytes_are_not_taken(full, bare, tmp_path):
     transfer.push(full.database, full.store, share, wanted)
     assert isinstance(share, Folder)
     for path in share.store.path(wanted[0].digest).iterdir():
-        if path.name != ".artefact.json":
+        if path.name != ".artifact.json":
             path.write_bytes(b"other" + path.read_bytes())
     with pytest.raises(CorruptError):
-        share.get_artefact(bare.store, wanted[0].digest)
+        share.get_artifact(bare.store, wanted[0].digest)
     assert not bare.store.exists(wanted[0].digest)
 
 
 def test_bytes_out_of_reach_are_refused_with_who_has_them(full, bare):
     wanted = transfer.wanted(bare.database, ["skill"], inputs=False)
     with bare.database.write() as session:
-        session.query(tables.ArtefactLocation).update({"uri": "/not/mounted/here"})
+        session.query(tables.ArtifactLocation).update({"uri": "/not/mounted/here"})
         session.query(tables.Machine).update({"host": "box1"})
     with pytest.raises(NotFoundError, match="is only on box1"):
         transfer.pull(bare.database, bare.store, wanted)
@@ -111,7 +111,7 @@ def test_an_experiment_pulls_its_inputs_from_where_they_are_known_to_be(full, ba
     shutil.rmtree(full.store.root)
     merge(bare.database, bare.store, full.database.url)
     with bare.database.write() as session:  # where the world was made is out of reach
-        location = tables.ArtefactLocation
+        location = tables.ArtifactLocation
         session.query(location).filter(location.uri.contains("/world")).delete(synchronize_session=False)
     report = bare.run(ProbeSpec(cache="reference-fit", epochs=2))
     assert report.state == "complete"

@@ -186,7 +186,7 @@ def test_check_ins_go_on_while_the_registry_is_locked_and_leave_no_files(session
     from chessreg.runs.resolve import resolve
 
     resolved = resolve(toy, toy.spec(positions=8, pause=0.3), session.inputs)
-    running = Attempt(resolved, toy.how(), session.inputs, (), list(range(8)), where=Where(ingests=False))
+    running = Attempt(resolved, toy.options(), session.inputs, (), list(range(8)), where=Where(ingests=False))
     locked, done = threading.Event(), threading.Event()
 
     def hold() -> None:

@@ -48,7 +48,7 @@ class Desk:
         found = kind(f"{GATED}:{kind_name}")
         asked = {key: settings.pop(key) for key in ("on", "shards", "name", "priority") if key in settings}
         values = {"device": "cpu", "threads": 1, "gate": str(self.gate)} | (how or {})
-        return Order(found, found.spec(**settings), found.how(**values), tuple(settings), **asked)
+        return Order(found, found.spec(**settings), found.options(**values), tuple(settings), **asked)
 
     @property
     def gate(self) -> Path:

@@ -240,7 +240,7 @@ def test_nothing_is_queued_when_one_of_several_cannot_be_done(desk):
 
     good = desk.order(count=3)
     with pytest.raises(NotFoundError, match="nowhere"):
-        desk.launch(good, Order(Probe(), ProbeSpec(cache="nowhere"), Probe.how()))
+        desk.launch(good, Order(Probe(), ProbeSpec(cache="nowhere"), Probe.options()))
     with pytest.raises(NotFoundError, match="executor"):
         desk.launch(good, desk.order(count=4, on="moon"))
     with pytest.raises(BadInputError, match="named"):
@@ -310,15 +310,15 @@ def test_an_input_whose_bytes_are_elsewhere_is_fetched_or_refused_with_the_comma
 
     desk = small_world
     with desk.session.database.read() as sql:
-        digest = sql.scalars(select(tables.Checkpoint.artefact)).one()
-    order = Order(Cache(), CacheSpec(checkpoint="reference", dataset="sample:test", last=4), Cache.how())
+        digest = sql.scalars(select(tables.Checkpoint.artifact)).one()
+    order = Order(Cache(), CacheSpec(checkpoint="reference", dataset="sample:test", max_sites=4), Cache.options())
     database, store = desk.session.database, desk.session.store
     shutil.rmtree(store.path(digest))
     plan([order], database, store)
     assert store.exists(digest), "the store that this one was copied from is within reach, and known"
     shutil.rmtree(store.path(digest))
     with database.write() as sql:
-        sql.execute(delete(tables.ArtefactLocation).where(tables.ArtefactLocation.digest == digest))
+        sql.execute(delete(tables.ArtifactLocation).where(tables.ArtifactLocation.digest == digest))
     with pytest.raises(NotFoundError, match="nobody is known to have its bytes") as refused:
         desk.launch(order)
     assert digest[:6] in refused.value.message
@@ -329,7 +329,7 @@ def test_an_input_whose_bytes_are_elsewhere_is_fetched_or_refused_with_the_comma
         sql.add(box1)
         sql.flush()
         sql.merge(
-            tables.ArtefactLocation(digest=digest, uri="/elsewhere", machine_id=box1.id, verified_at=here.last_seen)
+            tables.ArtifactLocation(digest=digest, uri="/elsewhere", machine_id=box1.id, verified_at=here.last_seen)
         )
     with pytest.raises(NotFoundError, match=r"is only on box1.*run chessreg push \w+ .*there"):
         desk.launch(order)
@@ -343,15 +343,17 @@ def test_a_cache_may_name_the_checkpoint_of_a_training_that_has_not_begun(small_
 
     desk = small_world
     training = TrainSpec(datasets=("sample:fit",), n_layer=1, n_head=1, n_embd=8, steps=2, batch_tokens=1024)
-    train = Order(Train(), training, Train.how(device="cpu", threads=1), (), "tiny")
-    cache = Order(Cache(), CacheSpec(checkpoint="tiny", dataset="sample:test", last=4), Cache.how(device="cpu"))
+    train = Order(Train(), training, Train.options(device="cpu", threads=1), (), "tiny")
+    cache = Order(
+        Cache(), CacheSpec(checkpoint="tiny", dataset="sample:test", max_sites=4), Cache.options(device="cpu")
+    )
     made, waits = desk.launch(train, cache)
     assert waits.spec.checkpoint == f"run:{made.spec_hash}/checkpoint"
     assert waits.after == (made.spec_hash,)
     with pytest.raises(NotFoundError, match="not begun"):
         desk.session.inputs.reference("run:train", "tiny")
     with pytest.raises(BadInputError, match="train run, not a cache run"):
-        desk.launch(Order(Vector(), VectorSpec(cache="tiny"), Vector.how()))
+        desk.launch(Order(Vector(), VectorSpec(cache="tiny"), Vector.options()))
     expected = Expected(desk.session.database, desk.session.store)
     expected.of_launch = {"tuned": ("finetune", "f" * 64), "fitted": ("probe", "e" * 64)}
     assert expected.reference("checkpoint", "tuned") == f"run:{'f' * 64}/checkpoint"

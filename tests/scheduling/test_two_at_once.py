@@ -110,7 +110,7 @@ def test_a_job_runs_this_machines_interpreter_on_this_machines_packages(desk):
 def test_a_job_launched_inside_the_store_is_refused(desk):
     """What was pulled lies there: a profile of Slurm among it would be another machine's command."""
     desk.launch(desk.order(count=2))
-    inside = desk.session.store.artefacts / "ab"
+    inside = desk.session.store.artifacts / "ab"
     inside.mkdir()
     with desk.session.database.write() as sql:
         (job,) = sql.query(Job).all()

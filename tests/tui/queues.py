@@ -44,7 +44,7 @@ class Queue:
 
     def order(self, kind_name: str, name: str, shards: int = 1, **settings: Any) -> Order:
         found = kind(f"{GATED}:{kind_name}")
-        how = found.how(device="cpu", threads=1, gate=str(self.gate))
+        how = found.options(device="cpu", threads=1, gate=str(self.gate))
         return Order(found, found.spec(**settings), how, tuple(settings), name, shards=shards)
 
     def launch(self, *orders: Order) -> None:
@@ -73,7 +73,7 @@ class Queue:
 
     def fill(self) -> None:
         toy = kind(TOY)
-        self.launch(Order(toy, toy.spec(positions=12), toy.how(device="cpu"), ("positions",), "checks"))
+        self.launch(Order(toy, toy.spec(positions=12), toy.options(device="cpu"), ("positions",), "checks"))
         self.until(lambda: self.job("checks").ended_at)
         self.launch(self.order("Gated", "broken", engine_dies=True))
         self.until(lambda: self.job("broken").ended_at)

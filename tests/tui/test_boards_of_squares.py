@@ -62,7 +62,7 @@ def make_squares(root: Path) -> None:
     ):
         assert run_command_line([*place, *command]) == 0
     with same_code(), open_session(str(root / "registry.db"), root / "store") as session:
-        session.run(CacheSpec(checkpoint="squares", dataset="games:fit", sites="white-turns", last=3), name="fit")
+        session.run(CacheSpec(checkpoint="squares", dataset="games:fit", sites="white-turns", max_sites=3), name="fit")
         session.run(ProbeSpec(cache="fit", epochs=1), name="board")
         edits = {"checkpoint": "squares", "probe": "board", "dataset": "games:test", "games": 2, "king": "include"}
         spec = EditSpec(**edits, measure="next-token", prefixes=(4, 8), layers=(0, 1), scale=0.8, decay=0.01)

@@ -48,13 +48,13 @@ async def game(driver: Any, run: str = "sure") -> BoardScreen:
     return driver.screen
 
 
-async def test_games_are_listed_with_colour_opponent_and_score(drive, session: Session) -> None:
+async def test_games_are_listed_with_color_opponent_and_score(drive, session: Session) -> None:
     rows = results(session, "game", run_of(session, "plain")["id"]).page(0)
     assert {(row["color"], row["opponent"], row["points"]) for row in rows} == {("white", "random", "0")}
     async with drive(size=(160, 40)) as driver:
         await driver.press("5")
         heading = next(line for line in driver.lines if "opponent" in line)
-        assert heading.index("colour") < heading.index("opponent") < heading.index("score")
+        assert heading.index("color") < heading.index("opponent") < heading.index("score")
         line = next(line for line in driver.lines if " plain " in line)
         assert line.split()[2:6] == ["0", "white", "random", "0"]
 

@@ -35,7 +35,7 @@ async def test_palette_and_help_have_every_action_of_the_room(drive, entry: Scre
         assert offered == [keys_and_command(action) for action in actions if action.method != "palette"]
         await driver.press("ctrl+p")
         assert driver.app.screen is not screen
-        await driver.type("change the colours")
+        await driver.type("change the colors")
         theme = driver.app.theme
         await driver.press("enter")
         assert driver.app.screen is screen
@@ -49,9 +49,9 @@ async def test_palette_and_help_have_every_action_of_the_room(drive, entry: Scre
         assert driver.app.screen is screen
 
 
-def luminance(colour: tuple[int, int, int]) -> float:
+def luminance(color: tuple[int, int, int]) -> float:
     """As WCAG 2 has it."""
-    red, green, blue = (v / 12.92 if v <= 0.03928 else ((v + 0.055) / 1.055) ** 2.4 for v in (c / 255 for c in colour))
+    red, green, blue = (v / 12.92 if v <= 0.03928 else ((v + 0.055) / 1.055) ** 2.4 for v in (c / 255 for c in color))
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
@@ -72,7 +72,7 @@ async def test_words_stand_out_from_their_ground_in_every_room_and_theme(drive) 
                     style = segment.style
                     if style is None or style.color is None or style.bgcolor is None or not WORD.search(segment.text):
                         continue
-                    ink, ground = (tuple(colour.get_truecolor()) for colour in (style.color, style.bgcolor))
+                    ink, ground = (tuple(color.get_truecolor()) for color in (style.color, style.bgcolor))
                     low, high = sorted((luminance(ink), luminance(ground)))
                     assert (high + 0.05) / (low + 0.05) >= 3, (room, theme.name, segment.text, ink, ground)
 

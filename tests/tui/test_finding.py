@@ -105,7 +105,7 @@ def agree(pages: Pages, columns: Any, text: str, sort: str = "", descending: boo
         ("trial", "condition:edit", ""), ("trial", "ply>12", "ply"), ("trial", "legal_on_original:yes", ""),
         ("trial", "edits !condition:random mass_original>=0.01", "mass_original"), ("trial", "text:e", "text"),
         ("game", "plies>=7 run:sure", "plies"), ("game", "plain", "result"), ("game", "termination:limit", "seconds"),
-        ("game", "colour:white score>=0", "color"), ("game", "opponent:random", "points"),
+        ("game", "color:white score>=0", "color"), ("game", "opponent:random", "points"),
         ("game", "score:½", "opponent"), ("game", "opponent=RANDOM", "plies"), ("trial", "condition!=EDIT", "ply"),
         ("trial", "greedy", "sample"), ("trial", "sample=Greedy", ""), ("trial", "!sample:greedy edits", "sample"),
         ("score", "split:test accuracy>1", "accuracy"), ("score", "layer:0", "item"), ("metric_point", "loss", "value"),

@@ -72,7 +72,7 @@ async def test_a_word_that_is_no_field_is_told_in_the_banner_until_it_is_mended(
 
 async def test_a_run_shows_what_the_command_shows_part_by_part(drive, session: Session) -> None:
     run = run_of(session, "edits")
-    async with drive(size=(160, 45)) as driver:
+    async with drive(size=(160, 90)) as driver:
         await driver.find_row("edits")
         await driver.press("enter")
         trials = results(session, "trial", run["id"]).count
@@ -374,6 +374,6 @@ async def test_every_theme_draws_every_room(drive) -> None:
             await driver.press("T", "5", "enter", "escape", "4")
             seen.add(driver.app.theme)
         assert seen == {"chessreg-dark", "chessreg-light", "chessreg-contrast"}
-        driver.app.theme = "nord"  # one of textual's own has colours for the board too
+        driver.app.theme = "nord"  # one of textual's own has colors for the board too
         await driver.press("5", "enter")
         assert isinstance(driver.screen, BoardScreen)

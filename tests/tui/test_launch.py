@@ -55,7 +55,7 @@ def test_every_kind_has_a_form_with_every_setting_at_its_default(name: str) -> N
         ("probe", {"cache": "c", "skill.bins": "many"}, {"skill.bins": "valid integer"}),
         ("probe", {"cache": "c", "layers": "0,x"}, {"layers": "is not a list of ints"}),
         ("probe", {"cache": "c", "schedule": "steep"}, {"schedule": "one of linear, constant"}),
-        ("probe", {"cache": "c", "normalise": "perhaps"}, {"normalise": "yes or no"}),
+        ("probe", {"cache": "c", "normalize_activations": "perhaps"}, {"normalize_activations": "yes or no"}),
         ("probe", {"cache": "c", "launch.shards": "0"}, {"launch.shards": "greater than or equal to 1"}),
         ("probe", {"cache": "c", "launch.name": "abcdef"}, {"launch.name": "reads like an id"}),
         ("probe", {}, {"cache": "it is needed"}),
@@ -86,7 +86,7 @@ def test_given_values_presets_and_defaults_are_told_apart() -> None:
 
 
 def test_the_command_of_a_form_makes_the_same_order() -> None:
-    given = {"cache": "fit", "layers": "0,2-3", "skill.bins": "4", "normalise": "no", "threads": "2",
+    given = {"cache": "fit", "layers": "0,2-3", "skill.bins": "4", "normalize_activations": "no", "threads": "2",
              "launch.name": "probe-x", "launch.shards": "3", "launch.share_gpu": "yes"}  # fmt: skip
     form = Form(kind("probe"), "probe", given)
     words = shlex.split(form.command())
@@ -109,8 +109,8 @@ def test_the_command_of_a_form_makes_the_same_order() -> None:
 def test_a_number_that_a_preset_fills_is_taken_away_by_the_command_too() -> None:
     from chessreg.cli.run import settings
 
-    form = Form(kind("probe"), "probe", {"cache": "fit", "final": "none"})
-    assert "--final" not in form.arguments(), "it is none already"
+    form = Form(kind("probe"), "probe", {"cache": "fit", "last_sites": "none"})
+    assert "--last-sites" not in form.arguments(), "it is none already"
     form.preset = "davis-paper"
     assert form.filled["final"] is not None
     command, left = command_of(form.arguments())
@@ -430,7 +430,7 @@ def test_a_grid_of_the_command_line_is_refused_in_one_line() -> None:
     from chessreg.errors import BadInputError
 
     for text, told in (
-        ("colour=1|2", "has no setting 'colour'"), ("epochs", "wants values"), ("schedule=linear|steep", "one of"),
+        ("color=1|2", "has no setting 'color'"), ("epochs", "wants values"), ("schedule=linear|steep", "one of"),
         ("epochs=1|1", "twice"), ("epochs=", "wants values"), ("epochs=1|", "wants values"),
     ):  # fmt: skip
         with pytest.raises(BadInputError, match=told):
@@ -450,7 +450,7 @@ def test_pickers_offer_the_starred_then_the_complete_then_the_newest(world: Path
         assert [row["value"] for row in candidates(session, "run:toy")] == ["cut", "toy"]
         assert candidates(session, "run:toy")[0]["about"].startswith("★ toy")
         random_init_control(session.database, session.store, "bigram", name="untrained")
-        spec = CacheSpec(checkpoint="untrained", dataset="games:test", games=1, last=1)
+        spec = CacheSpec(checkpoint="untrained", dataset="games:test", games=1, max_sites=1)
         session.run(spec, name="newest")
         caches = candidates(session, "run:cache")
         assert [row["value"] for row in caches] == ["cache-test", "cache-fit", "newest"]

@@ -28,8 +28,8 @@ from tui.data.result_rows import results
 from ..conftest import queries_with_runs
 
 HASHES = {
-    "run": ("id", "spec_hash"), "checkpoint": ("id", "artefact"), "dataset": ("id", "identity", "artefact"),
-    "artefact": ("digest",), "intervention": ("id",), "engine": ("id", "sha256"), "machine": ("id",),
+    "run": ("id", "spec_hash"), "checkpoint": ("id", "artifact"), "dataset": ("id", "identity", "artifact"),
+    "artifact": ("digest",), "intervention": ("id",), "engine": ("id", "sha256"), "machine": ("id",),
 }  # fmt: skip
 HEX = re.compile(r"(?<![0-9a-f])(?:[0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{6})(?![0-9a-f])")
 COMPLEMENT = str.maketrans("0123456789abcdef", "fedcba9876543210")

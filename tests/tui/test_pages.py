@@ -158,8 +158,8 @@ def test_the_palette_looks_at_the_names_that_fit_best_first(tmp_path, monkeypatc
 
 def test_a_field_that_there_is_not_is_named(filled) -> None:
     session, _ = filled
-    with pytest.raises(BadInputError, match="runs have no 'colour'"):
-        runs(session, "colour:red")
+    with pytest.raises(BadInputError, match="runs have no 'color'"):
+        runs(session, "color:red")
 
 
 def test_a_list_at_hand_has_pages_too() -> None:

@@ -142,7 +142,7 @@ def test_saes(picture: Any) -> None:
     picture(steps, "[SAEs 0]", "no SAEs yet", start="data")
 
 
-def test_light_colours(picture: Any) -> None:
+def test_light_colors(picture: Any) -> None:
     async def steps(driver: Any) -> None:
         await driver.press("T")
         await driver.stand_on("board", mark=True)

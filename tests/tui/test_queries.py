@@ -111,10 +111,10 @@ async def test_a_scope_that_is_none_is_told_and_changes_nothing(drive: Any) -> N
         await opened(driver)
         before = driver.screen.query_one(PageTable).count
         await driver.press("s")
-        await driver.type("colour:white")
+        await driver.type("color:white")
         assert driver.screen.query_one(ScopeBar).has_class("-wrong")
         await driver.press("enter")
-        assert "! a scope has no 'colour:white'" in driver.text
+        assert "! a scope has no 'color:white'" in driver.text
         assert driver.screen.query_one(PageTable).count == before
         await driver.press("s")
         await driver.press("ctrl+u")

@@ -1,4 +1,4 @@
-"""The board as cells of text: every size, both sides up, marks and numbers that need no colour."""
+"""The board as cells of text: every size, both sides up, marks and numbers that need no color."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def test_every_line_of_every_size_is_as_wide_as_it_says(size: board.Size, glyphs
     assert seen == set(range(64))
 
 
-def test_without_colour_outlines_tell_white_from_black() -> None:
+def test_without_color_outlines_tell_white_from_black() -> None:
     drawn = text(BoardFrame.from_board(chess.Board()), "small", "outline")
     assert "♜ ♞ ♝ ♛ ♚" in drawn
     assert "♖ ♘ ♗ ♕ ♔" in drawn
 
 
-def test_a_terminal_without_colour_gets_outlines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_without_color_gets_outlines(monkeypatch: pytest.MonkeyPatch) -> None:
     def opener() -> None:
         raise AssertionError("not opened here")
 

@@ -283,7 +283,7 @@ async def test_a_browser_draws_the_app_and_sends_it_keys(url: str, tmp_path: Pat
     import numpy as np
 
     def inked(picture: Any) -> float:
-        """Share of pixels that are not the commonest colour: of text, bars and headings."""
+        """Share of pixels that are not the commonest color: of text, bars and headings."""
         flat = picture.reshape(-1, 3).astype(np.int64) @ (1 << 16, 1 << 8, 1)
         return 1 - np.bincount(np.unique(flat, return_inverse=True)[1]).max() / flat.size
 

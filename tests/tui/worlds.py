@@ -96,7 +96,9 @@ def make_world(root: Path) -> None:
         assert run_command_line([*place, *command]) == 0
     with same_code(), open_session(str(root / "registry.db"), root / "store") as session:
         for part in ("fit", "test"):
-            session.run(CacheSpec(checkpoint="bigram", dataset=f"games:{part}", games=5, last=3), name=f"cache-{part}")
+            session.run(
+                CacheSpec(checkpoint="bigram", dataset=f"games:{part}", games=5, max_sites=3), name=f"cache-{part}"
+            )
         session.run(ProbeSpec(cache="cache-fit", test_cache="cache-test", epochs=1), name="board")
         edits = EditSpec(checkpoint="bigram", probe="board", dataset="games:test", games=2, spellings=False)
         session.run(edits, name="edits")
@@ -154,7 +156,9 @@ def study_world(world: Path, root: Path) -> None:
         random_init_control(session.database, session.store, "deep", name="untrained")
         session.run(ProbeSpec(cache="cache-fit", test_cache="cache-test", epochs=2), name="longer")
         for part in ("fit", "test"):
-            session.run(CacheSpec(checkpoint="deep", dataset=f"games:{part}", games=5, last=3), name=f"deep-{part}")
+            session.run(
+                CacheSpec(checkpoint="deep", dataset=f"games:{part}", games=5, max_sites=3), name=f"deep-{part}"
+            )
         session.run(ProbeSpec(cache="deep-fit", test_cache="deep-test", epochs=1), name="deep-board")
         vectors = VectorSpec(checkpoint="deep", dataset="games", first_ply=0, skill=SkillSettings(bins=2))
         session.run(vectors, name="skill")
@@ -165,7 +169,7 @@ def study_world(world: Path, root: Path) -> None:
                 datasets=("games:fit",), heldout="games:test", n_layer=1, n_head=1, n_embd=8, block_size=64, steps=12,
                 batch_tokens=130, warmup_steps=2, heldout_steps=6, learning_rate=rate,
             )  # fmt: skip
-            session.run(train, kind("train").how(threads=1, log_steps=3), name=f"train-{n}")
+            session.run(train, kind("train").options(threads=1, log_steps=3), name=f"train-{n}")
         level_losses(session)
         toy = kind(TOY)
         session.run(toy.spec(positions=9, seed=1), kind=TOY)  # what was left of "cut"

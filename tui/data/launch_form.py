@@ -339,11 +339,11 @@ def starred_of(sql: SqlSession, noun: str) -> set[UUID]:
 def checkpoints(sql: SqlSession) -> list[Row]:
     """Checkpoints with weights: an external model cannot be evaluated."""
     called, checkpoint = names.names(sql, "checkpoint"), tables.Checkpoint
-    query = select(checkpoint, tables.Artefact.created_at).join(
-        tables.Artefact, tables.Artefact.digest == checkpoint.artefact
+    query = select(checkpoint, tables.Artifact.created_at).join(
+        tables.Artifact, tables.Artifact.digest == checkpoint.artifact
     )
     starred, rows = starred_of(sql, "checkpoint"), list[Row]()
-    records = sql.execute(query.order_by(tables.Artefact.created_at.desc(), checkpoint.id)).tuples().all()
+    records = sql.execute(query.order_by(tables.Artifact.created_at.desc(), checkpoint.id)).tuples().all()
     runs_called = names.names_of(sql, "run", {one.run_id for one, _ in records if one.run_id})
     for one, at in records:
         about = f"{one.architecture} · {one.layers} × {one.d_model} · {one.parameters or 0:,} parameters"
@@ -379,7 +379,7 @@ def runs(session: Session, sql: SqlSession, kind: str) -> list[Row]:
 def of_controls(sql: SqlSession, ids: Sequence[UUID]) -> set[UUID]:
     """Those of these runs that read an untrained model."""
     read, checkpoint = tables.RunInput, tables.Checkpoint
-    query = select(read.run_id).join(checkpoint, checkpoint.artefact == read.digest)
+    query = select(read.run_id).join(checkpoint, checkpoint.artifact == read.digest)
     return set(sql.scalars(query.where(checkpoint.source_format == UNTRAINED, read.run_id.in_(ids))))
 
 

@@ -220,7 +220,7 @@ def runs_called(session: Session, table: Any, term: Term) -> list[UUID]:
 
 
 def matches_of(sql: SqlSession, ids: set[UUID]) -> dict[tuple[UUID, int], tuple[str, str]]:
-    """(run, number) of each match of these runs → the model's colour, and the opponent."""
+    """(run, number) of each match of these runs → the model's color, and the opponent."""
     match = tables.Match
     rows = sql.execute(select(match.run_id, match.number, match.color, match.opponent).where(match.run_id.in_(ids)))
     return {(run_id, number): (color, opponent) for run_id, number, color, opponent in rows.tuples()}
@@ -317,7 +317,7 @@ def sample(row: Row) -> str:
 KNOWN: dict[str, tuple[Column, ...]] = {
     "game": (
         Column("unit", "game", right=True),
-        Column("color", "colour"),
+        Column("color", "color"),
         Column("opponent", "opponent", widest=28, least=12),
         Column("points", "score", right=True),
         Column("result", "result"),
@@ -564,8 +564,8 @@ def dataset_games(session: Session, only: UUID | None = None) -> DatasetPages:
         sql.expunge_all()
     parts = []
     for row in rows:
-        if only not in (None, row.id) or not session.store.holds(row.artefact):
+        if only not in (None, row.id) or not session.store.holds(row.artifact):
             continue
         with suppress(ChessregError, OSError):
-            parts.append((row.id, called.get(row.id) or row.id.hex[-6:], opened(row, session.store.path(row.artefact))))
+            parts.append((row.id, called.get(row.id) or row.id.hex[-6:], opened(row, session.store.path(row.artifact))))
     return DatasetPages(parts)

@@ -257,7 +257,7 @@ class FourBoardsScreen(DrawingScreen):
         return self.views().get("original")
 
     def legend_line(self, panes: Sequence[str]) -> Text:
-        """The signs and colours in use on any of the boards, each once."""
+        """The signs and colors in use on any of the boards, each once."""
         line, listed = Text(), set[str]()
         for name in panes:
             for sign, meaning in self.query_one(f"#{name}", BoardPane).squares.signs():

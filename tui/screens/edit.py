@@ -281,7 +281,7 @@ class CaseScreen(StateScreen):
         return f"{state.condition}: {of}{case.where} · legal mass before → after"
 
     def legend(self, case: StoredCase, state: EditedState, size: Size) -> str:
-        """What signs and colours mean, in one line; of a square that was clicked, how likely a move begins there."""
+        """What signs and colors mean, in one line; of a square that was clicked, how likely a move begins there."""
         if self.picked is not None:
             words = square_words(BoardFrame.from_board(case.boards["original"]), self.picked)
             shares = [case.squares[name][self.picked] for name in ("clean", state.condition) if name in case.squares]

@@ -206,7 +206,7 @@ class Palette(Provider):
                 self.home.theme = name
                 self.home.remembered.set("theme", name)
 
-            yield Found(f"theme:{name}", f"Theme: {name}", "colours", go)
+            yield Found(f"theme:{name}", f"Theme: {name}", "colors", go)
 
     async def runs(self, words: str) -> list[Found]:
         from tui.data import palette

@@ -108,7 +108,7 @@ class QueriesScreen(ScopedScreen, PreviewingScreen):
 OFFERED = 60  # at most
 
 
-SQL_COLOURS = {
+SQL_COLORS = {
     "accent": ("attribute", "conditional", "function.call", "keyword", "keyword.operator", "storageclass",
                "type.builtin", "type.qualifier"),
     "success": ("boolean", "float", "number", "string"),
@@ -140,14 +140,14 @@ class SqlEditor(VimEditor):
         self.asking: Callable[[], bool] = lambda: False  # whether a statement runs, which Esc stops
 
     def on_mount(self) -> None:
-        self.watch(self.app, "theme", self.colour)
+        self.watch(self.app, "theme", self.color)
 
-    def colour(self, name: str) -> None:
-        """Words of SQL and values in the colours of the app's theme; all else is text."""
-        colours = self.app.get_css_variables()
+    def color(self, name: str) -> None:
+        """Words of SQL and values in the colors of the app's theme; all else is text."""
+        colors = self.app.get_css_variables()
         styles = {
-            token: Style(color=Color.parse(colours[variable]).rich_color)
-            for variable, tokens in SQL_COLOURS.items()
+            token: Style(color=Color.parse(colors[variable]).rich_color)
+            for variable, tokens in SQL_COLORS.items()
             for token in tokens
         }
         self.register_theme(TextAreaTheme(name, syntax_styles={**styles, "comment": Style(italic=True)}))

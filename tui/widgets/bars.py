@@ -188,7 +188,7 @@ def footer(actions: Sequence[Action]) -> tuple[Action, ...]:
 
 
 class PaneStrip(Widget):
-    """Names of parts; the current one is in brackets too, so that it is seen without colour."""
+    """Names of parts; the current one is in brackets too, so that it is seen without color."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"pane-strip--name", "pane-strip--here"}
     DEFAULT_CSS = """

@@ -1,4 +1,4 @@
-"""The board: a BoardFrame as cells of text, and the widget that draws it in the colours of the theme."""
+"""The board: a BoardFrame as cells of text, and the widget that draws it in the colors of the theme."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SQUARE: dict[Size, tuple[int, int]] = {"small": (2, 1), "medium": (4, 2), "large
 SIZES: tuple[Size, ...] = tuple(SQUARE)
 LABELS = 2  # cells left of the ranks
 Glyphs = Literal["solid", "outline", "letters"]
-# Solid figurines read best where White and Black differ in colour, outlines where they cannot, letters everywhere.
+# Solid figurines read best where White and Black differ in color, outlines where they cannot, letters everywhere.
 GLYPHS: dict[Glyphs, dict[str, str]] = {
     "solid": dict(zip("KQRBNPkqrbnp.", "♚♛♜♝♞♟♚♛♜♝♞♟·", strict=True)),
     "outline": dict(zip("KQRBNPkqrbnp.", "♔♕♖♗♘♙♚♛♜♝♞♟·", strict=True)),
@@ -57,7 +57,7 @@ Ink = Literal["white", "black", "faint", "sign", "arrow"]
 
 
 class Look(NamedTuple):
-    """How a cell looks, in words that the widget turns into colours."""
+    """How a cell looks, in words that the widget turns into colors."""
 
     square: int | None  # None: beside the board
     dark: bool
@@ -247,7 +247,7 @@ def legend(frame: BoardFrame) -> list[str]:
 
 
 def in_use(frame: BoardFrame, size: Size) -> list[tuple[str, Shade | Literal["heat"], str]]:
-    """Every sign and colour on the board: the sign, what shades it, and what it means."""
+    """Every sign and color on the board: the sign, what shades it, and what it means."""
     used: list[tuple[str, Shade | Literal["heat"], str]] = []
     if frame.last_move:
         used.append((LAST, "last", "last move"))
@@ -299,7 +299,7 @@ def square_words(frame: BoardFrame, square: int) -> str:
     return f"{chess.square_name(square)}: {', '.join(facts)}"
 
 
-# A square's mark → the colour that its ground is blended with, and how much of it.
+# A square's mark → the color that its ground is blended with, and how much of it.
 TINTS = {"last": ("last", 0.55), "from": ("last", 0.6), "to": ("last", 0.75), "arrow": ("arrow", 0.35),
          "best": ("best", 0.75), "played": ("last", 0.6), "target": ("arrow", 0.6), "illegal": ("wrong", 0.65),
          "wrong": ("wrong", 0.5), "removed": ("wrong", 0.65), "check": ("wrong", 0.7),
@@ -376,7 +376,7 @@ class Squares(Widget):
     _drawn: list[list[Piece]] | None = None
 
     def signs(self) -> list[tuple[Text, str]]:
-        """The signs and colours in use, each sign on its own ground, with what it means."""
+        """The signs and colors in use, each sign on its own ground, with what it means."""
         signs = []
         for sign, shade, meaning in in_use(self.frame, self.square_size) if self.frame is not None else ():
             heat, mark = (0.7, None) if shade == "heat" else (None, shade)
@@ -396,20 +396,20 @@ class Squares(Widget):
         return self._styles[look]
 
     def ground(self, look: Look) -> Color:
-        """The background colour of a square's cell."""
+        """The background color of a square's cell."""
 
         def of(name: str) -> Color:
             return self.get_component_styles(f"squares--{name}").background
 
-        colour = of("dark" if look.dark else "light")
+        color = of("dark" if look.dark else "light")
         if look.heat is not None:
-            colour = colour.blend(of("heat"), 0.85 * look.heat)
+            color = color.blend(of("heat"), 0.85 * look.heat)
         if look.mark is not None:
             tint, strength = TINTS.get(look.mark, ("arrow", 0.6))
             if look.mark in WEIGHED:
                 strength *= LEAST_SHADE + (1 - LEAST_SHADE) * look.weight
-            colour = colour.blend(of(tint), strength)
-        return colour
+            color = color.blend(of(tint), strength)
+        return color
 
     def image(self) -> Image:
         """The same board as an image."""
@@ -430,24 +430,24 @@ class Squares(Widget):
     def _made(self, look: Look) -> Style:
         if look.square is None:
             return self.get_component_rich_style("squares--label")
-        colour = self.ground(look)
+        color = self.ground(look)
         if look.ink == "faint":
-            ink, bold = colour.blend(colour.get_contrast_text(), 0.25), False
+            ink, bold = color.blend(color.get_contrast_text(), 0.25), False
         elif look.ink == "arrow":
-            ink, bold = colour.blend(colour.get_contrast_text(), 0.35 + 0.6 * look.path), look.path >= 0.5
+            ink, bold = color.blend(color.get_contrast_text(), 0.35 + 0.6 * look.path), look.path >= 0.5
         elif look.ink == "sign":
-            ink, bold = colour.blend(colour.get_contrast_text(), 0.85), True
+            ink, bold = color.blend(color.get_contrast_text(), 0.85), True
         else:
             ink, bold = self.get_component_styles(f"squares--{look.ink}").color, True
-        return Style(color=rich(ink), bgcolor=rich(colour), bold=bold)
+        return Style(color=rich(ink), bgcolor=rich(color), bold=bold)
 
 
-def rich(colour: Color) -> RichColor:
-    return RichColor.from_rgb(*colour.rgb)
+def rich(color: Color) -> RichColor:
+    return RichColor.from_rgb(*color.rgb)
 
 
 class BoardPane(Vertical):
-    """A board under its title, with a line of its signs and colours, its caption and its squares in words below."""
+    """A board under its title, with a line of its signs and colors, its caption and its squares in words below."""
 
     DEFAULT_CSS = """
     BoardPane { width: auto; height: auto; margin: 0 2 0 1; }
@@ -500,7 +500,7 @@ class BoardPane(Vertical):
     def notify_style_update(self) -> None:
         super().notify_style_update()
         if self.is_mounted:
-            self.legend.update(self.squares.legend())  # in the colours of another theme
+            self.legend.update(self.squares.legend())  # in the colors of another theme
 
 
 def level(panes: Sequence[BoardPane], wide: int) -> None:

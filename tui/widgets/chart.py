@@ -1,5 +1,5 @@
 """A chart in the terminal: lines in braille dots with marks and whiskers, or bars that lie. It tells its series by
-marks and words too, so that it can be read without colour."""
+marks and words too, so that it can be read without color."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def written(values: Sequence[float]) -> list[str]:
 
 
 MARKS = "●■▲◆○□△◇"
-COLOURS = 6
+COLORS = 6
 NARROWEST, LOWEST = 46, 12  # cells of a panel
 LABELS = 0.4  # of the width, at most, for the names of bars
 
@@ -67,7 +67,7 @@ class ChartView(Widget):
     """`show` a chart; its height follows from what it shows and the space there is."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "chart-view--axis", "chart-view--title", *(f"chart-view--{n}" for n in range(COLOURS)),
+        "chart-view--axis", "chart-view--title", *(f"chart-view--{n}" for n in range(COLORS)),
     }  # fmt: skip
     DEFAULT_CSS = """
     ChartView { height: auto; min-height: 1; padding: 0 1; background: $background; color: $foreground; }
@@ -134,7 +134,7 @@ def drawn(chart: Chart, width: int, height: int) -> list[list[tuple[str, str]]]:
 
 
 def style_of(place: int) -> str:
-    return str(place % COLOURS)
+    return str(place % COLORS)
 
 
 def mark_of(place: int) -> str:

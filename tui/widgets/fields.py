@@ -66,7 +66,7 @@ WIDEST = 44  # cells of a value
 
 
 class FieldList(VerticalScroll, can_focus=False, inherit_bindings=False):
-    """Rows of fields. Their colours are worked out here once, not by each of fifty rows: a form opens at once. The
+    """Rows of fields. Their colors are worked out here once, not by each of fifty rows: a form opens at once. The
     arrows are not its own: they go from field to field."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -85,7 +85,7 @@ class FieldList(VerticalScroll, can_focus=False, inherit_bindings=False):
     longest = WIDEST  # cells of the longest value that is shown
 
     def ink(self, name: str) -> Style:
-        """A component's colour, which suits the list's background, without that: a row has its own."""
+        """A component's color, which suits the list's background, without that: a row has its own."""
         style = self.get_component_rich_style(name)
         return Style(color=style.color, bold=style.bold)
 

@@ -171,9 +171,9 @@ def with_changes(prefix: Prefix, text: str) -> Case:
             changes.append((square, class_of(before), class_of(after)))
     if not changes:
         raise BadInputError(f"--board {text} is the board as it is", f"the board is {prefix.state.board.fen()}")
-    for colour, name in ((chess.WHITE, "white"), (chess.BLACK, "black")):
-        if len(target.pieces(chess.KING, colour)) != 1:
-            letter = "K" if colour else "k"
+    for color, name in ((chess.WHITE, "white"), (chess.BLACK, "black")):
+        if len(target.pieces(chess.KING, color)) != 1:
+            letter = "K" if color else "k"
             raise BadInputError(f"--board leaves a board without one {name} king", f"move it: e1=. d1={letter}")
     if target.status() & chess.STATUS_INVALID_EP_SQUARE:
         target.ep_square = None  # the pawn that could be taken in passing is gone

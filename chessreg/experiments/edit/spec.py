@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, field_validator, model_serializer, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.games import GameSelection
@@ -16,8 +16,8 @@ from chessreg.games.labels import in_one_order
 from chessreg.games.typed import INITIAL, moves_after, typed_moves
 from chessreg.registry import tables
 from chessreg.runs.fitted import best_layer
+from chessreg.runs.kind import SparseRow
 from chessreg.runs.spec import (
-    Added,
     AtMost,
     CheckpointRef,
     Distinct,
@@ -26,7 +26,6 @@ from chessreg.runs.spec import (
     Moves,
     NotWith,
     Ref,
-    Stored,
     clipped,
 )
 
@@ -88,13 +87,13 @@ DAVIS_PRESETS: Mapping[str, Mapping[str, Any]] = {
 class EditSpec(GameSelection):
     checkpoint: CheckpointRef = Field(description="the model")
     probe: Annotated[str, Ref("run:probe")] = Field(description="piece probes of that model: the directions")
-    black_probe: Annotated[str | None, Added(), Ref("run:probe")] = Field(
+    black_probe: Annotated[str | None, Ref("run:probe")] = Field(
         None, description="piece probes fitted where Black is to move: the tokens of his moves are edited with these"
     )
     dataset: Annotated[str | None, Ref("dataset")] = Field(  # type: ignore[assignment]
         None, description="games: a dataset, or one part of it (NAME:PART)"
     )
-    moves: Annotated[str, Added()] = Field(
+    moves: str = Field(
         "", description="edit one position instead: the moves that lead there (SAN or UCI), startpos, or a FEN near it"
     )
     games: int = Field(200, ge=1, description="games to take states from, the first in file order (Karvonen: 200)")
@@ -118,9 +117,7 @@ class EditSpec(GameSelection):
     )
     piece: float = Field(1.0, description="coefficient of the piece's direction, before the sum is normalised")
     blank: float = Field(0.0, description="coefficient of the empty-square direction, taken off the piece's")
-    token_mask: Annotated[Literal["all", "last", "white-segments", "turns"], Stored("positions")] = Field(
-        "all", description="tokens that are edited"
-    )
+    token_mask: Literal["all", "last", "white-segments", "turns"] = Field("all", description="tokens that are edited")
     king: Literal["skip", "include"] = Field("skip", description="states in which the king is about to move")
     guard: Literal["author", "fixed"] = Field("author", description="fixed: leave out modified boards without a move")
     controls: Annotated[int, AtMost(1000, "more say no more")] = Field(
@@ -132,13 +129,11 @@ class EditSpec(GameSelection):
     shuffled_probe: Annotated[str | None, Ref("run:probe")] = Field(
         None, description="probes of shuffled labels: their directions as the shuffled control"
     )
-    wrong_layer: Annotated[bool, Added()] = Field(
+    wrong_layer: bool = Field(
         False, description="also a control: the same directions, each half the model's depth away from its layer"
     )
-    sham: Annotated[bool, Added()] = Field(
-        False, description="also a control: the edit with length 0, which must change nothing"
-    )
-    sae: Annotated[str | None, Added(), Ref("run:sae")] = Field(
+    sham: bool = Field(False, description="also a control: the edit with length 0, which must change nothing")
+    sae: Annotated[str | None, Ref("run:sae")] = Field(
         None,
         description="also a control: at the same layers and tokens the residual as these SAEs reconstruct it, and "
         "nothing subtracted (encode-decode)",
@@ -147,52 +142,50 @@ class EditSpec(GameSelection):
         5, ge=0, description="texts drawn per condition (Karvonen: 5)"
     )
     temperature: float = Field(1.0, gt=0, description="of the drawn texts")
-    max_tokens: Annotated[int, Stored("max_characters"), AtMost(1000, "no move is longer")] = Field(
+    max_tokens: Annotated[int, AtMost(1000, "no move is longer")] = Field(
         10, ge=2, description="tokens after which a longer text is cut (Karvonen: 7)"
     )
     spellings: bool = Field(True, description="also the exact probability of every way to write a legal move")
-    measure: Annotated[Literal["moves", "next-token"], Added()] = Field(
+    measure: Literal["moves", "next-token"] = Field(
         "moves", description="what is read: whole moves, or the next token, which names a square or a move (Davis)"
     )
-    prefixes: Annotated[tuple[int, ...], Added(), Distinct()] = Field(
+    prefixes: Annotated[tuple[int, ...], Distinct()] = Field(
         (), description="states are after so many plies of each game, whoever is to move (Davis: 4,9,14,…,34)"
     )
-    board: Annotated[str, Added()] = Field(
+    board: str = Field(
         "",
         description="with --moves: squares to change, such as d5=. d7=p; none: the piece on the most probable square "
         "is taken off",
     )
-    future: Annotated[int, Added(), AtMost(17_697, "no game of chess is longer")] = Field(
+    future: Annotated[int, AtMost(17_697, "no game of chess is longer")] = Field(
         6, ge=1, description="the later board of the same game, so much further on (Davis: 6)"
     )
-    future_unit: Annotated[Literal["plies", "tokens"], Added()] = Field(
+    future_unit: Literal["plies", "tokens"] = Field(
         "plies", description="what --future counts: plies as Davis's code, or tokens as his text"
     )
-    patch: Annotated[Literal["none", "unit", "raw"], Added()] = Field(
+    patch: Literal["none", "unit", "raw"] = Field(
         "none", description="also an edit: the residual of the later board, normalised, or as it is (published code)"
     )
-    later: Annotated[str, Added()] = Field(
-        "", description="with --moves: the moves that follow there, to the later board (SAN or UCI)"
-    )
-    random_draw: Annotated[Literal["sphere", "uniform-matrix"], Added()] = Field(
+    later: str = Field("", description="with --moves: the moves that follow there, to the later board (SAN or UCI)")
+    random_draw: Literal["sphere", "uniform-matrix"] = Field(
         "sphere", description="random directions: of unit length, or Davis's code: rows of one uniform unit matrix"
     )
-    other_probes: Annotated[tuple[str, ...], Added(), Distinct(), Ref("run:probe")] = Field(
+    other_probes: Annotated[tuple[str, ...], Distinct(), Ref("run:probe")] = Field(
         (), description="more piece probes of the model, each an edit of its own (SAE-Probe, CD-Probe, DM-Probe)"
     )
-    other_black_probes: Annotated[tuple[str, ...], Added(), Distinct(), Ref("run:probe")] = Field(
+    other_black_probes: Annotated[tuple[str, ...], Distinct(), Ref("run:probe")] = Field(
         (), description="as --black-probe for --probe: one for each of --other-probes"
     )
-    class_mean: Annotated[Literal["keep", "remove"], Added()] = Field(
+    class_mean: Literal["keep", "remove"] = Field(
         "keep", description="remove: directions without the mean of their square's classes, which no probe can tell"
     )
-    phase: Annotated[Literal["match", "any"], Added()] = Field(
+    phase: Literal["match", "any"] = Field(
         "match", description="match: probes must be fitted at tokens such as are edited; any: as Davis's code"
     )
-    probe_shift: Annotated[int, Added(), AtMost(1000, "no model has more layers")] = Field(
+    probe_shift: Annotated[int, AtMost(1000, "no model has more layers")] = Field(
         0, ge=-1000, description="layer of the probe minus the layer it edits (Davis's code: -1)"
     )
-    decay: Annotated[float, Added()] = Field(
+    decay: float = Field(
         0.0, ge=0, description="k of a scale that falls with the token's index i: scale times exp(-k i)"
     )
     allow_overlap: AllowOverlap = ALLOW_OVERLAP
@@ -203,9 +196,7 @@ class EditSpec(GameSelection):
         """Where the next token is read, Davis's settings are the defaults of those that are recorded in any case."""
         if not isinstance(values, dict) or not (values.get("board") or values.get("measure") == "next-token"):
             return values
-        given = {"positions": "token_mask", "max_characters": "max_tokens"}
-        there = {given.get(name, name) for name in values}
-        filled = {name: value for name, value in NEXT_TOKEN.items() if name not in there}
+        filled = {name: value for name, value in NEXT_TOKEN.items() if name not in values}
         if values.get("scales"):
             filled.pop("scale", None)
         return {"measure": "next-token", **filled, **values}
@@ -322,7 +313,7 @@ class EditOptions(ExecutionOptions):
     )
 
 
-class EditRow(BaseModel):
+class EditRow(SparseRow):
     """The columns that edits add to their trials; on the greedy row of each condition."""
 
     piece: str | None = None
@@ -356,18 +347,6 @@ class EditRow(BaseModel):
     vector_norm: float | None = None  # of the direction there
     edit_norm: float | None = None  # length of what is added there
     row: int | None = None  # in the stored probabilities
-
-    @model_serializer(mode="wrap")
-    def _without_later_columns(self, serialize: Any) -> dict[str, Any]:
-        """Columns of the next token are left out of rows that have none: those of whole moves are as they were."""
-        values = serialize(self)
-        return {name: value for name, value in values.items() if value is not None or name not in ADDED_COLUMNS}
-
-
-ADDED_COLUMNS = frozenset(
-    {"target", "target_status", "later", "mass_future", "argmax_kept", "p_argmax", "p_square", "kl", "reference_norm",
-     "vector_norm", "edit_norm", "row"}
-)  # fmt: skip
 
 
 # -- which edits a run tries: sets of layers times values of the scale rule -------------------------

@@ -1,6 +1,6 @@
 """The boards of an edit that read the next token: original, target and later one, with every square's probability.
 
-The distributions over the next token, of every case and condition, are an output of the run: one artefact for a group
+The distributions over the next token, of every case and condition, are an output of the run: one artifact for a group
 of units, a zarr group `probabilities.zarr` with `probabilities` float32 [case, condition, output] and `unit` int64
 [case], its attributes the conditions' names.
 """
@@ -209,7 +209,7 @@ def probabilities_of(inputs: Inputs, run_id: UUID, unit: int) -> dict[str, np.nd
         [places] = np.nonzero(units == unit)
         if len(places):
             return dict(zip(conditions, values[int(places[0])], strict=True))
-    raise NotFoundError(f"the probabilities of unit {unit} are not here", "chessreg pull brings a run's artefacts")
+    raise NotFoundError(f"the probabilities of unit {unit} are not here", "chessreg pull brings a run's artifacts")
 
 
 def read_group(path: Path) -> tuple[np.ndarray, list[str], Any]:

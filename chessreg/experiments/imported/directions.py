@@ -32,7 +32,7 @@ from chessreg.models.hook_points import PATTERNS, RESID_POST
 from chessreg.runs.fitted import Direction, cosine
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.spec import Added, ExecutionOptions, Ref, Spec
+from chessreg.runs.spec import ExecutionOptions, Ref, Spec
 
 if TYPE_CHECKING:
     from chessreg.models.importers.directions import ProbeFile, VectorFile
@@ -65,10 +65,10 @@ class ImportedProbeSpec(ImportSpec):
     files: Annotated[tuple[str, ...], Ref("probe-file")] = Field(
         min_length=1, description="saved probes of one model, one a layer; `sample` is one that comes with chessreg"
     )
-    hook_point: Annotated[str, Added()] = Field(
+    hook_point: str = Field(
         RESID_POST, description=f"where they read, * for each layer, for files that do not say: {', '.join(PATTERNS)}"
     )
-    phase: Annotated[int | None, Added()] = Field(
+    phase: int | None = Field(
         None, ge=0, le=5, description="phase of the tokens that they were fitted at, of UCI squares (Davis 1.3)"
     )
 
@@ -96,7 +96,7 @@ class _ImportedDirections(Kind):
         return len(spec.files)
 
     def estimate(self, spec: Any, inputs: Inputs) -> Estimate:
-        size = sum(inputs.artefact("files", reference).path.stat().st_size for reference in spec.files)
+        size = sum(inputs.artifact("files", reference).path.stat().st_size for reference in spec.files)
         return Estimate({"metric_point": 4 * len(spec.files)}, size)
 
 

@@ -1,4 +1,4 @@
-"""An imported file of results: the bundled sample, its artefact row, its refusal when it is in already, its report;
+"""An imported file of results: the bundled sample, its artifact row, its refusal when it is in already, its report;
 and what the kinds that import one have in common."""
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ImportedFile(Kind):
 
 def path_of(spec: FileSpec, inputs: Inputs) -> Path:
     """Where the file's bytes are."""
-    return inputs.store.artefact(inputs.artefact("file", spec.file).digest).file
+    return inputs.store.artifact(inputs.artifact("file", spec.file).digest).file
 
 
 def with_sample(values: Any, name: str) -> Any:
@@ -78,8 +78,8 @@ def sample_file(name: str) -> Path:
 
 
 def record_file(task: Task[Any, Any], reference: str, kind: str) -> None:
-    """The imported file as an artefact row."""
-    task.record_artefact(task.store.artefact(reference.removeprefix("sha256:")), kind)
+    """The imported file as an artifact row."""
+    task.record_artifact(task.store.artifact(reference.removeprefix("sha256:")), kind)
 
 
 def refuse_again(database: Database, kind: str, run_id: UUID | None, spec: Any) -> None:
@@ -111,6 +111,6 @@ def report_of(inputs: Inputs, run_id: UUID) -> dict[str, Any]:
     """The report of a complete import. Raises NotFoundError when its bytes are not here."""
     with inputs.database.read() as session:
         spec_hash = session.get_one(tables.Run, run_id).spec_hash
-    artefact = inputs.artefact(REPORT, f"run:{spec_hash}/{REPORT}")
-    report: dict[str, Any] = json.loads((artefact.path / REPORT_FILE).read_text(encoding="utf-8"))
+    artifact = inputs.artifact(REPORT, f"run:{spec_hash}/{REPORT}")
+    report: dict[str, Any] = json.loads((artifact.path / REPORT_FILE).read_text(encoding="utf-8"))
     return report

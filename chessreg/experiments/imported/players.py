@@ -1,5 +1,5 @@
 """The players of others' results in our registry: external models, engines without a binary, and the arms of an import,
-which are the games of one player with one colour against one opponent."""
+which are the games of one player with one color against one opponent."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def external_row(name: str, layers: int | None = None) -> dict[str, Any]:
     """The checkpoint row of a model of others' games: a name; what the file does not say is NULL."""
     return {
         "id": external_id(name),
-        "artefact": None,
+        "artifact": None,
         "layers": layers,
         "training_datasets": None,
         "source_format": EXTERNAL,
@@ -129,7 +129,7 @@ def by_name(rename: Mapping[str, str], name: str) -> str:
 
 @dataclass(frozen=True)
 class Arm:
-    """Games of one player with one colour against one opponent; `number` is the match's."""
+    """Games of one player with one color against one opponent; `number` is the match's."""
 
     number: int
     player: Player
@@ -138,7 +138,7 @@ class Arm:
 
 
 class Arms:
-    """The arms of an import. Games of a file belong to one match when player, opponent and colour are the same."""
+    """The arms of an import. Games of a file belong to one match when player, opponent and color are the same."""
 
     def __init__(self, file: ForeignFile, spec: ImportedGamesSpec) -> None:
         self.spec = spec

@@ -87,7 +87,7 @@ def tokens_of(spec: ImportedProbeSpec, origin: Origin) -> dict[str, Any]:
     """What is known of the tokens that a probe was fitted at; Davis's: of the last five of each game, labelled with the
     board before the ply (specification 1.3 and 4.2)."""
     phase = {} if spec.phase is None else {"phase": spec.phase}
-    return {**phase, "final": 5, "alignment": "pre-ply"} if origin.raw else phase
+    return {**phase, "last_sites": 5, "alignment": "pre-ply"} if origin.raw else phase
 
 
 def sites_of(spec: ImportedProbeSpec, origin: Origin) -> str:
@@ -119,7 +119,7 @@ def read_all(references: Sequence[str], inputs: Inputs, read: Callable[..., F]) 
     """Every file, by its content alone: in the store it has no name, so messages call it by its number and digest."""
     files: list[F] = []
     for number, reference in enumerate(references, 1):
-        path = inputs.store.artefact(inputs.artefact("files", reference).digest).file
+        path = inputs.store.artifact(inputs.artifact("files", reference).digest).file
         files.append(
             read(path, f"file {number} ({reference[7:19]}…)" if len(references) > 1 else f"file {reference[7:19]}…")
         )
@@ -222,7 +222,7 @@ def detail_of(spec: ImportSpec, origin: Origin, layer: int, pattern: str = RESID
         "checkpoint": spec.checkpoint or UNKNOWN,
         "centred": centred,
         "residual": "centred" if centred else "raw",
-        "first_position": origin.first_position,
+        "skip_sites": origin.first_position,
         "positions_per_game": origin.positions_per_game,
         "logged": origin.logged,
     }

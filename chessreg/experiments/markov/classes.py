@@ -113,7 +113,7 @@ def _classes_of(spec: MarkovSpec, folder: Path, places: tuple[int, ...], written
     games = Games(folder)
     prefixes = prefixes_of(spec, encoding(written), block_size, games, np.array(places, np.int64))
     classes = chosen(spec, prefixes)
-    if not spec.controls:
+    if not spec.partner_controls:
         return classes
     return replace(
         classes,

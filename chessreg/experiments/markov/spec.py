@@ -35,7 +35,7 @@ class MarkovSpec(GameSelection):
     replacement: bool = Field(
         False, description="draw each random set with replacement; else the move orders are dealt anew to the positions"
     )
-    controls: bool = Field(
+    partner_controls: bool = Field(
         True,
         description="also compare with another board after as many plies and the same last move, and with a board that "
         "one piece tells apart",

@@ -34,7 +34,7 @@ def store_states(
     low: int,
     high: int,
 ) -> None:
-    """The states that classes low to high need, all hook points in one pass, as one artefact of unit low.
+    """The states that classes low to high need, all hook points in one pass, as one artifact of unit low.
 
     Raises DivergedError for NaN or infinite activations.
     """

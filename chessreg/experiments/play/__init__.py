@@ -18,7 +18,7 @@ from chessreg.experiments.matches import (
     Stopping,
     check_engine,
     check_pairs,
-    colour_of,
+    color_of,
     engine_row,
     game_columns,
     matches_of,
@@ -42,7 +42,7 @@ from chessreg.games.pool import EnginePool, free_cores
 from chessreg.models.decoding.policies import make_policy
 from chessreg.registry import tables
 from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.spec import Added, CheckpointRef, ExecutionOptions, Moves, Processes, Ref
+from chessreg.runs.spec import CheckpointRef, ExecutionOptions, Moves, Processes, Ref
 
 if TYPE_CHECKING:
     from pydantic import ValidationInfo
@@ -92,7 +92,7 @@ JUNKIN_2025: dict[str, Any] = {
     "context": "crop",
     "adjudication": "none",
 }
-"""What Junkin 2025 states (Appendix I): more than five illegal moves in a row lose, 500 games a colour a level. Its
+"""What Junkin 2025 states (Appendix I): more than five illegal moves in a row lose, 500 games a color a level. Its
 opening book is not published: `--opening book:FILE` is yours. The limit, which it does not state, is its code's."""
 
 AUTHOR_2025: dict[str, Any] = {
@@ -102,7 +102,7 @@ AUTHOR_2025: dict[str, Any] = {
     "resignation": "counts",
     "assist": "author",
 }
-"""What its code does (specification 4.2): 50 games a colour from the start, and Stockfish finishes won games. Tries
+"""What its code does (specification 4.2): 50 games a color from the start, and Stockfish finishes won games. Tries
 after the first are drawn from all tokens (the code: from the 200 most probable, of a language model as its folder
 says), and a language model's answer is read as UCI (the code: as SAN, of which python-chess takes UCI for a form)."""
 
@@ -113,7 +113,7 @@ LADDER: dict[str, Any] = {
     "color": "both",
     "opening": "random:6",
 }  # fmt: skip
-"""From a random mover to level 10, both colours of each opening."""
+"""From a random mover to level 10, both colors of each opening."""
 
 
 class PlaySpec(MatchSpec):
@@ -124,13 +124,13 @@ class PlaySpec(MatchSpec):
         "stockfish:0",
         description="random, capture, stockfish:-1, or stockfish:LEVEL@nodes=N (0 to 20; default 100,000 nodes)",
     )
-    ladder: Annotated[tuple[str, ...], Added()] = Field(
+    ladder: tuple[str, ...] = Field(
         (),
         description="instead of --opponent several, --games with each: random,stockfish:-1,stockfish:0-10@nodes=1000",
     )
     games: int = Field(100, ge=1, description="games to play, of a ladder on each rung")
     color: Literal["white", "black", "both"] = Field(
-        "white", description="the model's colour; both: each opening twice, first with White"
+        "white", description="the model's color; both: each opening twice, first with White"
     )
     opening: str = Field(
         "standard", description="standard, random:PLIES or book:FILE; game n of every arm starts from opening n"
@@ -165,20 +165,20 @@ class PlaySpec(MatchSpec):
     precision: Literal["float32", "bfloat16", "float16"] = Field(
         "float32", description="what the model computes in (the author: float16 on a GPU)"
     )
-    claim_draws: Annotated[bool, Added()] = Field(
+    claim_draws: bool = Field(
         False, description="end a game as drawn at the third repetition or after fifty moves, as a claim would"
     )
-    assist: Annotated[Assist, Added()] = Field(
+    assist: Assist = Field(
         "none",
         description="when Stockfish plays the model's move: never; where all its five best moves win (author: Junkin's "
         "code), or only where the position repeats too. Such plies are marked, and no rating of the model's own",
     )
-    evaluate_draws: Annotated[str, Added()] = Field(
+    evaluate_draws: str = Field(
         "none",
         description="Stockfish's limit for evaluating drawn games as they stood before the model's last move, or none",
     )
     intervention: InterventionSettings = Field(default_factory=InterventionSettings)
-    against: Annotated[str | None, Added(), Ref("run:play")] = Field(
+    against: Annotated[str | None, Ref("run:play")] = Field(
         None, description="the match whose games from the same openings --stop compares with"
     )
 
@@ -200,7 +200,7 @@ class PlaySpec(MatchSpec):
         if self.ladder and self.stop != "none":
             raise BadInputError("--stop decides one match, and a ladder is several", "give --opponent")
         if len(self.ladder) > 1 and self.color == "both" and self.games % 2:
-            raise BadInputError(f"{self.games} games a rung are no pairs of both colours", f"--games {self.games + 1}")
+            raise BadInputError(f"{self.games} games a rung are no pairs of both colors", f"--games {self.games + 1}")
         return self
 
     @field_validator("evaluate_draws")
@@ -304,7 +304,7 @@ class Play(Kind):
         if spec.intervention.active:
             rows_used(spec.intervention, checkpoint, inputs)
         if spec.book is not None:
-            inputs.artefact("book", spec.book)
+            inputs.artifact("book", spec.book)
         asked = spec.assist != "none" or spec.evaluate_draws != "none"
         if asked or any(opponent.needs_process for opponent in spec.opponents):
             find_stockfish()
@@ -371,7 +371,7 @@ def play_match(task: Task[PlaySpec, PlayOptions]) -> None:
         arena = Arena(
             model,
             make_policy(spec.policy, spec.temperatures, spec.resignation == "counts", spec.move_tokens),
-            Rules(colour_of(spec), spec.move_limit, spec.context, spec.adjudicate_at, spec.claim_draws),
+            Rules(color_of(spec), spec.move_limit, spec.context, spec.adjudicate_at, spec.claim_draws),
             pool,
             opening_maker(task),
             noise=(spec.seed, spec.replicate),
@@ -419,7 +419,7 @@ def hand_back(
     columns = game_columns(game)
     mass = round(sum(game.legal_mass) / len(game.legal_mass), 4) if game.legal_mass else None
     openings, games = training.like(columns["moves"]) if training else (None, None)
-    drawn = None if game.draw_cp is None else game.draw_cp if game.colour else -game.draw_cp
+    drawn = None if game.draw_cp is None else game.draw_cp if game.color else -game.draw_cp
     extra = GameDetail(
         legal_mass=mass,
         assisted=None if task.spec.assist == "none" else len(game.assisted),

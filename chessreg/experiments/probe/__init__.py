@@ -44,10 +44,10 @@ class Probe(Kind):
     queries = ("probe accuracy by layer",)
     presets = {  # noqa: RUF012
         "paper": PAPER,
-        "paper-skill": {**PAPER, "label": "skill", "first": 25, "last": 33, "skill": {"strata": "pooled"}},
+        "paper-skill": {**PAPER, "label": "skill", "skip_sites": 25, "max_sites": 33, "skill": {"strata": "pooled"}},
         "paper-rating": {
-            "label": "rating", "first": 25, "epochs": 1, "batch_games": 5, "learning_rate": 3e-4, "init": 1.0,
-            "normalise": False,
+            "label": "rating", "skip_sites": 25, "epochs": 1, "batch_games": 5, "learning_rate": 3e-4, "init": 1.0,
+            "normalize_activations": False,
         },
         **DAVIS,
     }  # fmt: skip
@@ -86,7 +86,7 @@ class Probe(Kind):
 
             layers = layers_of(spec, inputs)
             check_source(inputs, spec.source, spec.sae, checkpoints[0], layers, spec.hook_point, label(spec.label))
-        if not (spec.phase is spec.final is spec.alignment is spec.min_positions is None):
+        if not (spec.phase is spec.last_sites is spec.alignment is spec.min_positions is None):
             check_rows(spec, inputs)
 
     def run(self, task: Task[ProbeSpec, ProbeOptions]) -> None:

@@ -38,15 +38,15 @@ HELD_BYTES = 256 * MIB
 
 
 class RowSelection(NamedTuple):
-    """Positions numbered first ≤ number < last of each game, or its `final` ones; of them those of one phase.
+    """Sites skip_sites ≤ number < max_sites of each game, or its `last_sites` last ones; of these, one phase.
 
-    phase: an index into the encoding's phases. alignment: None takes the boards as they were cached. meta.json of a
-    probe names them so, but first and last only where they are set.
+    phase: an index into the encoding's phases. alignment: None takes the boards as they were cached. A probe's
+    meta.json uses the same names.
     """
 
-    first: int = 0
-    last: int | None = None
-    final: int | None = None
+    skip_sites: int = 0
+    max_sites: int | None = None
+    last_sites: int | None = None
     phase: int | None = None
     alignment: Alignment | None = None
 
@@ -57,13 +57,12 @@ class RowSelection(NamedTuple):
 
     @classmethod
     def of_detail(cls, detail: Mapping[str, Any]) -> RowSelection:
-        """What a probe was fitted on, by its meta.json; imported ones say `first_position`."""
-        first = detail.get("first", detail.get("first_position")) or 0
-        return cls(first, *(detail.get(name) for name in cls._fields[1:]))
+        """The sites that a probe was fitted on, from its meta.json."""
+        return cls(detail.get("skip_sites") or 0, *(detail.get(name) for name in cls._fields[1:]))
 
     def as_detail(self) -> dict[str, Any]:
-        """For meta.json: first and last always, the others where they are set."""
-        return {k: v for k, v in self._asdict().items() if k in ("first", "last") or v is not None}
+        """The fields for meta.json: `skip_sites` and `max_sites` always, the others where they are set."""
+        return {k: v for k, v in self._asdict().items() if k in ("skip_sites", "max_sites") or v is not None}
 
 
 @dataclass(frozen=True)
@@ -248,7 +247,7 @@ def selected_rows(
     Raises BadInputError for a phase that the encoding does not have, and for counts from an end of the games that the
     cache does not hold.
     """
-    usable = in_range(cache, selection.first, selection.last)
+    usable = in_range(cache, selection.skip_sites, selection.max_sites)
     if game is not None:
         usable &= cache.array.game == game
     if selection[2:] == (None, None, None):
@@ -259,22 +258,23 @@ def selected_rows(
     return usable & encoded.usable, encoded.ply, encoded.phase
 
 
-def in_range(cache: CachedActivations, first: int, last: int | None) -> np.ndarray:
-    """bool [rows]: whether the number of a row among its game's positions is in [first, last).
+def in_range(cache: CachedActivations, skip_sites: int, max_sites: int | None) -> np.ndarray:
+    """bool [rows]: whether the number of a row among its game's positions is in [skip_sites, max_sites).
 
     Numbers count from the game's first position, also where the cache left some out (Karvonen's pos_start, pos_end).
     """
-    if first <= cache.first and last is None:
+    if skip_sites <= cache.skip_sites and max_sites is None:
         return np.ones(len(cache.array.game), bool)
-    if cache.final is not None:
+    if cache.last_sites is not None:
         raise BadInputError(
-            f"the cache holds the last {cache.final} positions of each game; --first and --last count from its start",
-            "leave them out, or cache without --final",
+            f"the cache holds the last {cache.last_sites} sites of each game; --skip-sites and --max-sites count from "
+            "the start",
+            "leave them out, or cache without --last-sites",
         )
     from chessreg.experiments.probe.rows import numbers
 
-    number = numbers(cache)[0] + cache.first
-    return (number >= first) & (number < (np.iinfo(np.int64).max if last is None else last))
+    number = numbers(cache)[0] + cache.skip_sites
+    return (number >= skip_sites) & (number < (np.iinfo(np.int64).max if max_sites is None else max_sites))
 
 
 def nothing_left(inputs: Inputs, cache: CachedActivations, field: str, selection: RowSelection) -> BadInputError:
@@ -285,14 +285,16 @@ def nothing_left(inputs: Inputs, cache: CachedActivations, field: str, selection
             f"no cached position of {field} is of phase {selection.phase} ({name})",
             f"its sites are {cache.sites}: cache --sites all, or those of that phase",
         )
-    if selection.final is not None:
-        return BadInputError(f"{field} holds no game that the model's context holds whole", "leave out --final")
-    if selection.last is not None and selection.first >= selection.last:
+    if selection.last_sites is not None:
+        return BadInputError(f"{field} holds no game that the model's context holds whole", "leave out --last-sites")
+    if selection.max_sites is not None and selection.skip_sites >= selection.max_sites:
         return BadInputError(
-            f"--first {selection.first} leaves out all that --last {selection.last} keeps",
-            "lower --first, or raise --last",
+            f"--skip-sites {selection.skip_sites} leaves out all that --max-sites {selection.max_sites} keeps",
+            "lower --skip-sites, or raise --max-sites",
         )
-    return BadInputError(f"no cached position of {field} is numbered {selection.first} or more", "lower --first")
+    return BadInputError(
+        f"no cached position of {field} is numbered {selection.skip_sites} or more", "lower --skip-sites"
+    )
 
 
 def allocator(folder: Path, memory_mib: int) -> Allocate:

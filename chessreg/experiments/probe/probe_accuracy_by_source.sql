@@ -5,7 +5,7 @@
 -- made by: chessreg run probe --cache CACHE --test-cache TEST --phase white-origin --source sae-latents --sae SAE
 -- columns:
 --   checkpoint: the model that was probed
---   label: what is read off; piece is the paper's joint label of colour and type
+--   label: what is read off; piece is the paper's joint label of color and type
 --   source: what the probe is made of: an SAE's latents, a difference of means of latents, or of residuals
 --   positions: at which tokens; pooled: all phases of one fit
 --   phase [hidden]: number of the phase
@@ -38,7 +38,7 @@
 -- positions are scored, and by which labels.
 SELECT p.run_id, p.unit, s.split, p.label, p.positions, r.phase, r.cache, coalesce(r.test_cache, '') AS test_cache,
        settings_text(o.spec, ['phase', 'layers', 'min_positions']) AS settings,
-       [r.alignment, r.first::VARCHAR, r.last::VARCHAR, r.final::VARCHAR, r.skill::VARCHAR,
+       [r.alignment, r.skip_sites::VARCHAR, r.max_sites::VARCHAR, r.last_sites::VARCHAR, r.skill::VARCHAR,
         CASE s.split WHEN 'validation' THEN concat_ws(' ', r.split, r.validation, r.seed) END]::VARCHAR AS scored,
        p.hook_point, p.layer, coalesce(r.source, 'residual') AS source, p.checkpoint_id, c.checkpoint, c.place, o.run,
        o.created_at

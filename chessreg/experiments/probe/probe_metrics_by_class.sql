@@ -6,7 +6,7 @@
 -- columns:
 --   checkpoint: the model that was probed
 --   twin_of: the model whose random-init control this is
---   label: what is read off; piece is the paper's joint label of colour and type
+--   label: what is read off; piece is the paper's joint label of color and type
 --   positions: at which tokens; pooled: all phases of one fit
 --   phase [hidden]: number of the phase
 --   residual_index: 0 the embeddings, L the output of the L-th block; none: after the final LayerNorm

@@ -6,7 +6,7 @@
 -- columns:
 --   checkpoint: the model that was probed
 --   twin_of: the model whose random-init control this is
---   label: what is read off; piece is the paper's joint label of colour and type
+--   label: what is read off; piece is the paper's joint label of color and type
 --   source: what the probe is fitted on: the residual, an SAE's latents, or a difference of means
 --   positions: at which tokens; pooled: all phases of one fit, each position read by the probe of its phase
 --   phase [hidden]: number of the phase; none: of every phase in one probe

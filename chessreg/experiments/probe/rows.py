@@ -50,8 +50,8 @@ def encoded_rows(
     check_phase(written, selection.phase)
     sites = sites_of_rows(inputs, written, cache, selection.alignment, game)
     usable = np.ones(len(sites.ply), bool)
-    if selection.final is not None:
-        usable &= at_the_end(cache, selection.final) & sites.whole
+    if selection.last_sites is not None:
+        usable &= at_the_end(cache, selection.last_sites) & sites.whole
     if selection.phase is not None:
         usable &= sites.phase == selection.phase
     return EncodedRows(usable, sites.ply, sites.phase)
@@ -63,17 +63,17 @@ def check_phase(written: Encoding, phase: int | None) -> None:
         raise BadInputError(f"{written.name} has no phase {phase}", f"it has {known}")
 
 
-def at_the_end(cache: CachedActivations, final: int) -> np.ndarray:
-    """bool [rows]: whether a row is among the last so many of its game."""
-    if cache.run.spec.get("last") is not None:
+def at_the_end(cache: CachedActivations, last_sites: int) -> np.ndarray:
+    """bool [rows]: whether a row is among the last `last_sites` of its game."""
+    if cache.run.spec["max_sites"] is not None:
         raise BadInputError(
-            f"the cache ends at position {cache.run.spec['last']} of each game; --final counts from the game's end",
-            "--final none, or cache without --last",
+            f"the cache ends at site {cache.run.spec['max_sites']} of each game; --last-sites counts from the end",
+            "--last-sites none, or cache without --max-sites",
         )
-    if cache.final is not None and cache.final < final:
-        raise BadInputError(f"the cache holds the last {cache.final} positions of each game, not {final}")
+    if cache.last_sites is not None and cache.last_sites < last_sites:
+        raise BadInputError(f"the cache holds the last {cache.last_sites} sites of each game, not {last_sites}")
     number, count = numbers(cache)
-    last: np.ndarray = count - number <= final
+    last: np.ndarray = count - number <= last_sites
     return last
 
 
@@ -105,8 +105,8 @@ def sites_of_rows(
     block_size = inputs.checkpoint_row(cache.checkpoint).block_size
 
     def encoded(aligned: Any) -> EncodedGames:
-        games = EncodedGames.of(written, block_size, items, places, str(spec["positions"]), aligned)
-        return games.between(int(spec["first"]), spec["last"], cache.final)
+        games = EncodedGames.of(written, block_size, items, places, str(spec["sites"]), aligned)
+        return games.between(int(spec["skip_sites"]), spec["max_sites"], cache.last_sites)
 
     own = encoded(cache.alignment)
     of_game = places[own.game]

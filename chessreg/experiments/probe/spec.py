@@ -12,19 +12,19 @@ from chessreg.experiments.settings.skill import SkillSettings
 from chessreg.games.labels import OTHER_NAMES
 from chessreg.models.hook_points import PATTERNS, RESID_POST
 from chessreg.runs.kind import SparseRow
-from chessreg.runs.spec import Added, AtMost, Beta, ExecutionOptions, Layers, NotWith, Ref, Spec
+from chessreg.runs.spec import AtMost, Beta, ExecutionOptions, Layers, NotWith, Ref, Spec
 
 PAPER: Mapping[str, Any] = {  # Karvonen Table 4 and specification 3.4
     "learning_rate": 1e-3,
     "schedule": "constant",
     "batch_games": 2,
     "init": 1.0,
-    "normalise": False,
+    "normalize_activations": False,
 }
 
 
 _DAVIS: Mapping[str, Any] = {  # Davis specification 4.2 and 4.3; torch.nn.Linear's first weights have this spread
-    "final": 5,
+    "last_sites": 5,
     "epochs": 15,
     "learning_rate": 0.009,
     "schedule": "cosine",
@@ -32,7 +32,7 @@ _DAVIS: Mapping[str, Any] = {  # Davis specification 4.2 and 4.3; torch.nn.Linea
     "beta1": 0.9,
     "beta2": 0.999,
     "init": 3**-0.5,
-    "normalise": False,
+    "normalize_activations": False,
     "validation": 0.05,
 }
 _READINGS: Mapping[str, Mapping[str, Any]] = {  # the text, what its code does, and what is right (1.3, 4.2, 8)
@@ -43,7 +43,7 @@ _READINGS: Mapping[str, Mapping[str, Any]] = {  # the text, what its code does, 
 DAVIS: Mapping[str, Mapping[str, Any]] = {  # one for each label: the joint one has smaller steps
     f"davis-{reading}{suffix}": {**_DAVIS, **settings, "label": label, "batch_positions": positions}
     for reading, settings in _READINGS.items()
-    for suffix, label, positions in (("", "piece", 2000), ("-colour", "colour", 3000), ("-type", "type", 3000))
+    for suffix, label, positions in (("", "piece", 2000), ("-color", "color", 3000), ("-type", "type", 3000))
 }
 
 
@@ -68,51 +68,55 @@ class ProbeSpec(Spec):
     )
     label: Annotated[str, BeforeValidator(lambda name: OTHER_NAMES.get(name, name))] = Field(
         "piece",
-        description="what is read: piece (Davis's joint), colour, type, threat, legal-move, pin, previous-move, "
+        description="what is read: piece (Davis's joint), color, type, threat, legal-move, pin, previous-move, "
         "random; skill or rating",
     )
-    shuffled: Annotated[int | None, Added(), AtMost(1_000_000, "draws are numbered from 0")] = Field(
+    shuffled: Annotated[int | None, AtMost(1_000_000, "draws are numbered from 0")] = Field(
         None,
         ge=0,
         description="a control: the draw of labels dealt anew among the fitted games (of boards: among the "
         "fitted positions), with which the probe is fitted; it is tested on the true ones",
     )
     skill: SkillSettings = SkillSettings()
-    first: int = Field(0, ge=0, description="leave out the first positions of each game (Karvonen: 25 for skill)")
-    last: int | None = Field(None, ge=1, description="positions counted from the game's start (Karvonen: 33)")
-    final: Annotated[int | None, Added(), NotWith("last", "which positions of a game are read")] = Field(
-        None, ge=1, description="only so many positions at the end of each game that the context holds (Davis: 5)"
+    skip_sites: int = Field(
+        0, ge=0, description="leave out this many sites at the start of each game (Karvonen: 25 for skill)"
     )
-    phase: Annotated[int | str | None, Added(), BeforeValidator(number_of_phase), WithJsonSchema(NUMBER)] = Field(
+    max_sites: int | None = Field(
+        None, ge=1, description="keep only this many sites from the start of each game (Karvonen: 33)"
+    )
+    last_sites: Annotated[int | None, NotWith("max_sites", "which positions of a game are read")] = Field(
+        None, ge=1, description="keep only the last sites of each game that fits the context whole (Davis: 5)"
+    )
+    phase: Annotated[int | str | None, BeforeValidator(number_of_phase), WithJsonSchema(NUMBER)] = Field(
         None,
         description="only tokens of this phase; UCI squares: 0 white-origin, 1 white-destination, 2 black-origin, "
         "3 black-destination, 4 promotion, 5 special (Davis 1.3)",
     )
-    alignment: Annotated[Literal["post-ply", "pre-ply"] | None, Added()] = Field(
+    alignment: Literal["post-ply", "pre-ply"] | None = Field(
         None, description="the board of a token that ends a move: after it, or before it (Davis); none: as cached"
     )
-    min_positions: Annotated[int | None, Added()] = Field(
+    min_positions: int | None = Field(
         None, ge=1, description="refuse to fit on fewer positions; none: 1,000 of one phase, as promotions are rare"
     )
     layers: Layers = Field((), description="layers, 0-based; none given: all that are cached")
-    hook_point: Annotated[str, Added()] = Field(
+    hook_point: str = Field(
         RESID_POST, description=f"which of the cached hook points, * for each layer: one of {', '.join(PATTERNS)}"
     )
-    source: Annotated[Literal["residual", "sae-latents", "sae-contrast", "means"], Added()] = Field(
+    source: Literal["residual", "sae-latents", "sae-contrast", "means"] = Field(
         "residual",
         description="what is fitted: the residual (Davis: Probe) or an SAE's latents (SAE-Probe); or, without "
         "fitting, the mean of each class minus that of the others, of latents (sae-contrast: CD-Probe) or of residuals "
         "(means: DM-Probe)",
     )
-    sae: Annotated[str | None, Added(), Ref("run:sae")] = Field(
+    sae: Annotated[str | None, Ref("run:sae")] = Field(
         None,
         description="for sae-latents and sae-contrast: the SAEs that give the latents, of every layer that is fitted",
     )
-    min_class_positions: Annotated[int, Added()] = Field(
+    min_class_positions: int = Field(
         10, ge=1, description="for differences of means: a class with fewer positions has no direction"
     )
     validation: float = Field(0.1, gt=0, lt=1, description="share of the games held out of fitting, by game")
-    split: Annotated[Literal["game", "row"], Added()] = Field(
+    split: Literal["game", "row"] = Field(
         "game", description="what is held out: whole games, or single positions of all games, as Davis's code"
     )
     epochs: Annotated[int, AtMost(100_000, "nothing is learnt from more")] = Field(
@@ -123,7 +127,6 @@ class ProbeSpec(Spec):
     )
     batch_games: Annotated[
         int | None,
-        Added(),
         AtMost(100_000, "memory holds their positions"),
         NotWith("batch_positions", "what a step sees"),
     ] = Field(None, ge=1, description="instead: whole games in one step, with all their positions (Karvonen: 2)")
@@ -135,7 +138,7 @@ class ProbeSpec(Spec):
     beta1: Beta = Field(0.9, description="AdamW's (Karvonen Table 4)")
     beta2: Beta = Field(0.99, description="AdamW's (Karvonen Table 4)")
     init: float = Field(0.1, ge=0, description="standard deviation of the first weights, times 1/sqrt(d_model)")
-    normalise: bool = Field(True, description="divide each layer by its root mean square while it is fitted")
+    normalize_activations: bool = Field(True, description="divide each layer's activations by their root mean square")
     allow_overlap: AllowOverlap = ALLOW_OVERLAP
 
 

@@ -127,9 +127,9 @@ def fit(
     """Probe weights float32 [layer, d_model, squares, classes], fitted on the rows where `rows` is True.
 
     Karvonen's loss and optimiser (specification 3.4): cross-entropy averaged over positions and summed over squares,
-    AdamW; every step sees the same positions in all layers. With `normalise` each layer is divided by its root mean
-    square while it is fitted, so that one learning rate suits them all; the weights returned are those of the residual
-    as it is. Activations are read from the store in permuted chunks, or by game, never all at once.
+    AdamW; every step sees the same positions in all layers. With `normalize_activations` each layer is divided by its
+    root mean square while it is fitted, so that one learning rate suits them all; the weights returned apply to the
+    residual as it is. Activations are read from the store in permuted chunks, or by game, never all at once.
 
     standard: for regression, whose loss is the squared error of the standardised rating (one class of one square).
     every: all layers of the run, where `layers` are not all of them.
@@ -145,7 +145,7 @@ def fit(
         weight = weight.unflatten(2, (squares, outputs)).mT.flatten(2).contiguous()
     gradient = gradient_in_one_pass if whole else gradient_by_autograd
     optimizer = AdamW(weight, spec.beta1, spec.beta2, spec.weight_decay, fused=whole)
-    scale = torch.tensor(sizes(data, layers, spec.normalise), device=device).clamp_min(1e-6)[:, None, None]
+    scale = torch.tensor(sizes(data, layers, spec.normalize_activations), device=device).clamp_min(1e-6)[:, None, None]
     steps = spec.epochs * steps_of_an_epoch(spec, data, rows)
     step, read = 0, data.reader(layers) if whole else None
     with denormals_flushed() if whole else nullcontext():
@@ -201,9 +201,9 @@ def batches(
         yield batch.rows, np.stack([batch.float32(point) for point in points])
 
 
-def sizes(data: ProbeData, layers: list[int], normalise: bool) -> list[float]:
+def sizes(data: ProbeData, layers: list[int], normalize: bool) -> list[float]:
     """What each layer is divided by while it is fitted: its root mean square over the first 4,096 rows, or 1."""
-    if not normalise:
+    if not normalize:
         return [1.0] * len(layers)
     return [float(np.sqrt(np.square(data.cache.values(layer, slice(0, 4096))).mean())) for layer in layers]
 
@@ -415,7 +415,7 @@ def publish(
     row: dict[str, Any],
     sites: str,
 ) -> None:
-    """The probe of one layer as an artefact (safetensors and meta.json), and its row.
+    """The probe of one layer as an artifact (safetensors and meta.json), and its row.
 
     row holds train_games, train_positions and detail, which goes into both. sites: the tokens that it was fitted at.
     """

@@ -53,9 +53,9 @@ class Origin:
     held_dataset: str  # the input reference
     sites: str
     alignment: Alignment
-    first: int
-    last: int | None
-    final: int | None
+    skip_sites: int
+    max_sites: int | None
+    last_sites: int | None
     exclude_special: bool
 
     @classmethod
@@ -85,11 +85,11 @@ class Origin:
             held_items,
             held_places,
             held_dataset,
-            str(settings["positions"] if spec.cache is not None else spec.sites),
+            str(settings["sites"] if spec.cache is not None else spec.sites),
             settings.get("alignment", "post-ply"),
-            int(settings.get("first", 0)),
-            settings.get("last"),
-            settings.get("final"),
+            int(settings.get("skip_sites", 0)),
+            settings.get("max_sites"),
+            settings.get("last_sites"),
             spec.exclude_special,
         )
 
@@ -99,7 +99,7 @@ class Origin:
     def encoded(self, written: Encoding, items: Games | Positions, places: np.ndarray) -> EncodedGames:
         """The games at these rows, with the sites that are read."""
         encoded = EncodedGames.of(written, self.row.block_size, items, places, self.sites, self.alignment)
-        encoded = encoded.between(self.first, self.last, self.final)
+        encoded = encoded.between(self.skip_sites, self.max_sites, self.last_sites)
         return encoded.take(~special(written, encoded)) if self.exclude_special else encoded
 
 

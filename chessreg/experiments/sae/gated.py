@@ -55,7 +55,7 @@ class GatedSae:
 
     @classmethod
     def load(cls, folder: Path, scale: float, device: str = "cpu") -> GatedSae:
-        """Of an artefact. The file may come from others: BadInputError where it is damaged or does not fit together."""
+        """Of an artifact. The file may come from others: BadInputError where it is damaged or does not fit together."""
         arrays = read_layer(folder / FILE, W_gate=2, b_gate=1, r_mag=1, b_mag=1, W_dec=2, b_dec=1)
         features, width = arrays["W_gate"].shape
         of_latents, matrix = (features,), (features, width)
@@ -238,7 +238,7 @@ def load_sae(
 
 def read_sae(inputs: Inputs, reference: str, row: tables.Sae, device: str = "cpu") -> GatedSae:
     """The autoencoder behind a row of the table `sae`."""
-    located = inputs.located(f"sae {row.hook_point}", reference, row.artefact, row.run_id)
+    located = inputs.located(f"sae {row.hook_point}", reference, row.artifact, row.run_id)
     sae = GatedSae.load(located.path, float(row.detail["scale"]), device)
     if sae.d_model != row.detail["d_model"]:
         raise BadInputError(f"the SAE of {row.hook_point} is {sae.d_model} wide, its row says {row.detail['d_model']}")

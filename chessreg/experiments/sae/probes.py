@@ -177,7 +177,7 @@ def as_read(inputs: Inputs, reference: str, probe: FittedProbe, data: Data) -> t
     run, pattern = inputs.run(reference), pattern_of(probe.hook_point)
     features = Features.load(inputs, str(probe.detail["source"]), run.spec.get("sae"), [probe.layer], pattern)
     row = probe_rows(inputs, reference)[probe.layer]
-    folder = inputs.located(f"probe layer {probe.layer}", reference, row.artefact, row.run_id).path
+    folder = inputs.located(f"probe layer {probe.layer}", reference, row.artifact, row.run_id).path
     tensors = read_layer(folder / "probe.safetensors", weight=3)
     if "feature_mean" in tensors:
         features.mean[probe.layer] = tensors["feature_mean"]

@@ -10,7 +10,7 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.settings.games import GameBatches
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.models.hook_points import PATTERNS, RESID_POST
-from chessreg.runs.spec import Added, AtMost, Beta, Distinct, Layers, Plies, Ref, Spec
+from chessreg.runs.spec import AtMost, Beta, Distinct, Layers, Plies, Ref, Spec
 
 STREAM = ("checkpoint", "dataset", "games", "min_plies", "keep_duplicates", "sites", "mix_tokens")
 L0_SEARCH = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -77,8 +77,8 @@ class SaeSpec(Spec):
     l0_search_tokens: Annotated[int | None, AtMost(10**13, "no dataset is longer")] = Field(
         None, ge=1, description="for --l0: tokens of each of them; none: a quarter of --tokens"
     )
-    normalise: bool = Field(True, description="scale what is read so that its mean norm is the root of d_model")
-    centre: Annotated[bool, Added()] = Field(
+    normalize_activations: bool = Field(True, description="scale activations to a mean norm of sqrt(d_model)")
+    centre: bool = Field(
         False,
         description="begin with the decoder's bias at the mean of what is read, and scale by the distance from it "
         "instead of the norm: for residuals that are mostly their mean",

@@ -106,7 +106,7 @@ class Trainer:
         if not norm > least:
             what = "one and the same" if self.spec.centre else "all 0"
             raise BadInputError(f"activations at {self.point} are {what}", "other --sites or --hook-points")
-        self.scale = math.sqrt(self.d_model) / norm if self.spec.normalise else 1.0
+        self.scale = math.sqrt(self.d_model) / norm if self.spec.normalize_activations else 1.0
         self.begin()
 
     def update(self, rows: Tensor) -> None:

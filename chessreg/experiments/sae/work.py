@@ -61,7 +61,7 @@ class SaeWork:
             self.save()
         self.measure_and_publish()
         self.task.flush()
-        for trainer in self.trainers.values():  # what they hold is in the artefacts, and the fragment is written
+        for trainer in self.trainers.values():  # what they hold is in the artifacts, and the fragment is written
             trainer.path.unlink(missing_ok=True)
 
     # -- training -------------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def publish(
     measured: Measured,
     shared: dict[str, Any],
 ) -> None:
-    """An autoencoder as an artefact (safetensors and meta.json), and its row."""
+    """An autoencoder as an artifact (safetensors and meta.json), and its row."""
     from safetensors.numpy import save_file
 
     sae, spec = trainer.sae, task.spec
@@ -210,7 +210,7 @@ def publish(
         "sae",
         run_id=task.run_id,
         unit=unit,
-        artefact=task.last_output.digest,
+        artifact=task.last_output.digest,
         checkpoint_id=origin.row.id,
         hook_point=trainer.point,
         layer=meta["layer"],

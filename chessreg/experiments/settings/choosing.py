@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from pydantic import Field, field_validator, model_validator
 
 from chessreg.errors import BadInputError
 from chessreg.models.decoding.policies import Policy, make_policy
-from chessreg.runs.spec import Added, Spec
+from chessreg.runs.spec import Spec
 
 GREEDY = (0.0,)
 
@@ -16,12 +14,8 @@ GREEDY = (0.0,)
 class ChoosingSpec(Spec):
     """The settings that name a policy of `chessreg.models.decoding.policies`, of any encoding."""
 
-    policy: Annotated[str, Added()] = Field(
-        "free", description="how a move is chosen: free (the text as it comes), retry:N, trie or legal"
-    )
-    temperatures: Annotated[tuple[float, ...], Added()] = Field(
-        (), description="one for each try; none given: 0, the most probable"
-    )
+    policy: str = Field("free", description="how a move is chosen: free (the text as it comes), retry:N, trie or legal")
+    temperatures: tuple[float, ...] = Field((), description="one for each try; none given: 0, the most probable")
 
     @field_validator("temperatures")
     @classmethod

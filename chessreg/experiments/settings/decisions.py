@@ -105,7 +105,7 @@ class Decisions:
         if self.game is None:
             raise BadInputError(
                 "a model of games reads the game before a position, and these games are not known",
-                "--games DATASET names the games that the positions are of",
+                "--source-games DATASET names the games that the positions are of",
             )
         return self.game
 

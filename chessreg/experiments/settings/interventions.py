@@ -19,7 +19,7 @@ from chessreg.models.hook_points import check_editable
 from chessreg.named import Registry
 from chessreg.registry.identity import digest_of, uuid_of
 from chessreg.runs.fitted import load_vector, random_like, vector_rows
-from chessreg.runs.spec import Added, Layers, Ref, Settings, Stored
+from chessreg.runs.spec import Layers, Ref, Settings
 
 if TYPE_CHECKING:
     from chessreg.models.edits import ResidualEdit
@@ -39,16 +39,14 @@ class InterventionSettings(Settings):
     scale: float = Field(
         default=1.0, description="times the per-token mean direction; positive adds, negative subtracts"
     )
-    token_mask: Annotated[Literal["all", "last"], Stored("positions")] = Field(
-        default="all", description="every token, or only the newest"
-    )
+    token_mask: Literal["all", "last"] = Field(default="all", description="every token, or only the newest")
     control: str = Field(default="none", description="none, or random: a random direction of the same norm instead")
     control_seed: int = Field(default=0, description="seed of the control's directions")
-    form: Annotated[Literal["hook", "mlp-bias"], Added()] = Field(
+    form: Literal["hook", "mlp-bias"] = Field(
         default="hook",
         description="hook after the block, or bias of its last matrix as in chess_gpt_eval: equal results",
     )
-    layers_label: Annotated[str, Added()] = Field(
+    layers_label: str = Field(
         default="", description="what a paper calls these layers, for example 11-15: text beside the 0-based list"
     )
 
@@ -143,9 +141,6 @@ def load(settings: InterventionSettings, checkpoint: tables.Checkpoint, inputs: 
     for layer in rows:
         real = load_vector(inputs, settings.vector, layer)
         directions[layer] = CONTROLS[settings.control](real, layer, settings.control_seed)
-    extra: dict[str, Any] = {"control": settings.control, "control_seed": settings.control_seed}
-    later = {"form": settings.form, "layers_label": settings.layers_label}
-    extra |= {name: value for name, value in later.items() if value != NOTHING[name]}
     columns = {
         "checkpoint_id": checkpoint.id,
         "source": next(iter(rows.values())).source if settings.control == "none" else settings.control,
@@ -154,15 +149,14 @@ def load(settings: InterventionSettings, checkpoint: tables.Checkpoint, inputs: 
         "scale": settings.scale,
         "scale_rule": SCALE_RULE,
         "token_mask": settings.token_mask,
-        "detail": extra,
+        "detail": {name: getattr(settings, name) for name in ("control", "control_seed", "form", "layers_label")},
     }
     return Intervention(settings, directions, with_id(columns))
 
 
 def with_id(columns: dict[str, Any]) -> dict[str, Any]:
-    """A row of `intervention`. Its id is a hash of all other columns, under the names that they had first."""
-    earlier = {"input_references": "recipes", "token_mask": "positions"}
-    return {"id": uuid_of(digest_of({earlier.get(name, name): value for name, value in columns.items()})), **columns}
+    """Return a row of `intervention`. Its id is a hash of all other columns."""
+    return {"id": uuid_of(digest_of(columns)), **columns}
 
 
 def settings_of(row: tables.Intervention) -> InterventionSettings:
@@ -175,9 +169,9 @@ def settings_of(row: tables.Intervention) -> InterventionSettings:
             f"intervention {row.id.hex[-6:]} ({row.source}) edits pieces of single positions",
             "name one that a match played, or a vector run",
         )
-    later = {name: row.detail.get(name, NOTHING[name]) for name in ("control", "control_seed", "form")}
+    control = {name: row.detail[name] for name in ("control", "control_seed", "form")}
     return InterventionSettings(
-        vector=row.input_references[0], layers=tuple(row.layers), scale=row.scale, token_mask=row.token_mask, **later
+        vector=row.input_references[0], layers=tuple(row.layers), scale=row.scale, token_mask=row.token_mask, **control
     )
 
 

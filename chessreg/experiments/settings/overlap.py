@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field
@@ -20,7 +20,6 @@ from chessreg.games import labels
 from chessreg.games.dataset import holds_positions
 from chessreg.games.moves import HashSet, boards_after, move_hashes, position_hashes
 from chessreg.registry import tables
-from chessreg.runs.spec import Added
 
 if TYPE_CHECKING:
     from chessreg.games.dataset import Games
@@ -31,7 +30,7 @@ OPENING_PLIES = 20  # Karvonen's uniqueness check compares the first 20 half-mov
 GAMES_AT_ONCE = 2000
 TRAINED_ON = "trained_on"  # what a run read training games as, so that they are not taken for the games it looked at
 
-AllowOverlap = Annotated[bool, Added()]
+AllowOverlap = bool
 ALLOW_OVERLAP = Field(False, description="go on although evaluated games are among those that were trained on")
 """For a spec that evaluates: `allow_overlap: AllowOverlap = ALLOW_OVERLAP`."""
 

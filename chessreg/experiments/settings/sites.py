@@ -86,15 +86,15 @@ class EncodedGames:
         """The same games with the sites that a mask bool [sites] chooses."""
         return EncodedGames(self.encoding, self.tokens, self.sites.take(keep), self.games, self.whole)
 
-    def between(self, first: int, last: int | None, final: int | None) -> EncodedGames:
-        """The same games with the sites numbered first ≤ number < last of each, and of these only the `final` ones at
+    def between(self, skip_sites: int, max_sites: int | None, last_sites: int | None) -> EncodedGames:
+        """The same games with the sites numbered skip_sites ≤ number < max_sites, and of these the `last_sites` ones at
         the end of a game that the context holds whole: what is cut off has no end to be seen."""
         game, number = self.game, self.number
-        keep = number >= first
-        if last is not None:
-            keep &= number < last
-        if final is not None:
-            keep &= (self.counts[game] - number <= final) & self.whole[self.sites.item]
+        keep = number >= skip_sites
+        if max_sites is not None:
+            keep &= number < max_sites
+        if last_sites is not None:
+            keep &= (self.counts[game] - number <= last_sites) & self.whole[self.sites.item]
         return self.take(keep)
 
     def part(self, low: int, high: int) -> EncodedGames:

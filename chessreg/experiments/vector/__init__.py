@@ -98,7 +98,7 @@ def publish(
     direction: Direction,
     more: dict[str, Any],
 ) -> None:
-    """The vector of one layer as an artefact (safetensors and meta.json), and its row."""
+    """The vector of one layer as an artifact (safetensors and meta.json), and its row."""
     from safetensors.numpy import save_file
 
     spec = task.spec

@@ -113,10 +113,10 @@ def contrasts(
 def kept_sums(task: Task[VectorSpec, VectorOptions], layer: int, places: np.ndarray) -> np.ndarray | None:
     """The sums float32 [games, d_model] that the run behind a control kept, when they are here and of these games."""
     try:
-        artefact = task.inputs.artefact("of", f"{task.spec.of}/sums-{layer}")
+        artifact = task.inputs.artifact("of", f"{task.spec.of}/sums-{layer}")
     except (NotFoundError, NotInStoreError):
         return None
-    kept = read_layer(artefact.path / "sums.safetensors", sums=2, places=1)
+    kept = read_layer(artifact.path / "sums.safetensors", sums=2, places=1)
     return kept["sums"] if np.array_equal(kept["places"], places) else None
 
 
@@ -329,7 +329,7 @@ def probe(task: Task[VectorSpec, VectorOptions], layers: list[int]) -> Made:
         "positions": "averaged",
         "positions_summed": 1,
         "residual": "centred" if first.detail.get("centred") else "raw",
-        "normalise": spec.normalise,
+        "direction_norm": spec.direction_norm,
         **({"side": spec.side} if spec.side != "both" else {}),
         **({"board": spec.board} if spec.board else {}),
     }
@@ -340,7 +340,7 @@ def probe(task: Task[VectorSpec, VectorOptions], layers: list[int]) -> Made:
         for layer in layers:
             made = read_as(spec, task.inputs, spec.probe or "", layer)
             extra = {"norm_before_matching": made.norm}
-            vector = with_norm(made.vector, 1.0) if spec.normalise == "unit" else made.vector
+            vector = with_norm(made.vector, 1.0) if spec.direction_norm == "unit" else made.vector
             yield layer, replace(made, vector=vector, detail=extra)
 
     return origin_like(first, f"probe:{spec.board or first.label}", detail), taken()

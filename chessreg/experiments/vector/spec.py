@@ -15,7 +15,7 @@ from chessreg.models.hook_points import PATTERNS, RESID_POST, check_editable
 from chessreg.runs.activations import cached_layers
 from chessreg.runs.fitted import probe_rows, vector_rows
 from chessreg.runs.inputs import Inputs
-from chessreg.runs.spec import Added, ExecutionOptions, Layers, Plies, Ref, Spec, Stored
+from chessreg.runs.spec import ExecutionOptions, Layers, Plies, Ref, Spec
 
 CONTRASTS = ("contrastive", "cascade")
 CONTROLS = ("random", "shuffled")
@@ -39,7 +39,7 @@ class VectorSpec(Spec):
     games: int = Field(100_000, ge=1, description="without a cache: put at most this many games into classes")
     min_plies: Plies = Field(0, ge=0, description="without a cache: leave out shorter games")
     keep_duplicates: bool = Field(False, description="without a cache: also games whose moves occurred before")
-    sites: Annotated[str, Stored("at")] = Field(
+    sites: str = Field(
         "dots", description="without a cache: tokens to look at: dots or white-turns (White to move), black-turns, …"
     )
     probe: Annotated[str | None, Ref("run:probe")] = Field(
@@ -47,14 +47,14 @@ class VectorSpec(Spec):
         description="for source probe: the skill probes; for source shuffled of such vectors: the same probes "
         "fitted with --shuffled N",
     )
-    side: Annotated[Literal["both", "high", "low"], Added()] = Field(
+    side: Literal["both", "high", "low"] = Field(
         "both", description="for source probe: high minus low, or high alone, or minus low alone (Karvonen Appendix C)"
     )
-    board: Annotated[str, Added()] = Field(
+    board: str = Field(
         "", description="for source probe of a probe of boards: squares and what it shall read there, as d1=. e5=p"
     )
     of: Annotated[str | None, Ref("run:vector")] = Field(None, description="for controls: the vectors they stand for")
-    reduction: Annotated[Literal["averaged", "summed"], Stored("positions")] = Field(
+    reduction: Literal["averaged", "summed"] = Field(
         "averaged", description="mean per site, or of sums over each game's sites as the author stores them"
     )
     first_ply: Plies = Field(50, ge=0, description="only sites from this ply on (Karvonen: dot 25)")
@@ -66,11 +66,11 @@ class VectorSpec(Spec):
     cascade_scale: float | None = Field(
         None, description="for cascade: times each earlier vector  [default: 0.15, times 8 for averages]"
     )
-    normalise: Literal["none", "unit"] | None = Field(
+    direction_norm: Literal["none", "unit"] | None = Field(
         None, description="scale to unit norm  [default: unit for probe, else none]"
     )
     layers: Layers = Field((), description="layers, 0-based; none given: all that there are")
-    hook_point: Annotated[str, Added()] = Field(
+    hook_point: str = Field(
         RESID_POST, description=f"which of the cached hook points, * for each layer: one of {', '.join(PATTERNS)}"
     )
     allow_overlap: AllowOverlap = ALLOW_OVERLAP
@@ -87,8 +87,8 @@ class VectorSpec(Spec):
         if self.source == "cascade" and self.cascade_scale is None:
             scale = scale_of(PAPER_CASCADE, AUTHORS_POSITIONS if self.reduction == "summed" else 1)
             object.__setattr__(self, "cascade_scale", scale)
-        if self.normalise is None:
-            object.__setattr__(self, "normalise", "unit" if self.source == "probe" else "none")
+        if self.direction_norm is None:
+            object.__setattr__(self, "direction_norm", "unit" if self.source == "probe" else "none")
         return self
 
 
@@ -96,7 +96,7 @@ USED: dict[str, tuple[str, ...]] = {  # besides seed, replicate, source, layers
     "contrast": ("reduction", "first_ply", "last_ply", "whole_games", "skill", "total", "per_class", "allow_overlap"),
     "model": ("checkpoint", "dataset", "games", "min_plies", "keep_duplicates", "sites"),
     "cascade": ("cascade_scale",),
-    "probe": ("probe", "normalise", "side", "board"),
+    "probe": ("probe", "direction_norm", "side", "board"),
     "control": ("of",),
 }
 
@@ -114,7 +114,7 @@ def check_settings(spec: VectorSpec) -> None:
     used = {name for group, names in USED.items() if groups[group] for name in names} | (
         {"cache"} if contrasts else {"probe"} if spec.source == "shuffled" else set()
     )
-    resolved = {"cascade_scale": None, "normalise": "none"}
+    resolved = {"cascade_scale": None, "direction_norm": "none"}
     for name in ("cache", *(name for names in USED.values() for name in names)):
         value, default = getattr(spec, name), type(spec).model_fields[name].default
         if name not in used and value not in (default, resolved.get(name, default)):

@@ -2,7 +2,7 @@
 
 A line is `level,wins,draws,losses`, under a header or without one, or names its numbers as his first sweeps do:
 `Checkpoint: 0, Wins: 37, Draws: 62, Losses: 1`, where the first is the level. A level is a number or `Stockfish N`: -1
-is skill 0 at one node, -2 the random mover. Neither model nor colour, limit or help is recorded.
+is skill 0 at one node, -2 the random mover. Neither model nor color, limit or help is recorded.
 """
 
 from __future__ import annotations

@@ -17,10 +17,10 @@ from chessreg.errors import BadInputError, first_line
 from chessreg.models.hook_points import LN_FINAL, RESID_POST, RESID_PRE
 from chessreg.models.importers.directions import Origin, ProbeFile
 
-LABELS = {"to_color": "colour", "to_piece_by_color": "piece", "to_piece": "type"}
-CLASSES = {3: "colour", 7: "type", 13: "piece"}
+LABELS = {"to_color": "color", "to_piece_by_color": "piece", "to_piece": "type"}
+CLASSES = {3: "color", 7: "type", 13: "piece"}
 ORDER = {  # our class → its place in the author's file
-    "colour": [0, 2, 1],  # black, white, empty → black, empty, white
+    "color": [0, 2, 1],  # black, white, empty → black, empty, white
     "type": [0, 1, 2, 3, 4, 5, 6],
     "piece": [5, 4, 3, 2, 1, 0, 12, 6, 7, 8, 9, 10, 11],  # p n b r q k P N B R Q K empty → k q r b n p . P N B R Q K
 }

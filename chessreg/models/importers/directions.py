@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LABELS = {
     "chess_piece_probe": "piece",
-    "chess_color_probe": "colour",
+    "chess_color_probe": "color",
     "chess_threat_probe": "threat",
     "chess_legal_move_probe": "legal-move",
     "chess_pin_probe": "pin",
@@ -32,7 +32,7 @@ LABELS = {
     "chess_random_probe": "random",
     "chess_skill_probe": "skill",
 }
-SHAPES = {(8, 8, 13): "piece", (8, 8, 3): "colour", (1, 1, 2): "skill", (1, 1): "rating"}
+SHAPES = {(8, 8, 13): "piece", (8, 8, 3): "color", (1, 1, 2): "skill", (1, 1): "rating"}
 POSITIONS = re.compile(r"find_(dots|even_spaces|odd_spaces|spaces)(_indices)?(_offset_one)?(_indices)?")
 SIDES = ("difference_vector", "average_high_elo_activation", "average_low_elo_activation")
 LICHESS_DOTS = 33  # in every game of the author's Lichess sets (3.3)

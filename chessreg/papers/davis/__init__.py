@@ -2,7 +2,7 @@
 Models", with the maps of the ICMLA 2024 paper before it.
 
 The language model → edits with linear probes, their layer and α chosen on games that nothing is reported on → probes of
-colour, type and both at every site and phase, and on random-init controls → the Markov test with its controls → sparse
+color, type and both at every site and phase, and on random-init controls → the Markov test with its controls → sparse
 autoencoders → edits of all seven types → matches with an edit → probes of latents. What is worth most comes first: a
 paper that is stopped has it.
 """
@@ -74,8 +74,8 @@ PAPER = Paper(
               steps=("sae-probe-*", "model-joint-*-blocks"), plots=("probe accuracy by source",), published=False),
         Sheet("table-5", "Table 5: linear probes", "probe metrics by layer", steps=("model-joint-*", "twin-*-joint-*"),
               plots=("probe metrics by layer",), tables=("Table 5",)),
-        Sheet("colour-and-type", "Section 4.4: probes of colour and of type", "probe metrics by layer",
-              steps=("*-colour-*", "*-type-*"), plots=("probe metrics by layer",), published=False),
+        Sheet("color-and-type", "Section 4.4: probes of color and of type", "probe metrics by layer",
+              steps=("*-color-*", "*-type-*"), plots=("probe metrics by layer",), published=False),
         Sheet("probes-of-edits", "Probes that edits are made with: of the first plies, and as published",
               "probe metrics by layer", steps=("early-joint-*", "paper-joint-*", "code-joint-*"), published=False),
         Sheet("compositional-map", "Compositional map (ICMLA 2024)", "probe composition", steps=("composition-*",),

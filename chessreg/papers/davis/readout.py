@@ -13,8 +13,8 @@ from chessreg.papers.plan import Request, Step, Values
 
 PLACES = {"embeddings": RESID_PRE, "blocks": RESID_POST, "final": LN_FINAL}  # sites of specification 2, as hook points
 SITES = (hook_point(0, RESID_PRE), RESID_POST, LN_FINAL)
-LABELS = {"joint": "", "colour": "-colour", "type": "-type"}  # the end of the preset's name
-CLASSES = {"joint": 13, "colour": 3, "type": 7}
+LABELS = {"joint": "", "color": "-color", "type": "-type"}  # the end of the preset's name
+CLASSES = {"joint": 13, "color": 3, "type": 7}
 JOINT = 64 * CLASSES["joint"]  # classes of squares that a joint probe tells apart
 PHASES = (0, 1, 2, 3)
 PROMOTION = 4
@@ -60,7 +60,7 @@ def caches(request: Request, size: Size) -> Iterator[Step]:
             yield Step(
                 f"{who}-{part}", "cache",
                 {"checkpoint": checkpoint, "dataset": dataset, "games": games, "min_plies": size.min_plies,
-                 "sites": "all", "final": LAST_POSITIONS, "hook_points": SITES},
+                 "sites": "all", "last_sites": LAST_POSITIONS, "hook_points": SITES},
                 "Tables 4 and 5", ("parts",), units=games, rows={"metric_point": games},
                 bytes=2 * LAST_POSITIONS * games * (request.layers + 2) * request.d_model,
                 scratch=True, operations=forward(request, games * TOKENS_A_GAME),
@@ -69,7 +69,7 @@ def caches(request: Request, size: Size) -> Iterator[Step]:
         yield Step(
             f"early-{part}", "cache",
             {"checkpoint": request.checkpoint, "dataset": dataset, "games": games,
-             "min_plies": max(size.min_plies, size.early_plies), "sites": "turns", "last": size.early_plies + 1},
+             "min_plies": max(size.min_plies, size.early_plies), "sites": "turns", "max_sites": size.early_plies + 1},
             "Figures 2 to 6", ("parts",), units=games, rows={"metric_point": games},
             bytes=2 * (size.early_plies + 1) * games * request.layers * request.d_model,
             scratch=True, operations=forward(request, games * 2 * size.early_plies),
@@ -111,17 +111,18 @@ def probes(request: Request, size: Size) -> Iterator[Step]:
         yield early(request, size, f"early-joint-{phase}", phase, {})
         yield early(
             request, size, f"paper-joint-{phase}", phase,
-            {"preset": "davis-paper", "cache": "@model-fit", "test_cache": None, "final": LAST_POSITIONS},
+            {"preset": "davis-paper", "cache": "@model-fit", "test_cache": None, "last_sites": LAST_POSITIONS},
         )  # fmt: skip
     yield early(
         request, size, "code-joint-0", 0,
-        {"preset": "davis-published-code", "cache": "@model-fit", "test_cache": None, "final": LAST_POSITIONS},
+        {"preset": "davis-published-code", "cache": "@model-fit", "test_cache": None, "last_sites": LAST_POSITIONS},
     )  # fmt: skip
     for place in PLACES:
         for phase in PHASES:
-            joint, colour, kind = (f"@model-{label}-{phase}-{place}" for label in LABELS)
+            joint, color, kind = (f"@model-{label}-{phase}-{place}" for label in LABELS)
             yield Step(
-                f"composition-{phase}-{place}", "probe-composition", {"joint": joint, "colour": colour, "type": kind},
+                f"composition-{phase}-{place}", "probe-composition",
+                {"joint_probe": joint, "color_probe": color, "type_probe": kind},
                 "compositional map", units=request.layers if place == "blocks" else 1,
                 rows={"prediction": JOINT * (request.layers if place == "blocks" else 1)},
             )  # fmt: skip
@@ -130,8 +131,8 @@ def probes(request: Request, size: Size) -> Iterator[Step]:
 def early(request: Request, size: Size, name: str, phase: int, settings: Values) -> Step:
     """A probe that edits are made with: of the first plies of games unless `settings` say otherwise."""
     values: dict[str, Any] = {
-        "preset": "davis-corrected", "cache": "@early-fit", "test_cache": "@early-test", "final": None, "phase": phase,
-        "epochs": min(size.epochs, 5 if not settings else size.epochs), **settings,
+        "preset": "davis-corrected", "cache": "@early-fit", "test_cache": "@early-test", "last_sites": None,
+        "phase": phase, "epochs": min(size.epochs, 5 if not settings else size.epochs), **settings,
     }  # fmt: skip
     if size.epochs < 15:
         values |= {"batch_positions": 200, "min_positions": 20}

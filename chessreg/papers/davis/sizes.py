@@ -80,7 +80,7 @@ SIZES: dict[SizeName, Size] = {
     "paper": Size(
         fit_games=120_133, test_games=10_000, early_games=20_000, early_plies=40, min_plies=20, prefixes=GRID, twins=3,
         epochs=15, sae_probe_epochs=15, promotions=("embeddings", "blocks", "final"),
-        twin_labels=("joint", "colour", "type"), expansion=16, smaller=(2, 4, 8), smaller_everywhere=True,
+        twin_labels=("joint", "color", "type"), expansion=16, smaller=(2, 4, 8), smaller_everywhere=True,
         sae_tokens=1_000_000_000, sae_batch=4096, sae_learning_rate=3e-4, sae_l1=None, sae_centre=False,
         sae_layers=64, sae_l0=30.0, sae_search_tokens=10_000_000,
         heldout_games=2_000, sweep_games=2_000, scales=SCALES, edit_games=71_151, other_games=5_000, every_layer=True,

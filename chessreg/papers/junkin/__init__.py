@@ -68,7 +68,7 @@ def named(request: Request) -> list[str]:
 def holds(session: Session, dataset: str) -> bool:
     """Whether a dataset's bytes are in this store."""
     with session.database.read() as sql:
-        return session.store.holds(sql.get_one(tables.Dataset, session.id("dataset", dataset)).artefact)
+        return session.store.holds(sql.get_one(tables.Dataset, session.id("dataset", dataset)).artifact)
 
 
 PAPER = Paper(

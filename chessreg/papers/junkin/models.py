@@ -49,8 +49,8 @@ def twins(request: Request, size: Size, shape: Shape, seed: int) -> Iterator[Ste
         trained.append(("causal", f"causal-{shape.name}-{seed}-at-games-compute", less))
     for name, model, steps in trained:
         settings: dict[str, Any] = {
-            **TWINS[name], **size.training, "datasets": (request.positions,), "games": fitted_on(request),
-            "heldout": request.positions, "heldout_games": f"{request.test}:validation",
+            **TWINS[name], **size.training, "datasets": (request.positions,), "source_games": fitted_on(request),
+            "heldout": request.positions, "heldout_source_games": f"{request.test}:validation",
             "heldout_moves": size.heldout_moves, "heldout_steps": size.heldout_steps, "n_layer": shape.n_layer,
             "n_head": shape.n_head, "n_embd": shape.n_embd, "steps": steps, "batch_moves": size.batch_moves,
             "seed": seed,
@@ -65,7 +65,7 @@ def twins(request: Request, size: Size, shape: Shape, seed: int) -> Iterator[Ste
         )  # fmt: skip
         yield Step(
             f"accuracy-{model}", "move-accuracy",
-            {"checkpoint": f"@{model}/checkpoint", "dataset": request.positions, "games": f"{request.test}:test",
+            {"checkpoint": f"@{model}/checkpoint", "dataset": request.positions, "source_games": f"{request.test}:test",
              "unseen_of": fitted_on(request), "positions": size.positions},
             "sections 4.2 and 4.3", ("parts",), units=size.positions // 15, rows={"prediction": size.positions},
             operations=2.0 * parameters * TOKENS[name] * size.positions,

@@ -50,8 +50,8 @@ def caches(
             "dataset": dataset,
             "games": count,
             "min_plies": size.min_plies,
-            "first": first,
-            "last": DOTS,
+            "skip_sites": first,
+            "max_sites": DOTS,
             **settings,
         }
         size_of = 2 * count * (DOTS - first) * request.layers * request.d_model
@@ -88,21 +88,21 @@ def probes(request: Request, size: Size) -> Iterator[Step]:
     twins = [(f"twin-{number}", 0) for number in range(size.twins)]
     for who, seed in [*(("model", seed) for seed in range(size.seeds)), *twins]:
         yield step(who, f"board-{seed}", seed=seed)
-        yield step(who, f"skill-{seed}", end=end, seed=seed, label="skill", first=first)
+        yield step(who, f"skill-{seed}", end=end, seed=seed, label="skill", skip_sites=first)
     for who in ("model", "twin-0"):
         yield step(who, "board-paper", preset="paper")
-        yield step(who, "skill-paper", end=end, preset="paper-skill", first=first)
+        yield step(who, "skill-paper", end=end, preset="paper-skill", skip_sites=first)
         serves = "section 3.2 (mean error of the rating)"
-        yield step(who, "rating", serves, label="rating", first=first)
-        yield step(who, "rating-paper", serves, preset="paper-rating", first=first, epochs=1)
+        yield step(who, "rating", serves, label="rating", skip_sites=first)
+        yield step(who, "rating-paper", serves, preset="paper-rating", skip_sites=first, epochs=1)
     for strata in SOURCES if size.causes else ():
         skill = {"strata": strata}
-        yield step("model", f"skill-{strata}", CAUSES, end=end, seed=0, label="skill", first=first, skill=skill)
+        yield step("model", f"skill-{strata}", CAUSES, end=end, seed=0, label="skill", skip_sites=first, skill=skill)
     for of in dict.fromkeys(PROBED.values()):
         fitted: dict[str, Any] = {"preset": "paper-skill"} if of.endswith("-paper") else {"label": "skill", "seed": 0}
         for draw in range(1, (size.control_draws if controlled(of, size) else 0) + 1):
             name = f"{of.removeprefix('model-')}-shuffled-{draw}"
-            yield step("model", name, "controls of Table 7", end=end, **fitted, first=first, shuffled=draw)
+            yield step("model", name, "controls of Table 7", end=end, **fitted, skip_sites=first, shuffled=draw)
     if size.whole:
         serves = "section 3.1 (Black's moves)"
         yield step("model", "board-black", serves, end="-black")
@@ -185,7 +185,7 @@ def skill_of_played(request: Request, size: Size) -> Iterator[Step]:
         "played-cache", "cache",
         {
             "checkpoint": request.checkpoint, "dataset": "@played", "games": games, "min_plies": size.min_plies,
-            "last": DOTS,
+            "max_sites": DOTS,
         },
         SECTION_4_3, units=games, rows={"metric_point": games}, operations=forward(request, games * TOKENS_A_GAME),
         bytes=2 * games * DOTS * request.layers * request.d_model, scratch=True,

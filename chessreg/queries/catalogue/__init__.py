@@ -21,7 +21,7 @@ kind in `markov.py` they are `markov.sql` and `markov_*.sql`. A file has a heade
     --   x: level
     --   y: score                with its interval, where it has one
     --   beside: null_mean       further columns, each drawn as y is
-    --   series: checkpoint      columns; one line or colour for each combination
+    --   series: checkpoint      columns; one line or color for each combination
     --   spread: run             rows of a series that differ in this are one point, from their lowest to their highest
     --   panels: opening         columns; one panel for each combination
     --   where: level IS NOT NULL
@@ -88,7 +88,7 @@ class Statistic:
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure of a table: `y` with its interval over `x`, one line or colour a series, one axes a panel. Columns
+    """A figure of a table: `y` with its interval over `x`, one line or color a series, one axes a panel. Columns
     `beside` y are lines of their own. Of the form `board` `x` is a square, and y the heat of a board for each panel of
     each series.
 

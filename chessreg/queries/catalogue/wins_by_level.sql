@@ -46,7 +46,7 @@
 --   where: level >= 0
 
 -- statement: cells
--- One row per arm. The two colours of one ladder are one cell, and apart from a match of one colour alone.
+-- One row per arm. The two colors of one ladder are one cell, and apart from a match of one color alone.
 SELECT *, dense_rank() OVER (ORDER BY own_name, checkpoint_place, intervention_id IS NOT NULL, intervention, intervention_id,
                                       origin DESC, assist <> 'none', assist, colors, engine_version, engine_id,
                                       level IS NOT NULL, level, opponent DESC, opening, policy, move_limit, rules) AS cell
@@ -97,7 +97,7 @@ FROM arm JOIN played USING (cell) LEFT JOIN helped USING (cell)
 ORDER BY cell
 
 -- statement: clusters
--- A cluster is one opening, with the model's games of both colours; of counts it is one game.
+-- A cluster is one opening, with the model's games of both colors; of counts it is one game.
 WITH opened AS (
     SELECT cell, count(*) FILTER (score = 1) AS won, count(*) FILTER (score = 0.5) AS drawn,
            count(*) FILTER (score = 0) AS lost, count(score) AS scored, 1 AS openings

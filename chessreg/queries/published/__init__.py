@@ -376,7 +376,7 @@ def predictions_a_game(row: dict[str, Any]) -> float | None:
 FIT = {
     **dict.fromkeys(("learning_rate", "weight_decay", "beta1", "beta2", "epochs", "games"), "float64"),
     "schedule": "string",
-    "normalise": "bool_",
+    "normalize_activations": "bool_",
     "strata": "string",
 }
 TYPES = {

@@ -1,4 +1,4 @@
-"""Artefacts and the things of the domain that they hold: checkpoints, caches, probes, vectors, interventions."""
+"""Artifacts and the things of the domain that they hold: checkpoints, caches, probes, vectors, interventions."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from chessreg.registry.tables.types import (
 )
 
 
-class ArtefactState(enum.StrEnum):
+class ArtifactState(enum.StrEnum):
     STAGING = "staging"
     COMPLETE = "complete"
 
 
-class Artefact(Base):
+class Artifact(Base):
     """Bytes in a store, named by their digest."""
 
-    __tablename__ = "artefact"
+    __tablename__ = "artifact"
     __table_args__ = (check("bytes", "bytes >= 0"),)
     digest: Mapped[str] = mapped_column(Digest, primary_key=True)
     kind: Mapped[str] = mapped_column(String(32))
     bytes: Mapped[int] = mapped_column(BigInteger)
-    state: Mapped[ArtefactState] = mapped_column(choice(ArtefactState, "state"))
+    state: Mapped[ArtifactState] = mapped_column(choice(ArtifactState, "state"))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-class ArtefactLocation(Base):
-    __tablename__ = "artefact_location"
-    digest: Mapped[str] = mapped_column(ForeignKey("artefact.digest", ondelete="CASCADE"), primary_key=True)
+class ArtifactLocation(Base):
+    __tablename__ = "artifact_location"
+    digest: Mapped[str] = mapped_column(ForeignKey("artifact.digest", ondelete="CASCADE"), primary_key=True)
     uri: Mapped[str] = mapped_column(Text, primary_key=True)
     machine_id: Mapped[UUID | None]
     verified_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
@@ -57,7 +57,7 @@ class Output(Base):
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     name: Mapped[str] = mapped_column(NameText(128), primary_key=True)
     unit: Mapped[int]
-    digest: Mapped[str] = mapped_column(ForeignKey("artefact.digest"), index=True)
+    digest: Mapped[str] = mapped_column(ForeignKey("artifact.digest"), index=True)
 
 
 class Tokenizer(Base):
@@ -68,21 +68,21 @@ class Tokenizer(Base):
 
 
 class Checkpoint(Base):
-    """A model's weights. The id derives from the artefact's digest.
+    """A model's weights. The id derives from the artifact's digest.
 
     An external model (source format `external`) is one that others let play and whose weights are not here: it has no
-    artefact, its id derives from its name, and unknown values are NULL. Nothing that needs weights meets one
+    artifact, its id derives from its name, and unknown values are NULL. Nothing that needs weights meets one
     (`runs.inputs` refuses it), so the columns of the shape are typed as those of every other checkpoint.
     """
 
     __tablename__ = "checkpoint"
-    __noun__ = Noun("checkpoint", ("artefact",))
+    __noun__ = Noun("checkpoint", ("artifact",))
     __table_args__ = (
         check("residual", "residual IN ('raw', 'centred')"),
-        check("weights", "(artefact IS NULL) = (source_format = 'external')"),
+        check("weights", "(artifact IS NULL) = (source_format = 'external')"),
     )
     id: Mapped[UUID] = mapped_column(primary_key=True)
-    artefact: Mapped[str] = mapped_column(ForeignKey("artefact.digest"), unique=True, nullable=True)
+    artifact: Mapped[str] = mapped_column(ForeignKey("artifact.digest"), unique=True, nullable=True)
     architecture: Mapped[str] = mapped_column(String(64), nullable=True)
     layers: Mapped[int] = mapped_column(nullable=True)
     d_model: Mapped[int] = mapped_column(nullable=True)
@@ -129,10 +129,10 @@ class Probe(Base):
 
     __tablename__ = "probe"
     __noun__ = Noun("probe")
-    __compared__ = ("artefact",)
+    __compared__ = ("artifact",)
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     unit: Mapped[int] = mapped_column(primary_key=True)
-    artefact: Mapped[str] = mapped_column(ForeignKey("artefact.digest"), index=True)
+    artifact: Mapped[str] = mapped_column(ForeignKey("artifact.digest"), index=True)
     checkpoint_id: Mapped[UUID | None] = mapped_column(index=True)
     hook_point: Mapped[str] = mapped_column(String(128))
     layer: Mapped[int]
@@ -151,10 +151,10 @@ class Vector(Base):
 
     __tablename__ = "vector"
     __noun__ = Noun("vector")
-    __compared__ = ("artefact",)
+    __compared__ = ("artifact",)
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     unit: Mapped[int] = mapped_column(primary_key=True)
-    artefact: Mapped[str] = mapped_column(ForeignKey("artefact.digest"), index=True)
+    artifact: Mapped[str] = mapped_column(ForeignKey("artifact.digest"), index=True)
     checkpoint_id: Mapped[UUID | None] = mapped_column(index=True)
     hook_point: Mapped[str] = mapped_column(String(128))
     layer: Mapped[int]
@@ -169,10 +169,10 @@ class Sae(Base):
 
     __tablename__ = "sae"
     __noun__ = Noun("sae")
-    __compared__ = ("artefact",)
+    __compared__ = ("artifact",)
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     unit: Mapped[int] = mapped_column(primary_key=True)
-    artefact: Mapped[str] = mapped_column(ForeignKey("artefact.digest"), index=True)
+    artifact: Mapped[str] = mapped_column(ForeignKey("artifact.digest"), index=True)
     checkpoint_id: Mapped[UUID] = mapped_column(index=True)
     hook_point: Mapped[str] = mapped_column(String(128))
     layer: Mapped[int]

@@ -16,13 +16,13 @@ class Dataset(Base):
     """Games. The identity is the sha256 of the source bytes, the filters and the reader's version."""
 
     __tablename__ = "dataset"
-    __noun__ = Noun("dataset", ("identity", "artefact"))
+    __noun__ = Noun("dataset", ("identity", "artifact"))
     __table_args__ = (
         check("counts", "games >= 0 AND plies >= 0 AND duplicates >= 0 AND rejected >= 0 AND skipped >= 0"),
     )
     id: Mapped[UUID] = mapped_column(primary_key=True)
     identity: Mapped[str] = mapped_column(Digest, unique=True)
-    artefact: Mapped[str] = mapped_column(ForeignKey("artefact.digest"))
+    artifact: Mapped[str] = mapped_column(ForeignKey("artifact.digest"))
     source: Mapped[str] = mapped_column(Text)  # file names, as given
     games: Mapped[int]
     plies: Mapped[int] = mapped_column(BigInteger)
@@ -56,7 +56,7 @@ class OpeningBook(Base):
 
     __tablename__ = "opening_book"
     __table_args__ = (check("openings", "openings > 0"),)
-    digest: Mapped[str] = mapped_column(ForeignKey("artefact.digest"), primary_key=True)
+    digest: Mapped[str] = mapped_column(ForeignKey("artifact.digest"), primary_key=True)
     source: Mapped[str] = mapped_column(Text)  # file name, as given
     format: Mapped[str] = mapped_column(String(16))  # pgn, epd, csv, tsv
     openings: Mapped[int]

@@ -49,7 +49,7 @@ class Noun(NamedTuple):
     """What a user calls the rows of a table.
 
     Rows whose key begins with `run_id` are made by runs and go by their run's id and name; all others have an `id`.
-    A table with a column `artefact` owns these bytes, one with `path` arrays below the store's root; a foreign key to
+    A table with a column `artifact` owns these bytes, one with `path` arrays below the store's root; a foreign key to
     the table of a noun says what a row was made from. Lineage, merge, gc and transfer read no more than that.
     """
 

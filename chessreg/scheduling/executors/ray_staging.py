@@ -28,7 +28,7 @@ NODE_STORE = "CHESSREG_NODE_STORE"  # on a node: a folder to work in, and not in
 
 
 class StoreActor:
-    """An actor that lets others read artefacts and arrays of a store on its node, and nothing else there."""
+    """An actor that lets others read artifacts and arrays of a store on its node, and nothing else there."""
 
     def keys(self, root: str, prefix: str) -> list[str]:
         """Paths below `root` of all files in the folder `prefix`."""
@@ -39,14 +39,14 @@ class StoreActor:
         return self._inside(root, key).is_file()
 
     def _inside(self, root: str, key: str) -> Path:
-        """Where this lies. Raises StoreError for a root that is no store, or for no artefact or array of one."""
+        """Where this lies. Raises StoreError for a root that is no store, or for no artifact or array of one."""
         from store import Store
         from store.errors import StoreError
         from store.files import safe_path
 
         store, path = Store(root, read_only=True), Path(root) / safe_path(key)
-        if not any(path.resolve().is_relative_to(folder.resolve()) for folder in (store.artefacts, store.arrays)):
-            raise StoreError(f"{key!a} is no artefact or array of the store {root}")
+        if not any(path.resolve().is_relative_to(folder.resolve()) for folder in (store.artifacts, store.arrays)):
+            raise StoreError(f"{key!a} is no artifact or array of the store {root}")
         return path
 
     def read(self, root: str, key: str, offset: int) -> bytes:
@@ -122,13 +122,13 @@ class Home(StoreActor):
         run_id = Fragment.at(here.incoming / name).run_id
         if not (here.incoming / name).exists() and not (here.ingested / run_id / name).exists():
             place(here, fragment, here.incoming / name)
-        if artefacts := [item.digest for item in items if item.array is None]:
+        if artifacts := [item.digest for item in items if item.array is None]:
             machine = this_machine()
             with FragmentWriter(here, run_id, attempt) as writer:
                 writer.add("machine", plain(machine))
-                for digest in artefacts:
+                for digest in artifacts:
                     row = {"digest": digest, "uri": str(here.path(digest)), "machine_id": machine["id"]}
-                    writer.add("artefact_location", plain({**row, "verified_at": utc_now()}))
+                    writer.add("artifact_location", plain({**row, "verified_at": utc_now()}))
 
     def note(self, folder: str, log: bytes, offset: int, files: dict[str, bytes]) -> None:
         """Write into a job's folder: what its log says from `offset` on, and small files, each whole or not at all."""
@@ -245,7 +245,7 @@ def inputs_of(database: Database, store: Store, order: dict[str, Any]) -> list[I
             if reference.startswith("run:"):
                 runs = [lineage.Node("run", uuid_of(reference.removeprefix("run:").partition("/")[0]).hex)]
             else:
-                rows = session.query(tables.Checkpoint).filter_by(artefact=reference.removeprefix("sha256:"))
+                rows = session.query(tables.Checkpoint).filter_by(artifact=reference.removeprefix("sha256:"))
                 runs = [lineage.node_of(row) for row in rows]
             for node in (above for run in runs for above in lineage.nodes(lineage.tree(session, run, up=True))):
                 items |= {item.digest: item for item in items_of(session, node) if item.array is None}
@@ -260,7 +260,7 @@ def outputs_of(fragment: Fragment) -> list[Item]:
     items = []
     for table, rows in fragment.read():
         for row in rows:
-            if table == "artefact":
+            if table == "artifact":
                 items.append(Item(row["digest"], str(row["kind"]), row["bytes"]))
             elif table in arrays:
                 name = row["path"].removeprefix("arrays/")

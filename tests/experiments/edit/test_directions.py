@@ -75,7 +75,7 @@ def logits(edited: EditedModel, layer: int, edits, row: int, centred: bool) -> n
 @pytest.mark.parametrize("centred", [False, True])
 def test_the_logit_equals_the_target(positions, centred):
     """s = (a·p - T) / (v·p), a already edited at lower layers; with centred probes on a raw model too (2.3)."""
-    edited = edited_model(centred, scale_rule="single_target", positions=positions, blank=0.3)
+    edited = edited_model(centred, scale_rule="single_target", token_mask=positions, blank=0.3)
     taken = removals()
     edits = edited.edits(Setting(0, (0, 2), -9.0), [PGN.encode(prompt).tolist() for prompt, _ in GAMES], taken)
     for row, removed in enumerate(taken):
@@ -215,7 +215,7 @@ def test_layer_sets_and_scales_multiply():
         ({"scale": 3.0, "scales": (1.0, 2.0)}, "both say how strongly"),
         ({"layers_label": "4-7"}, "give --layers"),
         ({"shuffled": 0, "shuffled_probe": "x"}, "leaves that control out"),
-        ({"black_probe": "x", "positions": "last"}, "all tokens are edited"),
+        ({"black_probe": "x", "token_mask": "last"}, "all tokens are edited"),
         ({"black_probe": "x", "scale_rule": "single_target"}, "by a length"),
         ({"piece": 0.0}, "leave no direction"),
         ({"per_game": 31}, "30 states at most"),

@@ -40,7 +40,7 @@ def bigram_board(world, bigram, tmp_path_factory):
     save_checkpoint(model.network, folder, CheckpointInfo.of(model.network, "pgn-char-32"))
     with open_session(str(world / "registry.db"), world / "store") as session:
         import_checkpoint(session.database, session.store, folder, name="bigram")
-        fit = CacheSpec(checkpoint="bigram", dataset="sample:fit", last=10)
+        fit = CacheSpec(checkpoint="bigram", dataset="sample:fit", max_sites=10)
         session.run(fit, CacheOptions(threads=1), name="bigram-fit")
         session.run(ProbeSpec(cache="bigram-fit", epochs=1), ProbeOptions(threads=1), name="bigram-board")
 
@@ -337,7 +337,7 @@ def test_readings_before_and_after_are_the_probe_s_logits(edited, world_session,
     for suffix, magic in ((".svg", b"<?xml"), (".png", b"\x89PNG")):
         save_heatmaps(boards, tmp_path / f"heat{suffix}", "title")
         assert (tmp_path / f"heat{suffix}").read_bytes().startswith(magic)
-    frames = BoardEdit().frames({"run_id": rows["clean", -1].run_id, "unit": unit}, inputs)
+    frames = BoardEdit().board_views({"run_id": rows["clean", -1].run_id, "unit": unit}, inputs)
     assert len(frames) == 2
     values = found.values("edited", found.label, "probability")
     assert frames[1].heat[found.square] == pytest.approx(values[found.square])
@@ -355,7 +355,7 @@ def test_readings_before_and_after_are_the_probe_s_logits(edited, world_session,
 def test_each_side_s_characters_are_edited_by_its_own_probe(edited, world_session):
     plain, _ = edited(games=2, per_game=2, samples=1)  # the checkpoint and its probe are there
     session = world_session
-    cache = CacheSpec(checkpoint="bigram", dataset="sample:fit", last=10, sites="even-spaces")
+    cache = CacheSpec(checkpoint="bigram", dataset="sample:fit", max_sites=10, sites="even-spaces")
     session.run(cache, CacheOptions(threads=1), name="bigram-black")
     session.run(ProbeSpec(cache="bigram-black", epochs=1), ProbeOptions(threads=1), name="bigram-black-board")
     spec, by_unit = edited(games=2, per_game=2, samples=1, scale=3.0, black_probe="bigram-black-board")
@@ -465,7 +465,7 @@ def test_damage_is_what_one_state_computed_by_itself_gives(edited, world_session
         row = rows[condition, -1].detail
         assert row["shared_mass"] == pytest.approx(chosen[condition].sum(), abs=1e-5)
         if condition == "clean":
-            assert row["shared_moved"] is row["shared_kl"] is row["squares_changed"] is None
+            assert not row.keys() & {"shared_moved", "shared_kl", "squares_changed"}
             continue
         p, q = (chosen[name] / chosen[name].sum() for name in ("clean", condition))
         assert row["shared_moved"] == pytest.approx(abs(p - q).sum() / 2, abs=1e-5)

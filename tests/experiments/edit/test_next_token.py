@@ -33,7 +33,7 @@ from chessreg.queries.published import beside
 from chessreg.queries.render import rendered
 from chessreg.registry import tables
 from chessreg.runs.fitted import load_probe
-from chessreg.runs.spec import hashed
+from chessreg.runs.spec import hashed_settings
 
 LAYERS, WIDTH, CONTEXT = 3, 32, 64
 UCI = encoding("uci-square-72")
@@ -461,8 +461,8 @@ def test_a_pawn_that_is_moved_back_cannot_be_taken_in_passing(squares):
 def test_the_board_is_one_text_however_it_is_typed():
     given = {"checkpoint": "c", "probe": "p", "moves": "e2e4 d7d5"}
     one, other = (EditSpec(**given, board=text) for text in ("e5=p d7=p, d5=. e7=.", CASE["board"]))
-    assert hashed(one) == hashed(other)
-    assert EditSpec(**hashed(one)) == one
+    assert hashed_settings(one) == hashed_settings(other)
+    assert EditSpec(**hashed_settings(one)) == one
     assert (one.measure, one.scale_rule, one.scale, one.token_mask) == ("next-token", "ln-final", 0.5, "last")
     assert board_changes(one.board) == [(35, "."), (36, "p"), (51, "p"), (52, ".")]
 

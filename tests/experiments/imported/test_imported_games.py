@@ -58,7 +58,7 @@ def test_the_sample_becomes_games_of_two_arms_with_what_is_unknown_left_open(ses
     assert (found["rows"], found["games"], [o["code"] for o in found["oddities"]]) == (6, 6, ["not adjudicated"])
     with session.database.read() as sql:
         model = sql.get_one(tables.Checkpoint, external_id("sample-model.pt"))
-        assert (model.artefact, model.parameters, model.tokenizer, model.source_format) == (
+        assert (model.artifact, model.parameters, model.tokenizer, model.source_format) == (
             None,
             None,
             None,

@@ -43,9 +43,9 @@ def facts(games):
 
 
 @pytest.mark.parametrize("policy", ["legal", "retry:8"])
-@pytest.mark.parametrize("colour", [chess.WHITE, chess.BLACK])
-def test_every_batch_size_plays_the_same_games(model, policy, colour):
-    rules = Rules(colour, move_limit=6)
+@pytest.mark.parametrize("color", [chess.WHITE, chess.BLACK])
+def test_every_batch_size_plays_the_same_games(model, policy, color):
+    rules = Rules(color, move_limit=6)
     alone = played(model, 10, policy=policy, rules=rules, batch_games=1)
     assert len({tuple(game.sans) for game in alone.values()}) == 10
     for batch in (8, 5):
@@ -53,13 +53,13 @@ def test_every_batch_size_plays_the_same_games(model, policy, colour):
         assert facts(together) == facts(alone)
 
 
-@pytest.mark.parametrize("colour", [chess.WHITE, chess.BLACK])
-def test_the_model_moves_in_its_turns_only(model, colour):
-    for game in played(model, rules=Rules(colour, move_limit=8)).values():
+@pytest.mark.parametrize("color", [chess.WHITE, chess.BLACK])
+def test_the_model_moves_in_its_turns_only(model, color):
+    for game in played(model, rules=Rules(color, move_limit=8)).values():
         board = chess.Board()
         turns = 0
         for ply, move in enumerate(game.board.move_stack):
-            if ply >= 4 and board.turn == colour:
+            if ply >= 4 and board.turn == color:
                 turns += 1
             elif ply >= 4:
                 assert move == choose_move(RANDOM, board, (0, 0, game.unit, ply))

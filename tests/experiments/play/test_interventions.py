@@ -61,7 +61,7 @@ def test_the_id_follows_from_all_that_matters(session, make_vectors):
     vectors = make_vectors(layers=(0, 1))
     base = load(session, vector=vectors)
     assert load(session, vector=vectors, layers=(1, 0)).id == base.id  # what none given means
-    others = [{"scale": 2.0}, {"layers": (0,)}, {"positions": "last"}, {"control": "random"}]
+    others = [{"scale": 2.0}, {"layers": (0,)}, {"token_mask": "last"}, {"control": "random"}]
     others.append({"control": "random", "control_seed": 1})
     assert len({base.id, *(load(session, vector=vectors, **settings).id for settings in others)}) == 6
 

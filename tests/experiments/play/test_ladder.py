@@ -51,8 +51,8 @@ class Scripted:
         return choices
 
 
-def arena(model, pool, text, policy, colour=chess.WHITE, **settings):
-    rules = settings.pop("rules", None) or Rules(colour, 4)
+def arena(model, pool, text, policy, color=chess.WHITE, **settings):
+    rules = settings.pop("rules", None) or Rules(color, 4)
     return Arena(model, policy, rules, pool, lambda number: opening_of(text), noise=(0, 0), **settings)
 
 
@@ -100,7 +100,7 @@ def test_a_rung_plays_the_games_of_a_match_against_it_alone(session, play):
         ({"ladder": ("stockfish:0-21",)}, "levels -1 to 20"),
         ({"ladder": ("lc0",)}, "names no engine"),
         ({"ladder": RUNGS, "opponent": "capture"}, "both say whom"),
-        ({"ladder": RUNGS, "color": "both", "games": 3}, "no pairs of both colours"),
+        ({"ladder": RUNGS, "color": "both", "games": 3}, "no pairs of both colors"),
         ({"ladder": RUNGS, "color": "both", "stop": "sprt:-0.05,0.05"}, "is several"),
         ({"assist": "author", "evaluate_draws": "soon"}, "no engine limit|not an engine limit"),
     ],
@@ -138,12 +138,12 @@ class AdvisingPool:
         return future
 
 
-@pytest.mark.parametrize("colour", [chess.WHITE, chess.BLACK])
-def test_help_comes_where_the_worst_of_five_moves_wins_and_is_marked(model, colour):
-    sign = 1 if colour else -1
+@pytest.mark.parametrize("color", [chess.WHITE, chess.BLACK])
+def test_help_comes_where_the_worst_of_five_moves_wins_and_is_marked(model, color):
+    sign = 1 if color else -1
     pool = AdvisingPool(800 * sign, 20 * sign, 9_990 * sign)
-    [game] = arena(model, pool, "", make_policy("legal"), assist="author", rules=Rules(colour, 3)).play([0])
-    first = 0 if colour else 1
+    [game] = arena(model, pool, "", make_policy("legal"), assist="author", rules=Rules(color, 3)).play([0])
+    first = 0 if color else 1
     assert [board.ply() for board in pool.asked] == [first, first + 2, first + 4]
     assert game.assisted == [first, first + 4]
     for ply in game.assisted:
@@ -152,16 +152,16 @@ def test_help_comes_where_the_worst_of_five_moves_wins_and_is_marked(model, colo
     assert (len(game.legal_mass), game.first_try_legal) == (1, 1)
 
 
-@pytest.mark.parametrize("colour", [chess.WHITE, chess.BLACK])
-def test_help_counts_wins_and_not_expected_points(colour):
-    sign = 1 if colour else -1
+@pytest.mark.parametrize("color", [chess.WHITE, chess.BLACK])
+def test_help_counts_wins_and_not_expected_points(color):
+    sign = 1 if color else -1
     line = functools.partial(Evaluation, nodes=1, seconds=0.0)
     surely = [line(score * sign) for score in (9_998, 900, 213)]
-    assert takes_over(surely, colour)
-    assert not takes_over([*surely, line(212 * sign)], colour)
-    assert not takes_over([line(200 * sign)], colour), "0.992 of a point, but 984 of 1,000 games won"
-    assert not takes_over([line(-9_998 * sign)], colour)
-    assert not takes_over([], colour)
+    assert takes_over(surely, color)
+    assert not takes_over([*surely, line(212 * sign)], color)
+    assert not takes_over([line(200 * sign)], color), "0.992 of a point, but 984 of 1,000 games won"
+    assert not takes_over([line(-9_998 * sign)], color)
+    assert not takes_over([], color)
 
 
 def test_help_on_repetition_asks_in_no_other_position(model):

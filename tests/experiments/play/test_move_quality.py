@@ -68,7 +68,7 @@ def test_every_move_of_a_matchs_model_is_judged(session, play, stockfish):
     assert first.detail["best_cp"] == max(-300, min(300, -best.score_cp))
     own = evaluate(games[0], first.item, games[0][first.item])
     assert first.detail["move_cp"] == max(-300, min(300, -own.score_cp))
-    frames = kind("move-quality").frames({"run_id": report.run_id, "unit": 0}, session.inputs)
+    frames = kind("move-quality").board_views({"run_id": report.run_id, "unit": 0}, session.inputs)
     assert len(frames) == sum(row.unit == 0 and row.item >= 0 for row in found)
     assert any("loss" in line for line in frames[0].caption)
     assert all(frame.flipped for frame in frames), "the model has Black"
@@ -102,7 +102,7 @@ def test_first_tries_on_a_datasets_positions(session, stockfish, tmp_path, make_
     assert edited.run_id != report.run_id
     told = [row for row in rows(session, tables.Prediction, run_id=edited.run_id) if row.name == "game"]
     assert {row.detail["intervention_id"] for row in told} == {rows(session, tables.Intervention)[0].id.hex}
-    frames = kind("move-quality").frames({"run_id": report.run_id, "unit": 1}, session.inputs)
+    frames = kind("move-quality").board_views({"run_id": report.run_id, "unit": 1}, session.inputs)
     assert [frame.flipped for frame in frames] == [False, False]
 
 
@@ -138,7 +138,10 @@ def test_a_stronger_engine_beats_a_weaker_one(session, stockfish):
     assert match.player.endswith("level 20, nodes=200")
     assert (match.checkpoint_id, match.opponent, match.policy, match.move_limit) == (None, "random", "engine", 60)
     assert session.run(spec, EngineMatchOptions()).attempt_id is None
-    assert len(kind("engine-match").frames({"run_id": report.run_id, "unit": 0}, session.inputs)) == games[0].plies + 1
+    assert (
+        len(kind("engine-match").board_views({"run_id": report.run_id, "unit": 0}, session.inputs))
+        == games[0].plies + 1
+    )
 
 
 def test_a_match_without_a_limit_goes_to_its_end(session):

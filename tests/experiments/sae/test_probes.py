@@ -41,7 +41,7 @@ def opened(world: Path) -> Iterator[Session]:
 def tensors(session: Session, name: str) -> dict[str, np.ndarray]:
     with session.database.read() as sql:
         (row,) = sql.query(tables.Probe).filter_by(run_id=session.id("run", name)).all()
-    return read_layer(session.store.path(row.artefact) / "probe.safetensors", weight=3)
+    return read_layer(session.store.path(row.artifact) / "probe.safetensors", weight=3)
 
 
 def scores(session: Session, name: str, split: str = "test") -> dict[int, tuple[int, int, bytes]]:
@@ -133,7 +133,7 @@ def test_what_does_not_go_together_is_refused(opened: Session, tmp_path: Path) -
     twin = random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=32, block_size=1023, vocab_size=32), seed=5)
     save_checkpoint(twin, tmp_path / "twin", CheckpointInfo.of(twin, "pgn-char-32"))
     import_checkpoint(opened.database, opened.store, tmp_path / "twin", name="twin")
-    opened.run(CacheSpec(checkpoint="twin", dataset="sample:fit", games=4, last=8), name="of-twin")
+    opened.run(CacheSpec(checkpoint="twin", dataset="sample:fit", games=4, max_sites=8), name="of-twin")
     opened.run(SaeSpec(cache="reference-fit", **SMALL, layers=(0,)), name="only-0")
     for settings, message in (
         ({"source": "sae-latents"}, "source sae-latents needs --sae"),

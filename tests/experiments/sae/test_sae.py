@@ -64,7 +64,7 @@ def another(pristine_world: Path, tmp_path: Path) -> Iterator[Session]:
 
 def digests(session: Session, run_id: Any) -> dict[int, str]:
     with session.database.read() as sql:
-        return {row.unit: row.artefact for row in sql.query(tables.Sae).filter_by(run_id=run_id)}
+        return {row.unit: row.artifact for row in sql.query(tables.Sae).filter_by(run_id=run_id)}
 
 
 def values(session: Session, run_id: Any, unit: int) -> dict[str, float]:
@@ -226,7 +226,7 @@ def test_the_model_runs_once_over_the_tokens_that_give_the_scale_and_are_trained
 
 
 def test_what_is_measured_has_the_final_tokens_of_its_cache(opened: Session) -> None:
-    cache = CacheSpec(checkpoint="reference", dataset="sample:fit", games=6, final=3)
+    cache = CacheSpec(checkpoint="reference", dataset="sample:fit", games=6, last_sites=3)
     opened.run(cache, name="final-tokens")
     reference = opened.inputs.reference("run:cache", "final-tokens")
     origin = Origin.of(SaeSpec(cache=reference, heldout_games=2), opened.inputs)

@@ -33,7 +33,7 @@ def test_vectors_whose_files_are_elsewhere_are_left_out(world_session, monkeypat
     made(world_session, VectorSpec(source="random", of="skill", seed=22), "random-22")
     made(world_session, VectorSpec(source="random", of="skill", seed=23), "random-23")
     inputs, exists = world_session.inputs, world_session.store.exists
-    rows = {name: vector_rows(inputs, recipe(world_session, name))[1].artefact for name in ("skill", "random-22")}
+    rows = {name: vector_rows(inputs, recipe(world_session, name))[1].artifact for name in ("skill", "random-22")}
     monkeypatch.setattr(world_session.store, "exists", lambda digest: digest != gone and exists(digest))
     monkeypatch.setattr(transfer, "places_of", lambda database, item, refused: iter(()))
     gone = rows["random-22"]

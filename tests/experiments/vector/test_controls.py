@@ -74,7 +74,7 @@ def test_the_shuffled_control_of_a_probes_vector_is_of_a_probe_of_shuffled_label
     from chessreg.experiments.vector.contrast import class_difference
     from chessreg.runs.fitted import load_probe
 
-    settings = {"cache": "reference-fit", "label": "skill", "epochs": 1, "first": 2}
+    settings = {"cache": "reference-fit", "label": "skill", "epochs": 1, "skip_sites": 2}
     for draw in (None, 1, 2):
         world_session.run(ProbeSpec(**settings, shuffled=draw), name=f"dealt-{draw}")
     world_session.run(ProbeSpec(**{**settings, "epochs": 2}, shuffled=1), name="dealt-otherwise")

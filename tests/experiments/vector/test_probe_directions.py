@@ -33,9 +33,10 @@ def test_the_vector_of_a_probe_run_has_unit_norm_unless_asked_otherwise(world_se
     from chessreg.runs.fitted import load_probe
 
     inputs = world_session.inputs
-    world_session.run(ProbeSpec(cache="reference-fit", label=label, epochs=1, first=2), name=f"{label}-probe")
+    world_session.run(ProbeSpec(cache="reference-fit", label=label, epochs=1, skip_sites=2), name=f"{label}-probe")
     unit = made(world_session, VectorSpec(source="probe", probe=f"{label}-probe"), f"{label}-unit")
-    kept = made(world_session, VectorSpec(source="probe", probe=f"{label}-probe", normalise="none"), f"{label}-kept")
+    spec = VectorSpec(source="probe", probe=f"{label}-probe", direction_norm="none")
+    kept = made(world_session, spec, f"{label}-kept")
     for layer in (0, 1):
         weight = load_probe(inputs, inputs.reference("run:probe", f"{label}-probe"), layer).weight
         expected = weight[:, 0, -1] - (weight[:, 0, 0] if label == "skill" else 0)
@@ -53,11 +54,11 @@ def test_one_side_of_a_skill_probe_is_a_direction_of_its_own(world_session):
     from chessreg.experiments.probe import ProbeSpec
     from chessreg.runs.fitted import load_probe
 
-    world_session.run(ProbeSpec(cache="reference-fit", label="skill", epochs=1, first=2), name="sided")
+    world_session.run(ProbeSpec(cache="reference-fit", label="skill", epochs=1, skip_sites=2), name="sided")
     inputs = world_session.inputs
     weight = load_probe(inputs, inputs.reference("run:probe", "sided"), 1).weight
     for side, expected in (("high", weight[:, 0, -1]), ("low", -weight[:, 0, 0])):
-        spec = VectorSpec(source="probe", probe="sided", normalise="none", side=side)
+        spec = VectorSpec(source="probe", probe="sided", direction_norm="none", side=side)
         found = made(world_session, spec, f"sided-{side}")
         np.testing.assert_allclose(load_vector(inputs, found, 1), expected, rtol=1e-5)
         assert vector_rows(inputs, found)[1].detail["side"] == side
@@ -72,7 +73,7 @@ def test_a_board_probes_direction_raises_what_it_shall_read_and_no_other_square(
     with pytest.raises(BadInputError, match="no one class difference"):
         world_session.run(VectorSpec(source="probe", probe="reference-board"))
     inputs = world_session.inputs
-    spec = VectorSpec(source="probe", probe="reference-board", board="e5=p d1=.", normalise="none")
+    spec = VectorSpec(source="probe", probe="reference-board", board="e5=p d1=.", direction_norm="none")
     assert spec.board == "d1=. e5=p"
     found = made(world_session, spec, "other-board")
     for layer, row in vector_rows(inputs, found).items():
@@ -86,9 +87,9 @@ def test_a_board_probes_direction_raises_what_it_shall_read_and_no_other_square(
 def test_what_a_board_direction_cannot_be_made_of_is_refused(world_session):
     from chessreg.experiments.probe import ProbeSpec
 
-    world_session.run(ProbeSpec(cache="reference-fit", label="colour", epochs=1, layers=(0,)), name="colours")
-    with pytest.raises(BadInputError, match="reads colour"):
-        world_session.run(VectorSpec(source="probe", probe="colours", board="d1=."))
+    world_session.run(ProbeSpec(cache="reference-fit", label="color", epochs=1, layers=(0,)), name="colors")
+    with pytest.raises(BadInputError, match="reads color"):
+        world_session.run(VectorSpec(source="probe", probe="colors", board="d1=."))
     for given, reason in (
         ({"board": "d1=x"}, "no change of a board"),
         ({"board": "d1=. d1=q"}, "names d1 twice"),

@@ -75,7 +75,7 @@ def arm(fault: Fault | None, moments: Moments) -> None:
     """Count this process's moments from now on, and strike it when its time has come. There is no way back."""
     from sqlalchemy import Engine, event
 
-    from store import artefacts
+    from store import artifacts
 
     count, lying, failing, me = 0, False, 0, os.getpid()
 
@@ -115,7 +115,7 @@ def arm(fault: Fault | None, moments: Moments) -> None:
         fsync_one(handle)
 
     os.fsync = fsync  # type: ignore[assignment]
-    synced = artefacts.fsync_tree
+    synced = artifacts.fsync_tree
 
     def fsync_tree(folder: Path) -> None:
         nonlocal lying
@@ -126,7 +126,7 @@ def arm(fault: Fault | None, moments: Moments) -> None:
             content = path.read_bytes()
             path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
 
-    artefacts.fsync_tree = fsync_tree
+    artifacts.fsync_tree = fsync_tree
 
     def heard(name: str, about: Any) -> None:
         if name in EVENTS or (name == "open" and isinstance(about[2], int) and about[2] & WRITING):

@@ -153,9 +153,9 @@ def outputs(this: Round, sql: SqlSession, store: Store, run_id: Any) -> None:
     for name, content in expected.items():
         if name not in recorded:
             continue
-        artefact = sql.get(tables.Artefact, recorded[name])
-        if artefact is None or artefact.state is not tables.ArtefactState.COMPLETE:
-            this.counts.wrong(f"the artefact of {name} is not complete")
+        artifact = sql.get(tables.Artifact, recorded[name])
+        if artifact is None or artifact.state is not tables.ArtifactState.COMPLETE:
+            this.counts.wrong(f"the artifact of {name} is not complete")
         try:
             if store.verify(recorded[name]).file.read_bytes() != content:
                 this.counts.add("lost", f"bytes of {name}")
@@ -163,9 +163,9 @@ def outputs(this: Round, sql: SqlSession, store: Store, run_id: Any) -> None:
             this.counts.add("lost", error.message)
 
 
-def whole_artefacts(this: Round, store: Store) -> None:
+def whole_artifacts(this: Round, store: Store) -> None:
     """What lies under a digest has that digest."""
-    for folder in store.artefacts.glob("??/*"):
+    for folder in store.artifacts.glob("??/*"):
         if folder.name in this.home.intact:
             continue
         try:
@@ -182,7 +182,7 @@ def readable(this: Round) -> None:
 
     with this.home.open() as session:
         store = session.store
-        whole_artefacts(this, store)
+        whole_artifacts(this, store)
         for path in store.arrays.iterdir():
             try:
                 Group(path).verify()
@@ -204,12 +204,12 @@ def readable(this: Round) -> None:
                 done = units(sql, group.run_id)
                 apart = sum(unit not in done for unit in range(group.start, group.stop))
                 this.counts.add("wrong", f"units of {path.name} are not said to be done", apart)
-            location = tables.ArtefactLocation
+            location = tables.ArtifactLocation
             here = sql.execute(
                 select(location.digest, location.uri).where(location.uri.startswith(str(store.root), autoescape=True))
             )
             for digest, uri in here:
-                if "/artefacts/" in uri and not store.exists(digest):
+                if "/artifacts/" in uri and not store.exists(digest):
                     this.counts.add("lost", f"bytes of {digest[:12]}, which the registry says are here")
             taken = set(sql.scalars(select(tables.FragmentRecord.name)))
         unknown = {fragment.name for fragment in ingested(store)} - taken

@@ -33,7 +33,7 @@ class Home:
     server: Server | None = None
     session: Session | None = None  # that is open now
     rounds: int = 0  # played here
-    intact: set[str] = field(default_factory=set)  # artefacts that have been verified here
+    intact: set[str] = field(default_factory=set)  # artifacts that have been verified here
 
     @property
     def file(self) -> Path | None:

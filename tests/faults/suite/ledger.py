@@ -1,4 +1,4 @@
-"""The kind that the rounds run: rows of two families, artefacts, a reduce; all of it known beforehand."""
+"""The kind that the rounds run: rows of two families, artifacts, a reduce; all of it known beforehand."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pydantic import Field
 
 from chessreg.noise import generator
 from chessreg.runs.kind import Kind
-from chessreg.runs.spec import How, Spec
+from chessreg.runs.spec import ExecutionOptions, Spec
 
 
 class LedgerSpec(Spec):
     count: int = Field(6, ge=1, description="units beside the reduce")
 
 
-class LedgerOptions(How):
+class LedgerOptions(ExecutionOptions):
     pause: float = Field(0.0, description="seconds to wait in each unit")
 
 
@@ -26,7 +26,7 @@ def value(seed: int, unit: int, step: int) -> float:
 
 
 def page(seed: int, unit: int) -> bytes:
-    """The content of a unit's artefact; only even units have one."""
+    """The content of a unit's artifact; only even units have one."""
     return b"%d %d\n" % (seed, unit) + generator("page", seed, unit).bytes(2000)
 
 
@@ -45,8 +45,8 @@ class Ledger(Kind):
     """Entries, pages and a sum."""
 
     name = "ledger"
-    families = ("metric_point", "score")
-    spec, how = LedgerSpec, LedgerOptions
+    tables = ("metric_point", "score")
+    spec, options = LedgerSpec, LedgerOptions
 
     def units(self, spec: Any, inputs: Any) -> int:
         return int(spec.count)
@@ -59,7 +59,7 @@ class Ledger(Kind):
             for step in range(2):
                 task.emit("metric_point", unit, name="entry", step=step, value=value(task.spec.seed, unit, step))
             task.emit("score", unit, split="test", item=unit, n=64, correct=unit)
-            time.sleep(task.how.pause)
+            time.sleep(task.options.pause)
             task.done(unit)
 
     def reduce(self, task: Any) -> None:

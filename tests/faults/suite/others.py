@@ -15,7 +15,7 @@ from chessreg.registry import tables
 from chessreg.registry.identity import uuid_of
 from chessreg.registry.tables.types import utc_now
 from chessreg.session import open_session
-from store import artefacts
+from store import artifacts
 
 if TYPE_CHECKING:
     from rounds import Round
@@ -30,7 +30,7 @@ class Evil(Kind):
 
 
 def hostile_place(this: Round) -> None:
-    """A place gives an artefact whose file lies outside of it; its digest is right. Nothing may be written there."""
+    """A place gives an artifact whose file lies outside of it; its digest is right. Nothing may be written there."""
     from chessreg.runs import transfer
     from store.places import place
 
@@ -38,12 +38,12 @@ def hostile_place(this: Round) -> None:
     steps = int(this.random.integers(2, 5))
     name, content = "../" * steps + "planted", b"planted"
     files = [(name, len(content), sha256(content).hexdigest())]
-    digest = artefacts._digest(files)
-    folder = there / artefacts.key(digest)
+    digest = artifacts._digest(files)
+    folder = there / artifacts.key(digest)
     folder.mkdir(parents=True)
     (there / "store.json").write_text('{"chessreg_store": 1}')
-    record = {"chessreg_artefact": 1, "digest": digest, "kind": "page", "bytes": len(content), "files": files}
-    (folder / artefacts.MANIFEST).write_text(json.dumps(record))
+    record = {"chessreg_artifact": 1, "digest": digest, "kind": "page", "bytes": len(content), "files": files}
+    (folder / artifacts.MANIFEST).write_text(json.dumps(record))
     (folder / name).resolve().write_bytes(content)
     before, this.spoiled = everything(home), True
 
@@ -51,7 +51,7 @@ def hostile_place(this: Round) -> None:
         with home.open() as session:
             row = {"digest": digest, "kind": "page", "bytes": len(content), "state": "complete"}
             with session.database.write() as sql:
-                sql.add(tables.Artefact(**row, created_at=utc_now()))
+                sql.add(tables.Artifact(**row, created_at=utc_now()))
             item = transfer.Item(digest, "page", len(content))
             transfer.pull(session.database, session.store, [item], place(str(there)))
 

@@ -17,7 +17,7 @@ from chessreg.registry import engines, sqlite
 from chessreg.runs import ingest, trust
 from chessreg.runs.task import Task
 from chessreg.scheduling import launch
-from store import artefacts, places
+from store import artifacts, places
 from store.errors import CorruptError
 from store.files import fsync_path, write_synced
 
@@ -47,29 +47,29 @@ def deferred_begin(home: Home) -> None:
 
 
 def rename_before_verify(home: Home) -> None:
-    """An artefact is to be seen before its bytes were read back."""
-    artefacts.publish = publish
+    """An artifact is to be seen before its bytes were read back."""
+    artifacts.publish = publish
 
 
-def publish(store: Any, folder: Path, expect: str | None = None) -> artefacts.Artefact:
-    files = artefacts._manifest(folder)
-    digest = artefacts._digest(files)
-    target = artefacts._target(store, digest)
-    if artefacts._intact(store, digest):
-        artefacts.discard(folder)
-        return artefacts.describe(store, digest)
-    kind, total = artefacts.staged_kind(folder), sum(size for _, size, _ in files)
-    record = {"chessreg_artefact": 1, "digest": digest, "kind": kind, "bytes": total, "files": files}
-    write_synced(folder / artefacts.MANIFEST, json.dumps(record).encode())
-    artefacts.fsync_tree(folder)
+def publish(store: Any, folder: Path, expect: str | None = None) -> artifacts.Artifact:
+    files = artifacts._manifest(folder)
+    digest = artifacts._digest(files)
+    target = artifacts._target(store, digest)
+    if artifacts._intact(store, digest):
+        artifacts.discard(folder)
+        return artifacts.describe(store, digest)
+    kind, total = artifacts.staged_kind(folder), sum(size for _, size, _ in files)
+    record = {"chessreg_artifact": 1, "digest": digest, "kind": kind, "bytes": total, "files": files}
+    write_synced(folder / artifacts.MANIFEST, json.dumps(record).encode())
+    artifacts.fsync_tree(folder)
     target.parent.mkdir(exist_ok=True)
     if target.exists():
-        target.rename(artefacts.staging_path(store.tmp, "damaged"))
+        target.rename(artifacts.staging_path(store.tmp, "damaged"))
     folder.rename(target)
     fsync_path(target.parent)
-    if artefacts._manifest(target, from_disk=True) != files:
+    if artifacts._manifest(target, from_disk=True) != files:
         raise CorruptError("the disk returned other bytes than were written")
-    return artefacts.describe(store, digest)
+    return artifacts.describe(store, digest)
 
 
 def no_fsync(home: Home) -> None:
@@ -130,7 +130,7 @@ def no_path_check(home: Home) -> None:
     def read(self: Any, key: str) -> Any:
         yield (self.store.root / key).read_bytes()
 
-    artefacts.safe_path = str
+    artifacts.safe_path = str
     places.Folder._read = read  # type: ignore[method-assign]
 
 

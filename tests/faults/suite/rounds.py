@@ -176,7 +176,7 @@ def subject(this: Round) -> None:
 
 def run_it(this: Round, pause: float = 0.0) -> int:
     with this.home.open() as session:
-        report = session.run(this.spec, this.kind.how(pause=pause), kind=SOURCE)
+        report = session.run(this.spec, this.kind.options(pause=pause), kind=SOURCE)
     return 130 if report.interrupted else 0
 
 
@@ -231,7 +231,7 @@ def on_a_bare_machine(this: Round) -> int:
     with this.home.open() as session:
         resolved = resolve(this.kind, this.spec, session.inputs)
         missing = list(range(resolved.units - 1))  # the reduce needs a registry
-        attempt = Attempt(resolved, this.kind.how(), session.inputs, (), missing, where=Where(ingests=False))
+        attempt = Attempt(resolved, this.kind.options(), session.inputs, (), missing, where=Where(ingests=False))
         return 130 if attempt.go() else 0
 
 
@@ -381,7 +381,7 @@ def launch(this: Round, pause: float = 0.0) -> int:
     """Queue the round's spec as one or two shards and the reduce; returns how many shards."""
     shards = int(this.random.integers(1, 3))
     with this.home.open() as session:
-        how = this.kind.how(device="cpu", threads=1, pause=pause)
+        how = this.kind.options(device="cpu", threads=1, pause=pause)
         order = Order(this.kind, this.spec, how, shards=shards)
         launch_orders([order], session.database, session.store, this.home.folder)
     return shards

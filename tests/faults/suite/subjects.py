@@ -56,7 +56,7 @@ def build(home: Home) -> None:
         add_dataset(session.database, session.store, [there / "games.pgn"], name="sample")
         split_dataset(session.database, session.store, "sample", "fit=0.6,test=0.4", seed=0)
         import_checkpoint(session.database, session.store, there / "model", name="reference")
-        session.run(CacheSpec(checkpoint="reference", dataset="sample:fit", last=6), options("cache"), name="fit")
+        session.run(CacheSpec(checkpoint="reference", dataset="sample:fit", max_sites=6), options("cache"), name="fit")
         session.run(ledger.LedgerSpec(seed=1, count=4), kind=SOURCE)
     push(home)
     with open_session(str(there / "other.db"), there / "other-store") as session:
@@ -116,7 +116,7 @@ def running(name: str, spec: Callable[[], Spec]) -> Callable[[Home], None]:
 def of_cache() -> Spec:
     from chessreg.experiments.cache import CacheSpec
 
-    return CacheSpec(checkpoint="reference", dataset="sample:test", last=5)
+    return CacheSpec(checkpoint="reference", dataset="sample:test", max_sites=5)
 
 
 def of_probe() -> Spec:
@@ -195,7 +195,7 @@ def pull(home: Home) -> None:
 
 def no_bytes(home: Home) -> None:
     """Only rows are here, as after a merge."""
-    for folder in ("artefacts", "arrays"):
+    for folder in ("artifacts", "arrays"):
         shutil.rmtree(home.folder / "store" / folder)
         (home.folder / "store" / folder).mkdir()
 
@@ -249,7 +249,7 @@ def facts(home: Home) -> dict[str, list[str]]:
             found["unit_range"] = sorted(f"{s.run_id.hex}:{unit}" for s in spans for unit in range(s.start, s.stop))
         session.store.clean_staging(0)
         gc.remove(session.store, gc.find(session.database, session.store, now=time.time() + 2 * gc.YOUNG))
-        found["artefacts"] = [session.store.verify(path.name).digest for path in paths(session.store.artefacts, "??/*")]
+        found["artifacts"] = [session.store.verify(path.name).digest for path in paths(session.store.artifacts, "??/*")]
         found["arrays"] = []
         for path in paths(session.store.arrays, "*"):
             Group(path).verify()

@@ -419,7 +419,7 @@ def fitted(world: World, data: bytes) -> None:
     for noun, name, load in (("probe", "reference-board", load_probe), ("vector", "skill", load_direction)):
         reference = inputs.reference(noun, name)
         rows = {row.layer: row for row in inputs.rows(nouns()[noun], inputs.run(reference))}
-        path = world.session.store.path(rows[1].artefact) / f"{noun}.safetensors"
+        path = world.session.store.path(rows[1].artifact) / f"{noun}.safetensors"
         before = path.read_bytes()
         path.write_bytes(data)
         try:
@@ -432,15 +432,15 @@ def fitted(world: World, data: bytes) -> None:
 # -- what a store or another registry says ----------------------------------------------------------------------------
 
 
-@target("json json text", lambda world: members(".artefact.json"), "kind files sha256 ../x")
+@target("json json text", lambda world: members(".artifact.json"), "kind files sha256 ../x")
 def manifest(world: World, data: bytes) -> None:
-    """The manifest of an artefact in another store, where its digest is right for what it lists."""
-    from store import artefacts
+    """The manifest of an artifact in another store, where its digest is right for what it lists."""
+    from store import artifacts
 
     digest = "0" * 64
     with contextlib.suppress(Exception):
-        digest = artefacts._digest([(str(n), int(s), str(d)) for n, s, d in json.loads(data)["files"]])
-    artefacts.parse_manifest(data, digest)
+        digest = artifacts._digest([(str(n), int(s), str(d)) for n, s, d in json.loads(data)["files"]])
+    artifacts.parse_manifest(data, digest)
 
 
 @target(
@@ -483,7 +483,7 @@ def fragment_seeds(world: World) -> list[bytes]:
 @target(
     "fragment fragment fragment bytes",
     fragment_seeds,
-    "run_id attempt_id unit score trial artefact check_in t row $bytes",
+    "run_id attempt_id unit score trial artifact check_in t row $bytes",
 )
 def fragment(world: World, data: bytes) -> None:
     """A fragment of result rows, taken in."""
@@ -523,13 +523,13 @@ def spec_seeds(world: World) -> list[bytes]:
 @target(
     "json json json text",
     spec_seeds,
-    "checkpoint cache dataset layers scale seed probe vector last first_ply version *",
+    "checkpoint cache dataset layers scale seed probe vector max_sites first_ply version *",
 )
 def spec(world: World, data: bytes) -> None:
     """A stored spec, or the settings of a job file: built, resolved and planned."""
     from chessreg.runs.kind import kind
     from chessreg.runs.resolve import resolve
-    from chessreg.runs.spec import build, by_present_names, flat
+    from chessreg.runs.spec import build, flat
 
     try:
         values = json.loads(data)
@@ -538,7 +538,7 @@ def spec(world: World, data: bytes) -> None:
     if not isinstance(values, dict) or not isinstance(values.get("kind"), str) or ".py" in values["kind"]:
         return
     found = kind(values.pop("kind"))
-    made = build(found.spec, by_present_names(found.spec, values))
+    made = build(found.spec, values)
     flat(made.model_dump())
     resolved = resolve(found, made, world.session.inputs)
     found.estimate(resolved.spec, world.session.inputs)

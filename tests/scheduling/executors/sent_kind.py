@@ -18,14 +18,14 @@ class Sent(Kind):
 
     name = "sent"
     example = "--file README.md"
-    families = ("metric_point",)
+    tables = ("metric_point",)
     spec = SentSpec
 
     def units(self, spec, inputs):
         return spec.count
 
     def run(self, task):
-        found = task.inputs.artefact("file", task.spec.file)
+        found = task.inputs.artifact("file", task.spec.file)
         (path,) = (each for each in found.path.iterdir() if not each.name.startswith("."))
         for unit in task.units:
             with task.output(f"copy-{unit}", unit=unit, kind="text") as folder:

@@ -45,7 +45,7 @@ def test_results_come_home_from_a_node_that_has_no_store(ray_executors, ray_clus
     desk.supervisor.executors[on] = ray_executors()
     (tmp_path / "words.txt").write_text("a chess game ")
     found = kind(KIND)
-    how = found.how(device="cpu", threads=2)
+    how = found.options(device="cpu", threads=2)
     desk.launch(Order(found, found.spec(file=str(tmp_path / "words.txt")), how, ("file",), "sent", on, shards=2))
     desk.finish()
     assert desk.states() == ["finished", "finished"], desk.said() + str([job.message for job in desk.jobs()])
@@ -55,12 +55,12 @@ def test_results_come_home_from_a_node_that_has_no_store(ray_executors, ray_clus
     assert made == {f"copy-{n}": f"a chess game {n}" for n in range(4)}
 
     (apart,) = (path.parent for path in ray_cluster.node_store.glob("*/store.json"))
-    there = {path.name for path in apart.glob("artefacts/*/*")}
+    there = {path.name for path in apart.glob("artifacts/*/*")}
     assert len(there & {row.digest for row in desk.rows(tables.Output)}) == 2, "two were made there"
     assert len(there) == 3, "from the one that was sent there"
     assert not list((apart / "fragments" / "incoming").iterdir())
     assert not list((ray_cluster.node_store / "works").iterdir())
-    uris = {row.uri for row in desk.rows(tables.ArtefactLocation)}
+    uris = {row.uri for row in desk.rows(tables.ArtifactLocation)}
     assert all(str(store.path(row.digest)) in uris for row in desk.rows(tables.Output)), "the registry says: here"
     for job, attempt in zip(desk.jobs(), sorted(desk.rows(tables.Attempt), key=lambda a: a.job_id.hex), strict=True):
         said = Path(attempt.log).read_text()

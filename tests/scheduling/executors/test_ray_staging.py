@@ -52,7 +52,7 @@ def home(world_session):
 
 
 def files(store: Store) -> dict[str, bytes]:
-    kept = [path for part in (store.artefacts, store.arrays) for path in part.rglob("*") if path.is_file()]
+    kept = [path for part in (store.artifacts, store.arrays) for path in part.rglob("*") if path.is_file()]
     return {path.relative_to(store.root).as_posix(): path.read_bytes() for path in kept}
 
 
@@ -102,12 +102,12 @@ def test_the_copy_of_a_registry_is_whole_while_others_write(world_session, order
 
 
 @pytest.mark.parametrize(
-    "key", ["../registry.db", "store.json", "/etc/passwd", "arrays/../../x", "artefacts/link/passwd", ""]
+    "key", ["../registry.db", "store.json", "/etc/passwd", "arrays/../../x", "artifacts/link/passwd", ""]
 )
-def test_an_actor_reads_nothing_but_artefacts_and_arrays_of_a_store(tmp_path: Path, key: str) -> None:
+def test_an_actor_reads_nothing_but_artifacts_and_arrays_of_a_store(tmp_path: Path, key: str) -> None:
     store = Store.create(tmp_path / "store")
     (tmp_path / "registry.db").write_text("mine")
-    (store.artefacts / "link").symlink_to("/etc")
+    (store.artifacts / "link").symlink_to("/etc")
     actor = StoreActor()
     for ask in (lambda: actor.read(str(store.root), key, 0), lambda: actor.exists(str(store.root), key),
                 lambda: actor.keys(str(store.root), key), lambda: actor.read("/", "etc/passwd", 0)):  # fmt: skip

@@ -1,4 +1,4 @@
-"""Artefacts: named by content, whole or absent, and damage is named."""
+"""Artifacts: named by content, whole or absent, and damage is named."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from store import CorruptError, NotInStoreError, Store, StoreError
-from store import artefacts as module
+from store import artifacts as module
 
 
-def publish(store: Store, files: dict[str, bytes], kind: str = "probe") -> module.Artefact:
+def publish(store: Store, files: dict[str, bytes], kind: str = "probe") -> module.Artifact:
     with store.stage(kind) as folder:
         for name, content in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -25,14 +25,14 @@ def publish(store: Store, files: dict[str, bytes], kind: str = "probe") -> modul
 FILES = {"config.json": b"{}", "weights/layer-0.bin": b"\x00" * 5000, "weights/layer-1.bin": b""}
 
 
-def test_a_published_artefact_can_be_read_and_verified(store: Store) -> None:
-    artefact = publish(store, FILES)
-    assert (artefact.kind, artefact.bytes) == ("probe", 5002)
-    assert store.path(artefact.digest) == artefact.path
-    assert {name: (artefact.path / name).read_bytes() for name in FILES} == FILES
-    assert store.exists(artefact.digest)
-    assert store.verify(artefact.digest) == artefact == store.artefact(artefact.digest)
-    assert list(store.list()) == [artefact] == list(store.list("probe"))
+def test_a_published_artifact_can_be_read_and_verified(store: Store) -> None:
+    artifact = publish(store, FILES)
+    assert (artifact.kind, artifact.bytes) == ("probe", 5002)
+    assert store.path(artifact.digest) == artifact.path
+    assert {name: (artifact.path / name).read_bytes() for name in FILES} == FILES
+    assert store.exists(artifact.digest)
+    assert store.verify(artifact.digest) == artifact == store.artifact(artifact.digest)
+    assert list(store.list()) == [artifact] == list(store.list("probe"))
     assert list(store.list("vector")) == []
     assert not list(store.tmp.iterdir())
 
@@ -41,13 +41,13 @@ def test_the_digest_is_fixed_for_ever_and_depends_on_content_and_names_only(stor
     # printf of the tag and one line a file, through sha256sum
     golden = "27652b03152cde2fe5a1b668ea34131fc2fc218ed6180a316bac30266fcfdf3b"
     other = Store.create(tmp_path / "other")
-    artefact = publish(store, {"b": b"2", "a/c": b"1"})
-    assert artefact.digest == publish(other, {"a/c": b"1", "b": b"2"}, kind="vector").digest == golden
+    artifact = publish(store, {"b": b"2", "a/c": b"1"})
+    assert artifact.digest == publish(other, {"a/c": b"1", "b": b"2"}, kind="vector").digest == golden
     digests = {publish(store, files).digest for files in ({"b": b"2"}, {"b": b"1"}, {"c": b"2"}, {"b": b"2", "c": b""})}
     assert len(digests) == 4
 
 
-def test_the_same_content_twice_is_one_artefact(store: Store) -> None:
+def test_the_same_content_twice_is_one_artifact(store: Store) -> None:
     first, again = publish(store, FILES), publish(store, FILES, kind="vector")
     assert again == first
     assert len(store.list()) == 1
@@ -84,15 +84,15 @@ def test_ctrl_c_while_a_staging_folder_is_made_leaves_nothing(store: Store, monk
 
 def test_a_file_or_folder_from_elsewhere_is_copied_in(store: Store, tmp_path: Path) -> None:
     (tmp_path / "book.pgn").write_bytes(b"1. e4")
-    artefact = store.add(tmp_path / "book.pgn", "opening_book")
-    assert artefact.file.read_bytes() == b"1. e4"
+    artifact = store.add(tmp_path / "book.pgn", "opening_book")
+    assert artifact.file.read_bytes() == b"1. e4"
     with pytest.raises(StoreError, match="does not exist"):
         store.add(tmp_path / "nothing", "opening_book")
     other = Store.create(tmp_path / "other")
-    assert other.add(artefact.path, artefact.kind, expect=artefact.digest).digest == artefact.digest
+    assert other.add(artifact.path, artifact.kind, expect=artifact.digest).digest == artifact.digest
     (tmp_path / "book.pgn").write_bytes(b"1. d4")
     with pytest.raises(CorruptError, match="as expected"):
-        other.add(tmp_path / "book.pgn", "opening_book", expect=artefact.digest)
+        other.add(tmp_path / "book.pgn", "opening_book", expect=artifact.digest)
     assert len(other.list()) == 1
     assert not list(other.tmp.iterdir())
 
@@ -104,22 +104,22 @@ def test_a_file_or_folder_from_elsewhere_is_copied_in(store: Store, tmp_path: Pa
         (lambda f: (f / "config.json").write_bytes(b"[]"), "config.json has changed"),
         (lambda f: os.truncate(f / "weights/layer-0.bin", 4999), "layer-0.bin has changed"),
         (lambda f: (f / "extra").write_bytes(b""), "extra was added"),
-        (lambda f: (f / ".artefact.json").write_bytes(b"{"), "manifest is damaged"),
+        (lambda f: (f / ".artifact.json").write_bytes(b"{"), "manifest is damaged"),
     ],
 )
 def test_damage_is_named_and_publishing_again_heals_it(store: Store, damage: object, message: str) -> None:
-    artefact = publish(store, FILES)
+    artifact = publish(store, FILES)
     assert callable(damage)
-    damage(artefact.path)
+    damage(artifact.path)
     with pytest.raises(CorruptError, match=message):
-        store.verify(artefact.digest)
-    assert publish(store, FILES) == artefact
-    assert store.verify(artefact.digest) == artefact
+        store.verify(artifact.digest)
+    assert publish(store, FILES) == artifact
+    assert store.verify(artifact.digest) == artifact
 
 
 def test_a_manifest_that_was_changed_with_its_files_is_found(store: Store) -> None:
     ours, other = publish(store, {"a": b"1"}), publish(store, {"a": b"2"})
-    for name in ("a", ".artefact.json"):
+    for name in ("a", ".artifact.json"):
         (ours.path / name).write_bytes((other.path / name).read_bytes())
     with pytest.raises(CorruptError, match="manifest does not belong"):
         store.verify(ours.digest)
@@ -143,7 +143,7 @@ def test_links_and_nothing_cannot_be_published(store: Store, tmp_path: Path) -> 
         with pytest.raises(StoreError, match="is a link"):
             store.publish(folder)
         (folder / "link").unlink()
-        (folder / ".artefact.json").write_text("{}")
+        (folder / ".artifact.json").write_text("{}")
         with pytest.raises(StoreError, match="the store's own file"):
             store.publish(folder)
     with pytest.raises(StoreError, match="is not a staging folder"):
@@ -174,7 +174,7 @@ def test_a_full_disk_while_publishing_is_one_error_and_leaves_nothing(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(module, call, full)
-    with pytest.raises(StoreError, match=r"cannot publish an artefact of kind probe: the disk is full at /.*/store"):
+    with pytest.raises(StoreError, match=r"cannot publish an artifact of kind probe: the disk is full at /.*/store"):
         publish(store, FILES)
     assert list(store.list()) == []
     assert not list(store.tmp.iterdir())
@@ -197,12 +197,12 @@ def test_a_disk_that_returns_other_bytes_is_found_before_publication(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from store import Store, artefacts
+from store import Store, artifacts
 root, when = sys.argv[1:]
 if when == "rename":
     Path.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 else:
-    setattr(artefacts, when, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    setattr(artifacts, when, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
 with Store(root).stage("probe") as folder:
     (folder / "weights").write_bytes(bytes(1000))
     Store(root).publish(folder)
@@ -214,6 +214,6 @@ def test_a_crash_before_the_rename_leaves_nothing_visible(store: Store, when: st
     command = [sys.executable, "-c", KILLED, str(store.root), when]
     assert subprocess.run(command, cwd=Path(__file__).parents[2]).returncode == -9
     assert list(store.list()) == []
-    assert [path for path in store.artefacts.rglob("*") if path.is_file()] == []
+    assert [path for path in store.artifacts.rglob("*") if path.is_file()] == []
     assert len(store.clean_staging(0)) == 1
     assert publish(store, {"weights": bytes(1000)}).bytes == 1000

@@ -1,6 +1,6 @@
-"""Content-addressed artefacts: checkpoints, probes, vectors, opening books, any file or folder that must never change.
+"""Content-addressed artifacts: checkpoints, probes, vectors, opening books, any file or folder that must never change.
 
-An artefact's digest is the sha256 of its files' relative paths, sizes and sha256s, so the same content has the same
+An artifact's digest is the sha256 of its files' relative paths, sizes and sha256s, so the same content has the same
 name on every machine. Publication is in two phases: write into a staging folder, then sync, read back, rename.
 """
 
@@ -34,14 +34,15 @@ from store.files import (
 if TYPE_CHECKING:
     from store.store import Store
 
-MANIFEST = ".artefact.json"
+DIGEST_TAG = b"chessreg-artefact-1\n"  # first line of what an artifact's digest covers: data, never to be changed
+MANIFEST = ".artifact.json"
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _TAKEN = {errno.ENOTEMPTY, errno.EEXIST}
 
 
 @dataclass(frozen=True)
-class Artefact:
-    """A published artefact. `bytes` counts its files; `path` is the folder that holds them."""
+class Artifact:
+    """A published artifact. `bytes` counts its files; `path` is the folder that holds them."""
 
     digest: str
     kind: str
@@ -50,10 +51,10 @@ class Artefact:
 
     @property
     def file(self) -> Path:
-        """The one file of a single-file artefact; StoreError if it has several."""
+        """The one file of a single-file artifact; StoreError if it has several."""
         files = [name for name in _scan(self.path) if name != MANIFEST]
         if len(files) != 1:
-            raise StoreError(f"artefact {self.digest[:12]} has {len(files)} files, not one")
+            raise StoreError(f"artifact {self.digest[:12]} has {len(files)} files, not one")
         return self.path / files[0]
 
 
@@ -74,13 +75,13 @@ def parse_manifest(content: bytes, digest: str) -> Manifest:
         files = tuple((str(name), int(size), str(sha)) for name, size, sha in record["files"])
         actual = _digest(list(files))
     except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
-        raise CorruptError(f"the manifest of artefact {digest[:12]} is damaged") from error
+        raise CorruptError(f"the manifest of artifact {digest[:12]} is damaged") from error
     if actual != digest:
-        raise CorruptError(f"artefact {digest[:12]}: its manifest does not belong to it")
+        raise CorruptError(f"artifact {digest[:12]}: its manifest does not belong to it")
     for name, size, sha in files:
         safe_path(name)
         if name == MANIFEST or size < 0 or not _DIGEST.match(sha):
-            raise CorruptError(f"the manifest of artefact {digest[:12]} is damaged")
+            raise CorruptError(f"the manifest of artifact {digest[:12]} is damaged")
     return Manifest(kind, files)
 
 
@@ -92,7 +93,7 @@ def stage(store: Store, kind: str) -> Iterator[Path]:
     """
     store.require_writable()
     folder = staging_path(store.tmp, kind)
-    with explained(f"write an artefact of kind {kind}", store.root):
+    with explained(f"write an artifact of kind {kind}", store.root):
         try:
             folder.mkdir()  # in here: Ctrl-C may come as soon as it is there
             yield folder
@@ -101,10 +102,10 @@ def stage(store: Store, kind: str) -> Iterator[Path]:
             raise
 
 
-def publish(store: Store, folder: Path, expect: str | None = None) -> Artefact:
-    """Publish a staged folder and return the artefact; the staging folder is gone afterwards.
+def publish(store: Store, folder: Path, expect: str | None = None) -> Artifact:
+    """Publish a staged folder and return the artifact; the staging folder is gone afterwards.
 
-    Content that is here already is recognised: the existing artefact is returned, as young as a new one. `expect` is
+    Content that is here already is recognised: the existing artifact is returned, as young as a new one. `expect` is
     the digest that the content must have (a copy from another machine). Raises StoreError (nothing to publish, links,
     full disk) and CorruptError (not the expected digest, or the disk returned other bytes than were written); then
     nothing is visible.
@@ -113,9 +114,9 @@ def publish(store: Store, folder: Path, expect: str | None = None) -> Artefact:
     kind = staged_kind(folder)
     if folder.parent != store.tmp or not folder.is_dir():
         raise StoreError(f"{folder} is not a staging folder of the store {store.root}")
-    with explained(f"publish an artefact of kind {kind}", store.root):
+    with explained(f"publish an artifact of kind {kind}", store.root):
         if (folder / MANIFEST).exists():
-            raise StoreError(f"{MANIFEST} is the store's own file: an artefact cannot bring one")
+            raise StoreError(f"{MANIFEST} is the store's own file: an artifact cannot bring one")
         files = _manifest(folder)
         for name, _, _ in files:
             safe_path(name)
@@ -126,13 +127,13 @@ def publish(store: Store, folder: Path, expect: str | None = None) -> Artefact:
         if (known := _known(store, digest)) is not None:
             discard(folder)
             fsync_path(target.parent)  # whoever renamed it may have ended before this
-            fsync_path(store.artefacts)
+            fsync_path(store.artifacts)
             return known
         fsync_tree(folder)
         if _manifest(folder, from_disk=True) != files:
             raise CorruptError(f"the disk returned other bytes than were written to {folder}", "check the disk")
         total = sum(size for _, size, _ in files)
-        record = {"chessreg_artefact": 1, "digest": digest, "kind": kind, "bytes": total, "files": files}
+        record = {"chessreg_artifact": 1, "digest": digest, "kind": kind, "bytes": total, "files": files}
         write_synced(folder / MANIFEST, json.dumps(record, indent=1).encode() + b"\n")
         fsync_path(folder)
         target.parent.mkdir(exist_ok=True)
@@ -145,12 +146,12 @@ def publish(store: Store, folder: Path, expect: str | None = None) -> Artefact:
                 raise
             discard(folder)  # somebody published the same content a moment ago
         fsync_path(target.parent)
-        fsync_path(store.artefacts)
+        fsync_path(store.artifacts)
     return describe(store, digest)
 
 
-def add(store: Store, source: Path, kind: str, expect: str | None = None) -> Artefact:
-    """Copy a file, or a folder's content, into the store as an artefact."""
+def add(store: Store, source: Path, kind: str, expect: str | None = None) -> Artifact:
+    """Copy a file, or a folder's content, into the store as an artifact."""
     import shutil
 
     source = Path(source)
@@ -159,14 +160,14 @@ def add(store: Store, source: Path, kind: str, expect: str | None = None) -> Art
     with stage(store, kind) as folder:
         if source.is_dir():
             shutil.copytree(source, folder, dirs_exist_ok=True, symlinks=False)
-            (folder / MANIFEST).unlink(missing_ok=True)  # the source may be another store's artefact
+            (folder / MANIFEST).unlink(missing_ok=True)  # the source may be another store's artifact
         else:
             shutil.copyfile(source, folder / source.name)
         return publish(store, folder, expect)
 
 
 def lend(store: Store, source: Path, kind: str, name: str = "") -> str:
-    """Copy one file (`name`: what to call it) aside and return the digest that its artefact has, or would have.
+    """Copy one file (`name`: what to call it) aside and return the digest that its artifact has, or would have.
 
     This process finds it by that digest as if it were published; nobody else sees it.
     """
@@ -180,98 +181,98 @@ def lend(store: Store, source: Path, kind: str, name: str = "") -> str:
         if digest in store.lent or _known(store, digest) is not None:
             discard(folder)
         else:
-            store.lent[digest] = Artefact(digest, kind, sum(size for _, size, _ in files), folder)
+            store.lent[digest] = Artifact(digest, kind, sum(size for _, size, _ in files), folder)
     return digest
 
 
-def release(lent: dict[str, Artefact]) -> None:
+def release(lent: dict[str, Artifact]) -> None:
     """Remove what was lent and not published."""
     while lent:
         discard(lent.popitem()[1].path)
 
 
 def path(store: Store, digest: str) -> Path:
-    """The folder of an artefact's files. Raises NotInStoreError."""
+    """The folder of an artifact's files. Raises NotInStoreError."""
     if digest in store.lent:
         return store.lent[digest].path
     target = _target(store, digest)
     if not (target / MANIFEST).is_file():
-        raise NotInStoreError(f"artefact {digest[:12]} is not in the store {store.root}")
+        raise NotInStoreError(f"artifact {digest[:12]} is not in the store {store.root}")
     return target
 
 
 def exists(store: Store, digest: str) -> bool:
-    """Whether the artefact is here; its bytes are not read."""
+    """Whether the artifact is here; its bytes are not read."""
     return digest in store.lent or (_target(store, digest) / MANIFEST).is_file()
 
 
-def describe(store: Store, digest: str) -> Artefact:
-    """What is recorded of an artefact. Raises NotInStoreError, CorruptError."""
+def describe(store: Store, digest: str) -> Artifact:
+    """What is recorded of an artifact. Raises NotInStoreError, CorruptError."""
     if digest in store.lent:
         return store.lent[digest]
     record = _record(path(store, digest))
-    return Artefact(digest, record["kind"], record["bytes"], _target(store, digest))
+    return Artifact(digest, record["kind"], record["bytes"], _target(store, digest))
 
 
-def verify(store: Store, digest: str) -> Artefact:
+def verify(store: Store, digest: str) -> Artifact:
     """Read every byte again. Raises CorruptError naming the first file that differs, NotInStoreError."""
     folder = path(store, digest)
     if digest in store.lent:
         return store.lent[digest]
     record = _record(folder)
-    with explained(f"read artefact {digest[:12]}"):
+    with explained(f"read artifact {digest[:12]}"):
         expected = {name: (size, sha) for name, size, sha in record["files"]}
         actual = {name: (size, sha) for name, size, sha in _manifest(folder)}
     for name in sorted(expected.keys() | actual.keys()):
         if name not in actual:
-            raise CorruptError(f"artefact {digest[:12]}: {name} is missing")
+            raise CorruptError(f"artifact {digest[:12]}: {name} is missing")
         if name not in expected:
-            raise CorruptError(f"artefact {digest[:12]}: {name} was added after publication")
+            raise CorruptError(f"artifact {digest[:12]}: {name} was added after publication")
         if actual[name] != expected[name]:
-            raise CorruptError(f"artefact {digest[:12]}: {name} has changed since publication")
+            raise CorruptError(f"artifact {digest[:12]}: {name} has changed since publication")
     if _digest([(name, *expected[name]) for name in expected]) != digest:
-        raise CorruptError(f"artefact {digest[:12]}: its manifest does not belong to it")
+        raise CorruptError(f"artifact {digest[:12]}: its manifest does not belong to it")
     return describe(store, digest)
 
 
-def list_all(store: Store, kind: str | None = None) -> list[Artefact]:
-    """All artefacts with a readable manifest, ordered by digest; `verify` tells what is wrong with one."""
-    artefacts = []
-    for folder in sorted(store.artefacts.glob("??/*")):
+def list_all(store: Store, kind: str | None = None) -> list[Artifact]:
+    """All artifacts with a readable manifest, ordered by digest; `verify` tells what is wrong with one."""
+    artifacts = []
+    for folder in sorted(store.artifacts.glob("??/*")):
         with contextlib.suppress(CorruptError, NotInStoreError):
-            artefact = describe(store, folder.name)
-            if kind is None or artefact.kind == kind:
-                artefacts.append(artefact)
-    return artefacts
+            artifact = describe(store, folder.name)
+            if kind is None or artifact.kind == kind:
+                artifacts.append(artifact)
+    return artifacts
 
 
 def key(digest: str) -> str:
-    """Where an artefact lies below the root of any store. Raises NotInStoreError for what is no digest."""
+    """Where an artifact lies below the root of any store. Raises NotInStoreError for what is no digest."""
     if not _DIGEST.match(digest):
         raise NotInStoreError(f"{digest!a} is not a digest: 64 hexadecimal digits")
-    return f"artefacts/{digest[:2]}/{digest}"
+    return f"artifacts/{digest[:2]}/{digest}"
 
 
 def _target(store: Store, digest: str) -> Path:
     return store.root / key(digest)
 
 
-def _known(store: Store, digest: str) -> Artefact | None:
-    """The artefact if it is here, every byte as it was published. From now on it is young: only old ones are garbage.
+def _known(store: Store, digest: str) -> Artifact | None:
+    """The artifact if it is here, every byte as it was published. From now on it is young: only old ones are garbage.
     None also if it has just been taken away as such."""
     if not exists(store, digest):
         return None
     try:
-        artefact = verify(store, digest)
+        artifact = verify(store, digest)
     except (StoreError, FileNotFoundError):
         return None
     try:
-        os.utime(artefact.path)
+        os.utime(artifact.path)
     except FileNotFoundError:
         return None
     except PermissionError:  # another user's, who alone may take it away
         pass
-    return artefact
+    return artifact
 
 
 def _record(folder: Path) -> dict[str, Any]:
@@ -281,7 +282,7 @@ def _record(folder: Path) -> dict[str, Any]:
             return record
     except (ValueError, KeyError, TypeError):
         pass
-    raise CorruptError(f"artefact {folder.name[:12]}: its manifest is damaged")
+    raise CorruptError(f"artifact {folder.name[:12]}: its manifest is damaged")
 
 
 def _scan(folder: Path) -> list[str]:
@@ -292,7 +293,7 @@ def _scan(folder: Path) -> list[str]:
             entry = Path(parent) / name
             mode = entry.lstat().st_mode
             if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                raise StoreError(f"{entry} is a link or a special file: an artefact holds plain files only")
+                raise StoreError(f"{entry} is a link or a special file: an artifact holds plain files only")
             if stat.S_ISREG(mode):
                 names.append(entry.relative_to(folder).as_posix())
     return sorted(names, key=str.encode)
@@ -310,4 +311,4 @@ def _digest(files: list[tuple[str, int, str]]) -> str:
     import hashlib
 
     lines = [json.dumps([name, size, sha]) + "\n" for name, size, sha in sorted(files, key=lambda f: f[0].encode())]
-    return hashlib.sha256(b"chessreg-artefact-1\n" + "".join(lines).encode()).hexdigest()
+    return hashlib.sha256(DIGEST_TAG + "".join(lines).encode()).hexdigest()

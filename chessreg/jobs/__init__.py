@@ -1,1 +1,0 @@
-"""Import paths of earlier kind files; `chessreg.kinds` is the present one."""
