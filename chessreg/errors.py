@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 
@@ -43,6 +46,18 @@ DAMAGE: tuple[type[Exception], ...] = (
 operating system and too little memory."""
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raise BadInputError, with the reason, for a file that the block cannot write."""
+    try:
+        yield
+    except OSError as error:
+        from store.files import is_disk_full, reason
+
+        hint = "free some space and try again" if is_disk_full(error) else ""
+        raise BadInputError(f"cannot write {path}: {reason(error)}", hint) from error
+
+
 class DivergedError(ChessregError, FloatingPointError):
     """Numbers that are no numbers: NaN or infinite activations, logits or weights. The attempt ends as `diverged`."""
 
@@ -51,15 +66,17 @@ def described(error: BaseException) -> tuple[str, str, int]:
     """What to say of any error: message, hint, exit status. Those of chessreg and of the store have their own words."""
     if hasattr(error, "message") and hasattr(error, "hint"):
         return error.message, error.hint or "", getattr(error, "exit_code", 1)
+    from store.files import FULL, file_of, is_disk_full, reason
+
+    place = file_of(error)
+    where = f": {place}" if place else ""
+    if is_disk_full(error):
+        return f"{FULL}{where}", "free some space and try again", 1
     if (own := of_own_kind(error)) is not None:
         message = f"your kind {own.name} raised {type(error).__name__}: {first_line(error)}"
         return message, f"{own.file}, line {own.line}; --debug shows more", 1
     if isinstance(error, OSError):
-        from store.files import full, reason
-
-        place = (error.filename2 if full(error) else None) or error.filename
-        where = f": {place}" if place else ""
-        return f"{reason(error)}{where}", "free some space and try again" if full(error) else "", 1
+        return f"{reason(error)}{where}", "", 1
     if isinstance(error, MemoryError):
         return "out of memory", "", 1
     if isinstance(error, FloatingPointError):  # of the trainer, which imports nothing of chessreg

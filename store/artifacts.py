@@ -93,13 +93,13 @@ def stage(store: Store, kind: str) -> Iterator[Path]:
     """
     store.require_writable()
     folder = staging_path(store.tmp, kind)
-    with explained(f"write an artifact of kind {kind}", store.root):
-        try:
+    try:
+        with explained(f"write an artifact of kind {kind}", store.root):
             folder.mkdir()  # in here: Ctrl-C may come as soon as it is there
             yield folder
-        except BaseException:
-            discard(folder)
-            raise
+    except BaseException:
+        discard(folder)
+        raise
 
 
 def publish(store: Store, folder: Path, expect: str | None = None) -> Artifact:

@@ -21,6 +21,14 @@ class StoreError(Exception):
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
 
+class DiskFullError(StoreError):
+    """A write failed because a disk or a quota is full. `path` is the file or the folder that was written."""
+
+    def __init__(self, message: str, path: Path, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.path = path
+
+
 class NotInStoreError(StoreError):
     """A digest, array or fragment that this store does not hold."""
 

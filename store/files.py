@@ -15,10 +15,16 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
-from store.errors import StoreError
+from store.errors import DiskFullError, StoreError
 
+FULL = "the disk is full"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_SAYS_FULL = re.compile(
+    "disk is full|" + "|".join(rf"{re.escape(os.strerror(n))}|\(os error {n}\)" for n in sorted(_FULL)), re.IGNORECASE
+)
+_SAYS_SHORT = re.compile(r"^\d+ requested and \d+ written$|iostream error|unexpected pos \d+ vs \d+")
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _SHARED = stat.S_ISGID | stat.S_IWGRP
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
@@ -26,31 +32,85 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
 
 @contextlib.contextmanager
 def explained(action: str, at: Path | None = None) -> Iterator[None]:
-    """Turn an OSError inside the block into one StoreError: `cannot <action>: <reason> at <file>`.
+    """Turn an OSError in the block into one StoreError: `cannot <action>: <reason> at <file>`.
 
-    `at` is named where the system names no file.
+    A full disk becomes a DiskFullError, whatever the library that met it raised. `at` is named where the system names
+    no file. An error with a hint has its own words, and stays as it is.
     """
     try:
         yield
-    except OSError as error:
-        place = (error.filename2 if full(error) else None) or error.filename or at  # of a copy: where to
-        where = f" at {place}" if place else ""
-        hint = ""
-        if full(error):
+    except Exception as error:
+        if hasattr(error, "hint"):
+            raise
+        if is_disk_full(error, at):
+            place = file_of(error) or at
+            where = f" at {place}" if place else ""
             hint = "free some space, then run the same command again"
-        elif denied(error):
-            hint = "check the owner and the permissions of that folder"
+            raise DiskFullError(f"cannot {action}: {FULL}{where}", Path(place or "."), hint) from error
+        if not isinstance(error, OSError):
+            raise
+        place = error.filename or at
+        where = f" at {place}" if place else ""
+        hint = "check the owner and the permissions of that folder" if denied(error) else ""
         raise StoreError(f"cannot {action}: {reason(error)}{where}", hint) from error
 
 
-def full(error: BaseException | None) -> bool:
-    """Whether this is the operating system's word that a disk or a quota is full."""
-    return isinstance(error, OSError) and error.errno in _FULL
+def is_disk_full(error: BaseException | None, folder: Path | None = None) -> bool:
+    """Whether a write failed because a disk or a quota is full.
+
+    Only Python's own writers raise an OSError with a number. safetensors and DuckDB give the system's words, SQLite and
+    torch their own, with the number or the words in an error that theirs came from. What numpy and torch say when the
+    system wrote less than they asked for names no reason: then `folder`, where they wrote, is tried.
+    """
+    while error is not None:
+        if isinstance(error, DiskFullError):
+            return True
+        if isinstance(error, OSError) and error.errno is not None:
+            if error.errno in _FULL:
+                return True
+        elif _SAYS_FULL.search(text := str(error)) or (folder and _SAYS_SHORT.search(text) and not has_space(folder)):
+            return True
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return False
 
 
-def reason(error: OSError) -> str:
-    """What an OSError says, without the file."""
-    return "the disk is full" if full(error) else error.strerror or str(error)
+def has_space(folder: Path, size: int = 1 << 20) -> bool:
+    """Whether `size` bytes can be written in a folder, or next to a file: neither a quota nor a limit of this process
+    shows in the free space of a file system. True where this cannot be tried."""
+    import tempfile
+
+    try:
+        with tempfile.TemporaryFile(dir=folder if folder.is_dir() else folder.parent) as file:
+            allocate(file, size)
+    except OSError as error:
+        return error.errno not in _FULL
+    return True
+
+
+def allocate(file: IO[bytes], size: int) -> None:
+    """Make a file `size` bytes long, with all of its space taken: writing to a mapped page without space kills the
+    process (SIGBUS).
+
+    Raises OSError. Where the system cannot take the space (macOS), only the length is set.
+    """
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)
+    else:
+        os.truncate(file.fileno(), size)
+
+
+def file_of(error: BaseException | None) -> str | None:
+    """The file that the system names in an error, or in one that it came from: of a copy, the target."""
+    while error is not None:
+        if isinstance(error, OSError) and (name := error.filename2 or error.filename):
+            return os.fsdecode(name)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return None
+
+
+def reason(error: BaseException) -> str:
+    """What an error of the system says, without the file."""
+    return FULL if is_disk_full(error) else getattr(error, "strerror", None) or str(error)
 
 
 def denied(error: BaseException | None) -> bool:
@@ -157,6 +217,45 @@ def sha256_file(path: Path, *, from_disk: bool = False) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+@contextlib.contextmanager
+def replaced(path: Path, aside: Path) -> Iterator[IO[bytes]]:
+    """A file to write into: `aside`, in the same folder. At the end of the block it is forced to the disk and renamed
+    to `path`. After an error, `path` is as it was and the space of `aside` is free again.
+
+    Raises StoreError, DiskFullError.
+    """
+    try:
+        with explained(f"write {path.name}", path):
+            with aside.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(aside, path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file that the user has named, whole or not at all; its mode follows the umask. Raises OSError."""
+    import tempfile
+
+    if path.exists() and not path.is_file():  # a device or a pipe, which must not be replaced
+        path.write_bytes(data)
+        return
+    handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(aside, 0o666 & ~mask)
+        os.replace(aside, path)
+    except BaseException:
+        os.unlink(aside)
+        raise
+
+
 def write_synced(path: Path, data: bytes) -> None:
     """Write a whole file and force it to the disk (its folder is the caller's)."""
     with open(path, "wb") as file:
@@ -216,7 +315,7 @@ def _owner(path: Path) -> tuple[str, str, int] | None:
     """What something in `tmp/` was made for, and the host and process that made it; None for what is not ours."""
     if path.suffix == ".lock":  # of one that was killed holding it; whoever holds it writes itself in
         with contextlib.suppress(OSError):
-            match = re.fullmatch(r"process (\d+) on (\S+)\n", path.read_text(errors="replace")[:200])
+            match = re.fullmatch(r"process (\d+) on (\S+)\n", path.read_text(encoding="utf-8", errors="replace")[:200])
             return ("lock", match[2], int(match[1])) if match else ("lock", "", 0)
     parts = path.name.split("~")
     return (parts[0], parts[1], int(parts[2])) if len(parts) == 4 and parts[2].isdigit() else None

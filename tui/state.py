@@ -28,7 +28,7 @@ class Remembered:
         self.frozen = frozen
         self._values: dict[str, Any] = {}
         with suppress(OSError, ValueError):
-            values = json.loads(self.path.read_text())
+            values = json.loads(self.path.read_text(encoding="utf-8"))
             self._values = values if isinstance(values, dict) else {}
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -48,7 +48,7 @@ class Remembered:
     def _write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         aside = self.path.with_suffix(f".{os.getpid()}.tmp")
-        aside.write_text(json.dumps(self._values, indent=1))
+        aside.write_text(json.dumps(self._values, indent=1), encoding="utf-8")
         aside.replace(self.path)
 
 

@@ -227,7 +227,7 @@ class Home:
         own = path is not None and path.parent.name == ".chessreg" and not path.exists()
         self._session = open_session(self.registry_url, self.store_path, create=create)
         if own and path is not None:
-            (path.parent / ".gitignore").write_text("*\n")  # results are no source code
+            (path.parent / ".gitignore").write_text("*\n", encoding="utf-8")  # results are no source code
         return self._session.database.made
 
     def database(self) -> Database:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chessreg.cli.base import FilePath, Home, emit, fresh, json_option, pass_home
-from chessreg.errors import BadInputError
+from chessreg.errors import BadInputError, writing
 from chessreg.terminal import for_data
+from store.files import write_whole
 
 if TYPE_CHECKING:
     from chessreg.experiments.edit.heat import Measure, Readings
@@ -138,10 +139,8 @@ def picked(views: list[BoardFrame], ply: int | None, reference: str) -> list[Boa
 
 
 def write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise BadInputError(f"cannot write {path}: {error.strerror}") from error
+    with writing(path):
+        write_whole(path, text.encode())
 
 
 def as_object(views: list[BoardFrame], svg: Path | None, png: Path | None = None) -> dict[str, object]:

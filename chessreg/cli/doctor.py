@@ -21,6 +21,7 @@ import click
 from chessreg.cli.base import Home, emit, json_option, pass_home
 from chessreg.errors import ChessregError
 from store.errors import StoreError
+from store.files import reason
 
 FREE_BYTES = 2 * 2**30  # the demo's caches fit into this
 REQUIRED = (
@@ -238,7 +239,7 @@ def _writable(name: str, folder: Path, file: Path | None = None) -> Check:
         with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
-        return Check(name, "broken", f"{existing} cannot be written: {error.strerror}", f"chmod u+w {existing}")
+        return Check(name, "broken", f"{existing} cannot be written: {reason(error)}", f"chmod u+w {existing}")
     if file is not None and not os.access(file, os.W_OK):
         return Check(name, "broken", f"{file} is read-only", f"chmod u+w {file}")
     return Check(name, "ok", f"{file or folder} can be written")

@@ -165,7 +165,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise NotFoundError(f"{path} does not exist")
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # also bytes that are no UTF-8, numbers of 5,000 digits
         raise BadInputError(f"{path} is not TOML: {error}") from error
 

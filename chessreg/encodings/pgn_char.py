@@ -195,7 +195,7 @@ def spellings(board: chess.Board, alphabet: Iterable[str] | None = None) -> froz
     write any of these, so the probability that its text is legal is a sum over all of them. Null moves are none.
 
     >>> sorted(spellings(chess.Board("8/8/8/8/8/1k6/8/K7 w - - 0 1"), "Kab1"))
-    ['Kab1', 'Ka1b1', 'K1b1', 'Kb1', 'a1b1']
+    ['K1b1', 'Ka1b1', 'Kab1', 'Kb1', 'a1b1']
     """
     moves = list(board.legal_moves)
     # (piece letter, origin, target, promotion) → how many legal moves it may mean; one makes it a spelling

@@ -25,6 +25,7 @@ from chessreg.registry.database import Database
 from chessreg.registry.identity import uuid_of
 from chessreg.registry.tables.types import utc_now
 from chessreg.runs.inputs import Inputs, with_weights
+from store.files import explained
 
 if TYPE_CHECKING:
     from chessreg.models.checkpoint import CheckpointInfo
@@ -356,13 +357,14 @@ def export_checkpoint(
     artifact = store.verify(digest)
     aside = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     try:
-        aside.mkdir()
-        if dtype is None:
-            for file in files_of(artifact.path):
-                shutil.copyfile(artifact.path / file, aside / file)
-        else:
-            write_rounded(artifact.path, aside, dtype, row.training_datasets)
-        aside.rename(folder)
+        with explained("export the checkpoint", folder):
+            aside.mkdir()
+            if dtype is None:
+                for file in files_of(artifact.path):
+                    shutil.copyfile(artifact.path / file, aside / file)
+            else:
+                write_rounded(artifact.path, aside, dtype, row.training_datasets)
+            aside.rename(folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return folder

@@ -319,7 +319,7 @@ def partners(session: Session, run_id: UUID, unit: int) -> list[Partner]:
         )
         .order_by(run.created_at.desc(), game.run_id, game.unit)
     )
-    found = session.execute(alike).tuples().all()
+    found = session.execute(alike).all()
     called = names.names_of(session, "run", {other.run_id for other, _ in found})
     opening, moves = mine.opening_plies, unpack(mine.moves)
     pairs = []

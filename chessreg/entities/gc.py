@@ -77,7 +77,7 @@ def find(database: Database, store: Store, *, now: float | None = None) -> list[
 def dataset_in(folder: Path) -> str | None:
     """The identity of the dataset that an artifact holds; None for any other."""
     try:
-        return str(json.loads((folder / REPORT_FILE).read_text())["identity"])
+        return str(json.loads((folder / REPORT_FILE).read_text(encoding="utf-8"))["identity"])
     except (OSError, ValueError, LookupError, TypeError):
         return None
 

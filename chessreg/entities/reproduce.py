@@ -330,10 +330,10 @@ def compared(database: Database, there: Database, run_id: UUID, clocked: Collect
     for home in (database, there):
         with home.read() as session:
             outputs = select(tables.Output.name, tables.Output.digest).where(tables.Output.run_id == run_id)
-            rows = [*session.execute(outputs).tuples()]
+            rows = [*session.execute(outputs)]
             for table in names.with_arrays(session):
                 groups = select(table.path, table.digest).where(table.run_id == run_id)
-                rows += session.execute(groups).tuples()
+                rows += session.execute(groups)
             made.append(dict(rows))
     for name in sorted(made[0].keys() | made[1].keys()):
         if made[0].get(name) == made[1].get(name):

@@ -403,7 +403,7 @@ def points_of(session: Session, run_id: UUID) -> dict[int, float | None]:
         .join(match, (match.run_id == game.run_id) & (match.number == game.match))
         .where(game.run_id == run_id)
     )
-    return {unit: points(color, *ended) for unit, color, *ended in rows.tuples()}  # type: ignore[arg-type]
+    return {unit: points(color, *ended) for unit, color, *ended in rows}  # type: ignore[arg-type]
 
 
 def remarks_on(spec: Any) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from store.files import full, reason
+from store.files import is_disk_full, reason
 
 if TYPE_CHECKING:
     from chessreg.games.dataset import DatasetFile
@@ -419,7 +419,7 @@ def write_bag(path: Path, records: Iterable[bytes]) -> int:
             os.fsync(file.fileno())
         os.rename(aside, path)
     except OSError as error:
-        hint = "free some space and export it again" if full(error) else ""
+        hint = "free some space and export it again" if is_disk_full(error) else ""
         raise ChessregError(f"{path} cannot be written: {reason(error)}", hint) from error
     finally:
         with suppress(OSError):

@@ -28,7 +28,7 @@ from chessreg.games.reader import READER_VERSION, Reader, reader
 from chessreg.games.rows import Reject, Rows, Tally
 from chessreg.games.sources import BrokenStreamError, Source
 from chessreg.games.transcripts import open_source
-from store.files import full, reason, sha256_file
+from store.files import is_disk_full, reason, sha256_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,7 +92,7 @@ def made_aside(folder: Path) -> Iterator[Path]:
         yield aside
         os.rename(aside, folder)
     except OSError as error:
-        hint = "free some space and add it again" if full(error) else ""
+        hint = "free some space and add it again" if is_disk_full(error) else ""
         raise ChessregError(f"the dataset cannot be written to {folder}: {reason(error)}", hint) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)

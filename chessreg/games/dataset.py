@@ -96,11 +96,17 @@ REJECTS_FILE = "rejects.tsv"
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file that went in: its name without folders, the sha256 of its bytes as they lay on disk, and their number."""
+    """A file that went in: its name without folders, the sha256 of its bytes as they lay on disk, and their number.
+
+    Bytes of the name that are not UTF-8 are recorded as `?`: neither JSON nor a registry can hold them.
+    """
 
     name: str
     sha256: str
     bytes: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name.encode(errors="replace").decode())
 
 
 @dataclass(frozen=True)
@@ -142,14 +148,16 @@ class DatasetReport:
 
     def save(self, folder: Path) -> None:
         """Write `dataset.json`."""
-        (folder / REPORT_FILE).write_text(json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False) + "\n")
+        (folder / REPORT_FILE).write_text(
+            json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
 
     @classmethod
     def load(cls, folder: Path) -> DatasetReport:
         """Read `dataset.json`. NotFoundError without one; BadInputError when it is not what `save` wrote."""
         path = folder / REPORT_FILE
         try:
-            fields: dict[str, Any] = json.loads(path.read_text())
+            fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             sources = [SourceFile(**source) for source in fields.pop("sources")]
             return cls(sources=sources, **fields)
         except FileNotFoundError as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from store.files import full, reason
+from store.files import is_disk_full, reason
 
 CHUNK = 1 << 18
 TIMEOUT_SECONDS = 60.0
@@ -187,6 +187,6 @@ def network_error(url: str, error: Exception) -> ChessregError:
 
 def disk_error(error: OSError, part: Path) -> ChessregError:
     message = f"cannot write {part}: {reason(error)}"
-    if full(error):
+    if is_disk_full(error):
         return ChessregError(message, "free some space and run the same command: it goes on from here")
     return BadInputError(message)

@@ -14,7 +14,7 @@ from typing import IO
 
 import chess
 
-from chessreg.errors import BadInputError
+from chessreg.errors import BadInputError, writing
 from chessreg.games.adjudication import ADJUDICATED, Termination
 
 RESULTS = ("1-0", "0-1", "1/2-1/2", "*")
@@ -133,20 +133,19 @@ def save_pgn(games: Iterable[GameRecord | str], path: Path) -> int:
     aside = path.with_name(path.name + ".part")
     count = 0
     try:
-        with contextlib.ExitStack() as stack:
-            file: IO[bytes] = stack.enter_context(aside.open("wb"))
-            if path.suffix == ".zst":
-                import zstandard
+        with writing(path):
+            with contextlib.ExitStack() as stack:
+                file: IO[bytes] = stack.enter_context(aside.open("wb"))
+                if path.suffix == ".zst":
+                    import zstandard
 
-                file = stack.enter_context(zstandard.ZstdCompressor(level=19).stream_writer(file, closefd=False))
-            for game in games:
-                text = game if isinstance(game, str) else game_pgn(game)
-                file.write((("\n" if count else "") + text).encode())
-                count += 1
-        aside.replace(path)
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise BadInputError(f"cannot write {path}: {error.strerror}") from error
+                    packed = zstandard.ZstdCompressor(level=19).stream_writer(file, closefd=False)
+                    file = stack.enter_context(packed)
+                for game in games:
+                    text = game if isinstance(game, str) else game_pgn(game)
+                    file.write((("\n" if count else "") + text).encode())
+                    count += 1
+            aside.replace(path)
     except BaseException:
         aside.unlink(missing_ok=True)
         raise

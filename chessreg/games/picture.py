@@ -12,8 +12,9 @@ import chess
 import chess.svg
 import numpy as np
 
-from chessreg.errors import BadInputError
+from chessreg.errors import BadInputError, writing
 from chessreg.games.boardframe import EMPTY, BoardFrame, Mark, Role
+from store.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -285,7 +286,5 @@ def _save(figure: Figure, path: Path) -> None:
     buffer = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "chessreg"}):
         figure.savefig(buffer, format=kind, dpi=DPI, metadata={"Date": None} if kind == "svg" else None)
-    try:
-        path.write_bytes(buffer.getvalue())
-    except OSError as error:
-        raise BadInputError(f"cannot write {path}: {error.strerror}") from error
+    with writing(path):
+        write_whole(path, buffer.getvalue())

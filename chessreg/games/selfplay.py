@@ -166,7 +166,6 @@ def _start(work: _Work) -> subprocess.Popen[str]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
         encoding="utf-8",
         start_new_session=True,
         env=child.environment(),

@@ -317,7 +317,7 @@ def choices(session: Session) -> list[Choice]:
         .where(checkpoint.source_format != "external")
         .order_by(checkpoint.created_at.desc(), checkpoint.id)
     )
-    written = dict(session.execute(select(checkpoint.id, checkpoint.tokenizer)).tuples().all())
+    written = dict(session.execute(select(checkpoint.id, checkpoint.tokenizer)).all())
     made = [Choice(models.get(id) or short(id), id, tuple(tools[id]), names_squares(written[id])) for id in ids]
     return sorted(made, key=lambda choice: -len(choice.tools))
 

@@ -112,7 +112,7 @@ def save_checkpoint(
     config, weights = network.files(dtype)
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
     for name, content in ((CONFIG, config), (INFO, info.as_json())):
-        (folder / name).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+        (folder / name).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def read_info(folder: Path) -> CheckpointInfo:
@@ -124,7 +124,7 @@ def read_info(folder: Path) -> CheckpointInfo:
             f"{folder} is not a checkpoint: it has no {INFO}", "chessreg import checkpoint FILE makes one"
         )
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
         version = content["format_version"]
         if version != FORMAT_VERSION:
             raise BadInputError(f"{path} has format {version}; this chessreg reads format {FORMAT_VERSION}")

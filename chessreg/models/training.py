@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -397,7 +396,9 @@ class Trainer:
         return mean_loss(self.model, heldout, self.options)
 
     def save(self) -> None:
-        """Write the state aside and rename it: a crash leaves the old one or the new one."""
+        """Write the state. A crash, a power cut or a full disk (DiskFullError) leaves the old one."""
+        from store.files import replaced
+
         self.folder.mkdir(parents=True, exist_ok=True)
         state = {
             "config": asdict(self.config),
@@ -409,16 +410,8 @@ class Trainer:
             "since": torch.stack(self.since) if self.since else torch.zeros(0),
             "curve": [asdict(point) for point in self.curve],
         }
-        aside = self.state_path.with_suffix(".tmp")
-        try:
-            with aside.open("wb") as file:
-                torch.save(state, file)
-                file.flush()
-                os.fsync(file.fileno())  # a power cut leaves the old one or the new one too
-            os.replace(aside, self.state_path)
-        except BaseException:  # a full disk gets its space back
-            aside.unlink(missing_ok=True)
-            raise
+        with replaced(self.state_path, self.state_path.with_suffix(".tmp")) as file:
+            torch.save(state, file)
 
     def load(self) -> None:
         """Raises ChessregError for a state that is damaged, or of another training."""

@@ -23,13 +23,13 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
 from sqlalchemy import select
 
 from chessreg.entities.merge import MergeReport, export_runs, merge
-from chessreg.errors import DAMAGE, BadInputError, ChessregError, NotFoundError, first_line
+from chessreg.errors import DAMAGE, BadInputError, ChessregError, NotFoundError, first_line, writing
 from chessreg.papers.work import PREPARATIONS, Work
 from chessreg.registry import lineage, tables
 from chessreg.registry.identity import uuid_of
 from chessreg.runs import transfer, unfinished
 from store.errors import StoreError
-from store.files import full
+from store.files import is_disk_full
 from store.places import place
 from store.store import Store
 
@@ -67,7 +67,7 @@ def save(work: Work, path: Path) -> dict[str, Any]:
             place(str(there.root)).put_artifact(session.store, item.digest)
         states = unfinished.carry(session.database, session.store, there, runs.values())
         about = {"paper": work.paper.name, "tag": work.tag, "complete": sum(plan[name].done for name in chosen)}
-        (root / ABOUT).write_text(json.dumps(about))
+        (root / ABOUT).write_text(json.dumps(about), encoding="utf-8")
         write_zip(root, path)
     made = {"runs": len(runs), "artifacts": len(wanted), "states": states, "bytes": path.stat().st_size}
     return {**about, "steps": len(chosen), **made}
@@ -81,7 +81,7 @@ def load(work: Work, path: Path) -> tuple[MergeReport, int]:
     states = 0
     with unpacked(path, work.session.store) as root:
         try:
-            about = json.loads((root / ABOUT).read_text())
+            about = json.loads((root / ABOUT).read_text(encoding="utf-8"))
             tag = str(about["tag"])
         except UNREADABLE as error:
             raise BadInputError(f"{path} is no saved paper", "chessreg paper NAME … --save FILE writes one") from error
@@ -170,14 +170,13 @@ def write_zip(root: Path, path: Path) -> None:
     """The files below a folder as a zip file, written aside and renamed."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with ZipFile(aside, "w", ZIP_DEFLATED) as archive:
-            for file in sorted(file for file in root.rglob("*") if file.is_file()):
-                archive.write(file, str(file.relative_to(root)))
-        with aside.open("rb") as written:
-            os.fsync(written.fileno())
-        os.replace(aside, path)
-    except OSError as error:
-        raise BadInputError(f"cannot write {path}: {error.strerror}") from error
+        with writing(path):
+            with ZipFile(aside, "w", ZIP_DEFLATED) as archive:
+                for file in sorted(file for file in root.rglob("*") if file.is_file()):
+                    archive.write(file, str(file.relative_to(root)))
+            with aside.open("rb") as written:
+                os.fsync(written.fileno())
+            os.replace(aside, path)
     finally:
         with suppress(OSError):
             aside.unlink()
@@ -210,7 +209,7 @@ def unpacked(path: Path, store: Store) -> Iterator[Path]:
         except FileNotFoundError as error:
             raise NotFoundError(f"{path} does not exist") from error
         except UNREADABLE as error:
-            if full(error):
+            if is_disk_full(error):
                 raise ChessregError(
                     f"cannot unpack {path}: the disk is full", "free some space and try again"
                 ) from error

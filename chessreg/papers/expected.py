@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chessreg.papers.plan import Expectation, Finding
-from chessreg.queries.render import written_whole
+from chessreg.queries.render import write_file
 
 if TYPE_CHECKING:
     from chessreg.papers.work import Made, Work
@@ -97,7 +97,7 @@ def write(work: Work, folder: Path) -> tuple[int, tuple[str, ...], str]:
             lines.append((expectation.quantity, expectation.expected, finding.what, *numbers, finding.outcome, command))
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([HEADINGS, *lines])
-    written_whole(folder / f"{FILE}.csv", text.getvalue().encode())
+    write_file(folder / f"{FILE}.csv", text.getvalue().encode())
     counts = {word: sum(line[6] == word for line in lines) for word in OUTCOMES}
     summary = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
     page = [
@@ -108,7 +108,7 @@ def write(work: Work, folder: Path) -> tuple[int, tuple[str, ...], str]:
     ]
     page += [row(HEADINGS), row(["---"] * len(HEADINGS))]
     page += [row([*line[:7], f"`{line[7]}`" if line[7] else ""]) for line in lines]
-    written_whole(folder / f"{FILE}.md", ("\n".join(page) + "\n").encode())
+    write_file(folder / f"{FILE}.md", ("\n".join(page) + "\n").encode())
     return len(lines), (f"{FILE}.md", f"{FILE}.csv"), summary
 
 

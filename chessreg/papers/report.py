@@ -11,8 +11,9 @@ from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.papers import expected
 from chessreg.papers.parts import shared_games
 from chessreg.papers.plan import fits
-from chessreg.queries.render import written_whole
+from chessreg.queries.render import write_file
 from chessreg.queries.scope import Scope
+from store.files import reason
 
 if TYPE_CHECKING:
     from chessreg.papers.plan import Picture, Request, Sheet
@@ -41,7 +42,7 @@ def write(work: Work, folder: Path) -> list[Written]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BadInputError(f"cannot make {folder}: {error.strerror}") from error
+        raise BadInputError(f"cannot make {folder}: {reason(error)}") from error
     sheets = [sheet for sheet in work.paper.sheets if asks_something(work, sheet)]
     made = [sheet_written(work, sheet, scoring, folder) for sheet in sheets for scoring in sheet.scorings]
     pictures = [picture for picture in work.paper.pictures if work.references.keys() >= set(picture.after)]
@@ -50,7 +51,7 @@ def write(work: Work, folder: Path) -> list[Written]:
         rows, files, summary = expected.write(work, folder)
         again = f"chessreg paper {work.paper.name} --report"
         made.append(Written(expected.TITLE, rows, files, again, (summary,)))
-    written_whole(folder / "index.md", index(work, made).encode())
+    write_file(folder / "index.md", index(work, made).encode())
     return made
 
 
@@ -69,7 +70,7 @@ def sheet_written(work: Work, sheet: Sheet, scoring: str, folder: Path) -> Writt
     title = sheet.title if scoring == "paper" else f"{sheet.title}, scoring {scoring}"
     again = command(work, sheet, scoring)
     files = [f"{stem}.md", f"{stem}.csv"]
-    written_whole(folder / files[0], page(result, title, again).encode())
+    write_file(folder / files[0], page(result, title, again).encode())
     render.write(result, folder / files[1])
     if sheet.published:
         files += published(work, sheet, result, title, stem, folder)
@@ -124,7 +125,7 @@ def published(work: Work, sheet: Sheet, result: QueryResult, title: str, stem: s
         return []
     again = command(work, sheet, result.meta.get("scoring", "paper"))
     text = page(with_ours(both), f"{title}: the paper's numbers and ours", again, beside=True)
-    written_whole(folder / f"{stem}-published.md", text.encode())
+    write_file(folder / f"{stem}-published.md", text.encode())
     render.write(both, folder / f"{stem}-published.csv")
     return [f"{stem}-published.md", f"{stem}-published.csv"]
 

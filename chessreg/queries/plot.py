@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chessreg.errors import BadInputError
 from chessreg.queries.catalogue import Plot
-from chessreg.queries.render import heading, number, written_whole
+from chessreg.queries.render import heading, number, write_file
 from chessreg.queries.result import QueryResult
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def write(figure: Figure, path: Path) -> None:
     dateless = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     with matplotlib.rc_context({"svg.hashsalt": "chessreg", "svg.fonttype": "none"}):
         figure.savefig(out, format=suffix[1:], dpi=DOTS_PER_INCH, metadata=dateless.get(suffix))
-    written_whole(path, out.getvalue())
+    write_file(path, out.getvalue())
 
 
 def check_suffix(path: Path) -> str:

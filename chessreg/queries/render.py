@@ -5,43 +5,25 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
-import tempfile
 from collections.abc import Callable
 from datetime import date, datetime
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chessreg.errors import BadInputError
+from chessreg.errors import BadInputError, writing
 from chessreg.queries.result import QueryResult
 from chessreg.terminal import visible
-from store.files import reason
+from store.files import write_whole
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def written_whole(path: Path, data: bytes) -> None:
-    """Write beside, then rename. Raises BadInputError when the place cannot be written."""
-    try:
-        handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            os.chmod(aside, 0o666 & ~_umask())
-            os.replace(aside, path)
-        except BaseException:
-            os.unlink(aside)
-            raise
-    except OSError as error:
-        raise BadInputError(f"cannot write {path}: {reason(error)}") from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all. Raises BadInputError when the place cannot be written."""
+    with writing(path):
+        write_whole(path, data)
 
 
 DECIMALS = {"%": 1, "Elo": 0, "plies": 1, "cp": 1}
@@ -365,7 +347,7 @@ def write(result: QueryResult, path: Path, format: str | None = None) -> str:
         raise BadInputError(f"{path}: no format is written to {path.suffix or 'a name without suffix'}",
                             f"--format, or one of {', '.join(SUFFIXES)}")  # fmt: skip
     data = rendered(result, chosen)
-    written_whole(path, data if isinstance(data, bytes) else data.encode())
+    write_file(path, data if isinstance(data, bytes) else data.encode())
     return chosen
 
 

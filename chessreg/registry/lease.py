@@ -21,6 +21,7 @@ from typing import Any
 
 from chessreg.errors import RegistryError
 from chessreg.registry.machine import boot_id, pid_start, system_id, this_process
+from store.files import reason
 
 
 class Lease:
@@ -60,7 +61,7 @@ class Lease:
     def holder(self) -> dict[str, Any] | None:
         """Who holds it (host, pid, since, …), or None."""
         try:
-            record: dict[str, Any] = json.loads(self.file.read_text())
+            record: dict[str, Any] = json.loads(self.file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
         except (OSError, ValueError):
@@ -89,7 +90,7 @@ class Lease:
         """Make the file, whole or not at all; False when it exists."""
         aside = self.file.with_name(f"{self.file.name}.{socket.gethostname()}.{os.getpid()}")
         try:
-            aside.write_text(json.dumps(this_process()))
+            aside.write_text(json.dumps(this_process()), encoding="utf-8")
             try:
                 os.link(aside, self.file)  # atomic on NFS too, and the content is there from the first moment
             except FileExistsError:
@@ -99,11 +100,11 @@ class Lease:
                     handle = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
                 except FileExistsError:
                     return False
-                with os.fdopen(handle, "w") as out:
+                with os.fdopen(handle, "w", encoding="utf-8") as out:
                     out.write(json.dumps(this_process()))
             return True
         except OSError as error:
-            message = f"the registry {self.registry} cannot be written: {error.strerror}"
+            message = f"the registry {self.registry} cannot be written: {reason(error)}"
             raise RegistryError(message, f"check the folder {self.file.parent}") from error
         finally:
             with suppress(OSError):
@@ -114,7 +115,7 @@ class Lease:
         """One process at a time looks whether the holder is gone; a lock of this host is enough: only it can tell."""
         name = hashlib.sha256(str(self.file).encode()).hexdigest()[:16]
         path = Path(tempfile.gettempdir()) / f"chessreg-lease-{os.getuid()}-{name}"
-        with path.open("w") as lock:
+        with path.open("w", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 

@@ -266,7 +266,7 @@ def describe(session: Session, which: Iterable[Node]) -> dict[Node, dict[str, An
     wanted = list(which)
     stale_runs = stale(session)
     now = names.NOW.c
-    wrong = set(session.execute(select(now.noun, now.target).where(now.word == tables.Word.INVALID.value)).tuples())
+    wrong = set(session.execute(select(now.noun, now.target).where(now.word == tables.Word.INVALID.value)))
     runs = runs_of(session, of(wanted, "run"))
     nouns = ("run", *things(session))
     called = {noun: names.names_of(session, noun, of(wanted, noun)) for noun in nouns}

@@ -55,7 +55,11 @@ def _machine() -> dict[str, Any]:
 
 def _cpu() -> str:
     try:
-        match = re.search(r"^(?:model name|Model|Hardware)\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.M)
+        match = re.search(
+            r"^(?:model name|Model|Hardware)\s*:\s*(.+)$",
+            Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace"),
+            re.M,
+        )
     except OSError:
         match = None
     if match:
@@ -80,7 +84,7 @@ def _torch() -> tuple[str | None, str | None]:
     if module is None or module.origin is None:
         return None, None
     version_file = Path(module.origin).with_name("version.py")
-    text = version_file.read_text() if version_file.exists() else ""
+    text = version_file.read_text(encoding="utf-8") if version_file.exists() else ""
     versions = dict(re.findall(r"^(__version__|cuda)\b[^=\n]*= *'([^']*)'", text, re.M))
     return versions.get("__version__") or metadata.version("torch"), versions.get("cuda")
 
@@ -88,7 +92,9 @@ def _torch() -> tuple[str | None, str | None]:
 def _output(command: Sequence[str]) -> str:
     """The stdout of a program; empty when it fails or takes longer than ten seconds."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=True
+        ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""
 
@@ -97,7 +103,7 @@ def _output(command: Sequence[str]) -> str:
 def boot_id() -> str:
     """A text that is new at every boot of this machine."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8", errors="replace").strip()
     except OSError:  # macOS
         import psutil
 
@@ -112,7 +118,7 @@ def system_id() -> str | None:
         found = re.search(r'"IOPlatformUUID" = "([^"]+)"', _output(["ioreg", "-rd1", "-c", "IOPlatformExpertDevice"]))
         return digest_of(["chessreg", found[1]])[:32] if found else None
     with suppress(OSError):
-        text = Path("/etc/machine-id").read_text().strip()
+        text = Path("/etc/machine-id").read_text(encoding="utf-8").strip()
         return digest_of(["chessreg", text])[:32] if re.fullmatch("[0-9a-f]{32}", text) else None
     return None
 
@@ -123,7 +129,7 @@ def pid_start(pid: int) -> float | None:
     A process id is used again; with the boot and this it is not mistaken. The wall clock plays no part on Linux.
     """
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         return None if fields[0] in "ZX" else int(fields[19]) / os.sysconf("SC_CLK_TCK")
     except (FileNotFoundError, ProcessLookupError):
         if Path("/proc/self/stat").exists():
@@ -170,7 +176,7 @@ def memory(file: Path = Path("/proc/meminfo")) -> tuple[int | None, int | None]:
     """Bytes of memory, and how many are taken: what the kernel could not hand out without swapping."""
     values: dict[str, int] = {}
     with suppress(OSError, ValueError):
-        for line in file.read_text().splitlines():
+        for line in file.read_text(encoding="utf-8").splitlines():
             name, _, value = line.partition(":")
             if name in ("MemTotal", "MemAvailable"):
                 values[name] = int(value.split()[0]) * 1024
@@ -186,7 +192,9 @@ def gpus() -> list[Load]:
         return []
     command = [program, f"--query-gpu={','.join(GPU_COLUMNS)}", "--format=csv,noheader,nounits"]
     try:
-        output = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout
+        output = subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=5, check=True
+        ).stdout
     except (OSError, subprocess.SubprocessError):
         return []
     return [row for line in output.splitlines() if (row := gpu(line)) is not None]

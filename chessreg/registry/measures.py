@@ -30,7 +30,7 @@ def curve(session: Session, run_id: UUID, most: int = 400) -> tuple[str, list[tu
     mine = (point.run_id == run_id, point.name == name)
     unit = session.scalar(select(func.max(point.unit)).where(*mine))
     newest = select(point.step, point.value).where(*mine, point.unit == unit).order_by(point.step.desc()).limit(most)
-    return name, [(step, value) for step, value in reversed(session.execute(newest).tuples().all())]
+    return name, [(step, value) for step, value in reversed(session.execute(newest).all())]
 
 
 class Measure(NamedTuple):

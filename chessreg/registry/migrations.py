@@ -29,7 +29,7 @@ from chessreg.registry import sqlite
 from chessreg.registry.engines import SchemaError, explained, reader_engine, require_sqlite, writer_engine
 from chessreg.registry.place import Place, place_of
 from chessreg.registry.provenance import mask
-from store.files import make_file, make_folder
+from store.files import make_file, make_folder, reason
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -90,7 +90,9 @@ def _revisions(folder: Path) -> dict[str, str | None]:
     revisions: dict[str, str | None] = {}
     for path in sorted(folder.glob("*.py")):
         declared = dict(
-            re.findall(r"""^(revision|down_revision)\b[^=]*= *["']?([^"'\n]+)["']?$""", path.read_text(), re.M)
+            re.findall(
+                r"""^(revision|down_revision)\b[^=]*= *["']?([^"'\n]+)["']?$""", path.read_text(encoding="utf-8"), re.M
+            )
         )
         before = declared["down_revision"]
         revisions[declared["revision"]] = None if before == "None" else before
@@ -251,7 +253,7 @@ def backup(url: str | Path | Place | None = None, target: Path | None = None) ->
             _dump_postgresql(place, aside)
         aside.rename(target)
     except OSError as error:
-        message = f"no backup in {target.parent}: {error.strerror or error}"
+        message = f"no backup in {target.parent}: {reason(error)}"
         raise RegistryError(message, "name a file with --to") from error
     finally:
         aside.unlink(missing_ok=True)
@@ -273,7 +275,7 @@ def _copy_sqlite(place: Place, target: Path) -> None:
                 copy.close()
         engine.dispose()
     except sqlite.dbapi.Error as error:
-        message = f"no backup of {place.masked} in {target.parent}: {error}"
+        message = f"no backup of {place.masked} in {target.parent}: {reason(error)}"
         raise RegistryError(message, "name a file with --to") from error
     with target.open("rb+") as file:
         os.fsync(file.fileno())
@@ -295,7 +297,8 @@ def _dump_postgresql(place: Place, target: Path) -> None:
         [program, "--format=custom", f"--file={target}", f"--dbname={dsn}"],
         env=environment,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
+        errors="replace",
         check=False,
     )
     if done.returncode:
@@ -314,5 +317,5 @@ def _make_folder(path: Path) -> None:
     try:
         make_folder(folder)
     except OSError as error:
-        message = f"the folder {folder} cannot be made: {error.strerror}"
+        message = f"the folder {folder} cannot be made: {reason(error)}"
         raise RegistryError(message, "name another with --registry") from error

@@ -295,7 +295,7 @@ def _holders(session: Session, noun: str, name: str) -> list[tuple[str, str]]:
     log = tables.Annotation
     named = log.noun == noun, log.word == tables.Word.NAME, log.value == name
     query = select(log.target, log.host).where(*named, *holds()).order_by(log.at)
-    return list(session.execute(query).tuples())
+    return list(session.execute(query))
 
 
 def _by_id(session: Session, table: Any, reference: str) -> list[UUID]:

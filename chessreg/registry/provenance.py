@@ -118,7 +118,11 @@ def chessreg_version() -> str:
         return metadata.version("chessreg")
     except metadata.PackageNotFoundError:
         pyproject = Path(__file__).parents[2] / "pyproject.toml"
-        match = re.search(r'^version = "(.+)"$', pyproject.read_text(), re.M) if pyproject.exists() else None
+        match = (
+            re.search(r'^version = "(.+)"$', pyproject.read_text(encoding="utf-8"), re.M)
+            if pyproject.exists()
+            else None
+        )
         return match[1] if match else "unknown"
 
 

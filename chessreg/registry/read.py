@@ -162,7 +162,7 @@ def conflicts(session: Session, reference: str | None = None) -> list[Row]:
     query = select(table, tables.Run.kind).join(tables.Run, tables.Run.id == table.run_id, isouter=True)
     if reference is not None:
         query = query.where(table.run_id == names.resolve(session, "run", reference))
-    records = session.execute(query.order_by(table.found_at, table.id)).tuples().all()
+    records = session.execute(query.order_by(table.found_at, table.id)).all()
     called, hosts = names.names_of(session, "run", {record.run_id for record, _ in records}), hosts_of_attempts(session)
     return [
         {"run": called.get(record.run_id), "kind": kind, "host": hosts.get(record.attempt_id), **columns(record)}
@@ -174,7 +174,7 @@ def hosts_of_attempts(session: Session) -> dict[UUID, str]:
     pairs = select(tables.Attempt.id, tables.Machine.host).join(
         tables.Machine, tables.Machine.id == tables.Attempt.machine_id
     )
-    return dict(session.execute(pairs).tuples().all())
+    return dict(session.execute(pairs).all())
 
 
 # Machines that one scan of the attempts counts. To group them SQLite would sort all attempts in memory.
@@ -189,7 +189,7 @@ def machines(session: Session) -> list[Row]:
     again = select(attempt.machine_id, func.count() - func.count(attempt.run_id.distinct()))
     again = again.where(attempt.run_id.in_(several)).group_by(attempt.machine_id)
     now = select(attempt.machine_id, func.count()).where(attempt.state == running).group_by(attempt.machine_id)
-    repeated, running_on = (dict(session.execute(query).tuples().all()) for query in (again, now))
+    repeated, running_on = (dict(session.execute(query).all()) for query in (again, now))
     load_of, rows = loads(session), list[Row]()
     records = session.scalars(select(tables.Machine).order_by(tables.Machine.host, tables.Machine.id)).all()
     for some in (records[place : place + SCANNED] for place in range(0, len(records), SCANNED)):

@@ -227,7 +227,7 @@ def _type_of(path: Path, mounts: Path) -> str:
 
 def _mounts(mounts: Path) -> list[tuple[Path, str]]:
     try:
-        lines = mounts.read_text(errors="replace").splitlines()
+        lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:  # macOS
         import psutil
 

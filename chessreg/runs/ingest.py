@@ -355,7 +355,11 @@ def waiting(database: Database, store: Store) -> list[dict[str, Any]]:
         fragments.append(row)
     for path in sorted(store.quarantine.glob(f"*{SUFFIX}")):
         reason = path.with_name(path.name + ".reason.txt")
-        why = reason.read_text(errors="replace").strip() if reason.exists() else "set aside without a reason"
+        why = (
+            reason.read_text(encoding="utf-8", errors="replace").strip()
+            if reason.exists()
+            else "set aside without a reason"
+        )
         run = path.name.removesuffix(SUFFIX).rpartition(".")[2][-6:]
         row = {"fragment": path.name, "state": "set aside", "run": run, "rows": None, "result_tables": {}}
         fragments.append({**row, "created": path.stat().st_mtime, "why": why})

@@ -237,7 +237,7 @@ class Task(Generic[S, Options]):
 
         with self.output(f"layer-{meta['layer']}", unit, table) as folder:
             save_file(dict(tensors), folder / f"{table}.safetensors")
-            (folder / "meta.json").write_text(json.dumps(meta, sort_keys=True))
+            (folder / "meta.json").write_text(json.dumps(meta, sort_keys=True), encoding="utf-8")
         self.record(
             table,
             run_id=self.run_id,

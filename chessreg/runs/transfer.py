@@ -22,7 +22,7 @@ from chessreg.registry.machine import this_machine
 from chessreg.registry.tables.types import utc_now
 from chessreg.runs import trust
 from store.errors import StoreError
-from store.files import fsync_path, full
+from store.files import fsync_path, is_disk_full
 
 if TYPE_CHECKING:
     from store import Store
@@ -175,7 +175,7 @@ def fetched(store: Store, item: Item, place: Place, refused: list[StoreError]) -
                 f"{item.what} is not here, and nothing is fetched into a store that is only read",
                 f"chessreg pull {item.what.split()[-1]}",
             ) from error
-        if full(error.__cause__):
+        if is_disk_full(error):
             raise
         refused.append(error)
     return False

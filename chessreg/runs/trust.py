@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
+from store.files import reason
 
 ENVIRONMENT = "CHESSREG_TRUSTED_KINDS"  # digests, apart by commas: what started this process trusts these too
 LARGEST = 16 << 20  # bytes of a file with a kind
@@ -54,7 +55,7 @@ def trusted() -> list[Trusted]:
     files = []
     for path in folder().glob("*.json"):
         with suppress(OSError, ValueError, TypeError, KeyError):
-            row = json.loads(path.read_text())
+            row = json.loads(path.read_text(encoding="utf-8"))
             files.append(Trusted(path.stem, str(row["path"]), str(row["since"])))
     return sorted((row for row in files if DIGEST.fullmatch(row.digest)), key=lambda row: (row.since, row.digest))
 
@@ -92,11 +93,11 @@ def add(digest: str, path: Path | None = None) -> Trusted:
         for place in (folder().parent, folder()):
             place.mkdir(parents=True, exist_ok=True, mode=0o700)
             place.chmod(0o700)
-        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
             json.dump({name: value for name, value in asdict(made).items() if name != "digest"}, file)
         aside.replace(target)
     except OSError as error:
-        raise ChessregError(f"cannot write the settings {target}: {error.strerror}", "check that folder") from error
+        raise ChessregError(f"cannot write the settings {target}: {reason(error)}", "check that folder") from error
     return made
 
 
@@ -151,7 +152,7 @@ def name_place(place: object) -> None:
     with suppress(OSError):
         if "://" in url and not is_named_place(url):
             places().mkdir(parents=True, exist_ok=True, mode=0o700)
-            (places() / digest_of(url.encode())).write_text(url)
+            (places() / digest_of(url.encode())).write_text(url, encoding="utf-8")
 
 
 def is_named_place(url: str) -> bool:

@@ -129,7 +129,7 @@ class Watcher:
 
     def _notes(self) -> dict[str, tuple[str, float]]:
         try:
-            notes = json.loads(self.file.read_text())
+            notes = json.loads(self.file.read_text(encoding="utf-8"))
             if notes["boot"] != boot_id():
                 return {}
             return {key: (promised, float(since)) for key, (promised, since) in notes["seen"].items()}
@@ -139,5 +139,5 @@ class Watcher:
     def _keep(self, notes: dict[str, list[Any]]) -> None:
         aside = Path(f"{self.file}.{os.getpid()}")
         with suppress(OSError):
-            aside.write_text(json.dumps({"boot": boot_id(), "seen": notes}))
+            aside.write_text(json.dumps({"boot": boot_id(), "seen": notes}), encoding="utf-8")
             aside.replace(self.file)

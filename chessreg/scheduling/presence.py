@@ -39,7 +39,7 @@ class Presence:
     def who(self) -> dict[str, Any] | None:
         """The living supervisor (host, pid, since, …), or None."""
         try:
-            holder: dict[str, Any] = json.loads(self.file.read_text())
+            holder: dict[str, Any] = json.loads(self.file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
         alive = holder.get("boot_id") == boot_id() and pid_start(int(holder["pid"])) == holder.get("started")
@@ -121,7 +121,7 @@ class Presence:
 def tail(path: Path, lines: int) -> str:
     """The last lines of a log as one line of words."""
     try:
-        written = path.read_text(errors="replace").splitlines()
+        written = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return ""
     return " / ".join(line.strip() for line in written[-lines:] if line.strip())

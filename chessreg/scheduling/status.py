@@ -181,7 +181,7 @@ def foreground(session: Session) -> list[Row]:
         .order_by(Attempt.started_at.desc(), Attempt.id)
         .limit(MOST)
     )
-    attempts = session.execute(query).tuples().all()
+    attempts = session.execute(query).all()
     called = names.names_of(session, "run", {run.id for _, run, _ in attempts})
     rows: list[Row] = []
     for attempt, run, host in attempts:
@@ -234,7 +234,7 @@ def ended(session: Session, since: datetime) -> list[Row]:
     untried = select(Job).where(Job.ended_at > since, ~attempted).order_by(Job.ended_at.desc()).limit(MOST)
     rows: dict[UUID, Row] = {}
     again = {row["run_id"] for row in foreground(session)}
-    tried, left = session.execute(query).tuples().all(), session.scalars(untried).all()
+    tried, left = session.execute(query).all(), session.scalars(untried).all()
     called = names.names_of(session, "run", {*(run.id for _, run, _, _ in tried), *(job.run_id for job in left)})
     for attempt, run, host, job in tried:
         key = attempt.job_id or attempt.run_id

@@ -9,6 +9,7 @@ worker outlives its supervisor.
 from __future__ import annotations
 
 import gc
+import shutil
 import signal
 import sys
 import time
@@ -31,6 +32,7 @@ from chessreg.scheduling import queue, worker
 from chessreg.scheduling.executors import Executor, Seen, executor
 from chessreg.scheduling.presence import Presence
 from store.errors import StoreError
+from store.files import FULL, is_disk_full
 
 if TYPE_CHECKING:
     from store import Store
@@ -40,6 +42,8 @@ BEAT_SECONDS = 0.25
 WATCH_SECONDS = 10.0
 WAIT_SECONDS = 1.0  # before the next try when the registry, or the disk, has refused
 ROOM_SECONDS = 2.0  # how often those that found no room are offered again
+SPACE_BYTES = 16 << 20  # a job whose disk was full starts again once so much more of it is free
+SPACE_SECONDS = 600.0  # or after so long: a quota, and the disk of another machine, do not show here
 IDLE_SECONDS = 300.0
 
 
@@ -55,6 +59,7 @@ class Supervisor:
         self.running: list[Job] = []
         self.ready: list[Job] = []
         self.hope = False  # whether a queued job can still start
+        self._full: dict[UUID, FullDisk] = {}  # jobs that wait for space
         self._version = ""  # of the registry, when these were read
         self._refused: set[UUID] = set()  # those that found no room when last offered
         self._watched = self._offered = -1e9
@@ -135,7 +140,7 @@ class Supervisor:
 
         None that is less urgent takes the room that another waits for: of this machine's GPUs, or of its cores.
         """
-        ready = [job for job in self.ready if job.id not in self.started]
+        ready = [job for job in self.ready if job.id not in self.started and self.has_space(job)]
         due = time.monotonic() - self._offered > ROOM_SECONDS
         if not ready or not (due or any(job.id not in self._refused for job in ready)):
             return
@@ -151,6 +156,8 @@ class Supervisor:
             try:
                 handles = self.executor(on).submit([queue.work_of(self.database, self.store, job) for job in jobs])
             except ChessregError as error:
+                if is_disk_full(error):  # no fault of the job
+                    raise
                 self.refuse(jobs, error)
                 continue
             for job in jobs:
@@ -167,6 +174,14 @@ class Supervisor:
         with self.database.write() as session:
             for job in jobs:
                 queue.end(session.get_one(Job, job.id), Cause.FAILED, error.message + hint)
+
+    def has_space(self, job: Job) -> bool:
+        """Whether the disk on which this job found no space has some now, as far as can be seen here."""
+        full = self._full.get(job.id)
+        if full is not None and not full.has_space():
+            return False
+        self._full.pop(job.id, None)
+        return True
 
     def note_started(self) -> None:
         if not self.started:
@@ -214,6 +229,9 @@ class Supervisor:
         if outcome is not None and outcome.get("try") != job.tries:
             outcome = None
         cause, message, code = verdict(seen, outcome)
+        full = (outcome or {}).get("full")
+        if outcome is None and code == worker.NO_SPACE:
+            full = str(self.store.root)
         process = worker.read(folder / "process.json")
         begun = process and process.get("try") == job.tries and process.get("attempt")
         if begun and (outcome is None or (cause in REFINED and outcome["cause"] == "killed")):
@@ -229,6 +247,9 @@ class Supervisor:
                 queue.requeue(now, f"out of memory: again with {changes}")
             elif cause is Cause.PREEMPTED:
                 queue.requeue(now, message or "preempted: it waits for its turn again")
+            elif full:
+                self._full[job.id] = FullDisk(Path(full))
+                queue.requeue(now, f"waits for space: {FULL} at {full}")
             elif cause is Cause.KILLED and self.stopping:
                 queue.requeue(now, "the supervisor was stopped")
             else:
@@ -288,6 +309,24 @@ class Supervisor:
                 log(f"not noted: {str(error).splitlines()[0]}; the next supervisor will see how they ended")
                 return
             time.sleep(0.05)
+
+
+class FullDisk:
+    """A disk on which a job found no space, and how much of it was free right after."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.free, self.since = path, free_bytes(path), time.monotonic()
+
+    def has_space(self) -> bool:
+        return time.monotonic() - self.since > SPACE_SECONDS or free_bytes(self.path) >= self.free + SPACE_BYTES
+
+
+def free_bytes(path: Path) -> int:
+    """The free space of the disk that holds this path, or would hold it; 0 where that cannot be read."""
+    for place in (path, *path.parents):
+        with suppress(OSError):
+            return shutil.disk_usage(place).free
+    return 0
 
 
 def log(text: str) -> None:

@@ -4,7 +4,7 @@ It reads the registry and never writes it. What it found out goes into fragments
 
     work.json      what to do; written by the supervisor
     process.json   who is at it: pid, host, boot, try, attempt; written at the start
-    outcome.json   how the try ended: cause, message, exit code; written at the end
+    outcome.json   how the try ended: cause, message, exit code, which disk was full; written at the end
     lock           held while it works, so that two supervisors that follow each other never start it twice
     log.txt        what it says, over all tries
 """
@@ -28,9 +28,10 @@ from uuid import UUID
 
 from chessreg.errors import ChessregError, first_line, of_own_kind
 from chessreg.registry.machine import this_process
-from store.files import keep_private
+from store.files import file_of, is_disk_full, keep_private
 
 BUSY = 75  # exit status (EX_TEMPFAIL): another process is at this job
+NO_SPACE = 73  # exit status (EX_CANTCREAT): the disk is full, perhaps too full for outcome.json
 SAY_SECONDS = 5.0
 
 
@@ -38,21 +39,28 @@ def main(path: Path) -> int:
     """Do the attempt that this file describes; returns the exit status: 0 finished, 130 stopped by a signal."""
     folder = path.parent
     keep_private(shared_by=folder)
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return BUSY
-        order = json.loads(path.read_text())
-        here = this_process()
-        write_log(
-            f"== try {order['try']} of {order['title']} on {here['host']}, process {here['pid']}, {here['since']}"
-        )
-        write(folder / "process.json", {**here, "try": order["try"], "attempt": None})
-        outcome = done(order, folder, here)
-        write(folder / "outcome.json", {**outcome, "try": order["try"]})
-        write_log(f"== {ending(outcome)}")
-        return int(outcome["exit_code"])
+    try:
+        with (folder / "lock").open("w", encoding="utf-8") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return BUSY
+            return run_try(path)
+    except OSError as error:
+        if is_disk_full(error):
+            return NO_SPACE
+        raise
+
+
+def run_try(path: Path) -> int:
+    """What `main` does with the lock held. Raises OSError where its files cannot be written."""
+    folder, order, here = path.parent, json.loads(path.read_text(encoding="utf-8")), this_process()
+    write_log(f"== try {order['try']} of {order['title']} on {here['host']}, process {here['pid']}, {here['since']}")
+    write(folder / "process.json", {**here, "try": order["try"], "attempt": None})
+    outcome = done(order, folder, here)
+    write_log(f"== {ending(outcome)}")
+    write(folder / "outcome.json", {**outcome, "try": order["try"]})
+    return int(outcome["exit_code"])
 
 
 def ending(outcome: dict[str, Any]) -> str:
@@ -71,17 +79,19 @@ def done(order: dict[str, Any], folder: Path, here: dict[str, Any]) -> dict[str,
         attempt.append(started)
         write(folder / "process.json", {**here, "try": order["try"], "attempt": started.id.hex})
 
-    cause, message, code = "finished", None, 0
+    cause, message, code, full = "finished", None, 0, None
     try:
         if do(order, folder, begun):
             cause, message, code = "killed", "stopped when it was asked to", 130
-    except (ChessregError, StoreError) as error:
-        hint = f" ({error.hint})" if error.hint else ""
-        cause, message, code = "failed", error.message + hint, error.exit_code
     except KeyboardInterrupt:
         cause, message, code = "killed", "interrupted", 130
+    except (ChessregError, StoreError) as error:
+        full = full_disk(error, order)
+        hint = f" ({error.hint})" if error.hint and not full else ""
+        cause, message, code = "failed", error.message + hint, error.exit_code
     except BaseException as error:
         traceback.print_exc()
+        full = full_disk(error, order)
         own = of_own_kind(error)
         where = f" (your kind {own.name} raised it: {own.file}, line {own.line})" if own else ""
         cause, message, code = "failed", f"{type(error).__name__}: {first_line(error)}{where}", 1
@@ -90,10 +100,18 @@ def done(order: dict[str, Any], folder: Path, here: dict[str, Any]) -> dict[str,
     return {
         "cause": cause,
         "message": message,
-        "exit_code": code,
+        "exit_code": NO_SPACE if full else code,
+        "full": full,
         "attempt": attempt[0].id.hex if attempt else None,
         "units_done": attempt[0].task.units_done if attempt else 0,
     }
+
+
+def full_disk(error: BaseException, order: dict[str, Any]) -> str | None:
+    """A path on the disk that was full, where that is what the error says: the store's, unless the error names one."""
+    if not is_disk_full(error, Path(order["store"])):
+        return None
+    return str(getattr(error, "path", None) or file_of(error) or order["store"])
 
 
 def do(order: dict[str, Any], folder: Path, begun: Callable[[Any], None]) -> bool:
@@ -193,14 +211,14 @@ def write_log(text: str) -> None:
 def write(path: Path, content: dict[str, Any]) -> None:
     """Whole or not at all."""
     aside = path.with_name(f"{path.name}.{os.getpid()}")
-    aside.write_text(json.dumps(content))
+    aside.write_text(json.dumps(content), encoding="utf-8")
     aside.replace(path)
 
 
 def read(path: Path) -> dict[str, Any] | None:
     """What is there, or None."""
     try:
-        record: dict[str, Any] = json.loads(path.read_text())
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return record
     except (OSError, ValueError):
         return None

@@ -115,6 +115,24 @@ def test_one_spec_in_two_homes_merged_both_ways_twice_is_one_run_with_two_attemp
             assert all(session.scalars(select(tables.Run.completed_at)))
 
 
+@pytest.mark.parametrize("days", [(1, 2), (2, 1)], ids=["later there", "later here"])
+def test_a_machine_was_seen_when_either_registry_saw_it_last(homes, days):
+    here, there = homes
+    seen = [datetime(2026, 1, day, tzinfo=UTC) for day in days]
+    with here as session:
+        run_toy(session, positions=2)
+        with session.database.read() as sql:
+            row = dict(sql.execute(select(tables.Machine.__table__)).mappings().one())
+    there.folder.mkdir(parents=True)
+    for home, at in zip(homes, seen, strict=True):
+        with open_session(home.url, home.folder / "store") as session, session.database.write() as sql:
+            sql.merge(tables.Machine(**row | {"last_seen": at}))
+    with open_session(here.url, here.folder / "store") as session:
+        merge(session.database, session.store, str(there.folder / "registry.db"))
+        with session.database.read() as sql:
+            assert sql.get_one(tables.Machine, row["id"]).last_seen == max(seen)
+
+
 def test_another_merge_of_the_same_between_a_look_and_its_write_takes_nothing_in_twice(homes, monkeypatch):
     here, there = homes
     with there as session:

@@ -256,7 +256,10 @@ def test_what_is_read_before_a_decision_is_the_prompt_of_the_moves_before_it(ses
         ({"heldout": None}, "no held-out positions"),
         ({**TWINS["causal"], "game_loss": 0.5}, "are of best moves in games"),
         ({**TWINS["causal"], "target": "played"}, "positions with best moves"),
-        ({**TWINS["causal"], "source_games": None, "target": "played", "heldout_moves": 5}, "positions with best moves"),
+        (
+            {**TWINS["causal"], "source_games": None, "target": "played", "heldout_moves": 5},
+            "positions with best moves",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(session: Session, settings: dict[str, Any], message: str) -> None:

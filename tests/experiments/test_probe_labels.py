@@ -23,6 +23,9 @@ from chessreg.games.reader import boards_of
 from chessreg.queries import run_sql
 from chessreg.registry import tables
 from chessreg.runs.fitted import best_layer, load_probe
+from store.errors import DiskFullError
+
+from ..full_disk import no_space_beyond
 
 SKILL = SkillSettings(bins=2, strata="pooled")
 
@@ -59,6 +62,15 @@ def test_scratch_files_in_place_of_memory_change_nothing(world_session, tmp_path
     assert isinstance(data.labels, np.memmap)
     assert np.array_equal(*weights)
     assert not list(tmp_path.iterdir())  # a scratch file has no name
+
+
+def test_a_scratch_file_on_a_full_disk_is_an_error_and_not_the_end_of_the_process(tmp_path):
+    with (
+        pytest.raises(DiskFullError, match=f"keep 4 MiB of labels .* the disk is full at {tmp_path}"),
+        no_space_beyond(1 << 20),
+    ):
+        allocator(tmp_path, memory_mib=0)((1 << 20,), np.int32)[:] = 1
+    assert not list(tmp_path.iterdir())
 
 
 def test_right_squares_by_ply_add_up_in_sql_as_the_docstring_says(world_session):

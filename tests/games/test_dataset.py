@@ -6,6 +6,7 @@ import bz2
 import gzip
 import io
 import json
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,12 @@ def test_every_packing_gives_the_same_games(tmp_path: Path, text: str, kind: str
     assert made.sources[0].name == source.name
     assert seen[-1] == (source.stat().st_size, source.stat().st_size, 60)
     assert contents(tmp_path / "out") == ["dataset.json", "games.parquet", "rejects.tsv"]
+
+
+def test_a_file_name_that_is_not_utf_8_is_recorded_as_text(tmp_path: Path, text: str) -> None:
+    source = write(tmp_path / os.fsdecode(b"caf\xe9.pgn"), text)
+    build([source], tmp_path / "out")
+    assert Games(tmp_path / "out").report.sources[0].name == "caf?.pgn"
 
 
 @pytest.mark.parametrize("kind", ["zst", "gz", "bz2"])

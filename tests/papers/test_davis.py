@@ -80,7 +80,9 @@ def test_the_paper_size_is_that_of_the_specification():
         for point in ("blocks.*.hook_resid_pre", "blocks.*.hook_resid_post", "ln_final.hook_out")
     }  # fmt: skip
     assert {(s.label, s.batch_positions) for s in linear} == {("piece", 2000), ("color", 3000), ("type", 3000)}
-    fitted = [(s.epochs, s.last_sites, s.learning_rate, s.schedule, s.weight_decay, s.validation, s.beta2) for s in linear]
+    fitted = [
+        (s.epochs, s.last_sites, s.learning_rate, s.schedule, s.weight_decay, s.validation, s.beta2) for s in linear
+    ]
     assert set(fitted) == {(15, 5, 0.009, "cosine", 0.01, 0.05, 0.999)}
     cache = steps["model-fit"][1]
     assert (cache.games, cache.last_sites, cache.sites) == (120_133, 5, "all")

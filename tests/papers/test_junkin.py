@@ -89,7 +89,10 @@ def test_twins_differ_in_the_mask_or_in_what_they_read_alone():
             }  # fmt: skip
             assert both["heldout_steps"] % 20 == 0  # points of the curve: others are measured at its end alone
             assert both["steps"] * both["batch_moves"] == pytest.approx(2 * 569_981, rel=1e-3)  # two passes
-    assert len({(s.dataset, s.source_games, s.unseen_of, s.positions) for n, s in specs.items() if n.startswith("acc")}) == 1
+    assert (
+        len({(s.dataset, s.source_games, s.unseen_of, s.positions) for n, s in specs.items() if n.startswith("acc")})
+        == 1
+    )
 
 
 @pytest.mark.parametrize("size", ["small", "paper"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -149,6 +150,37 @@ def test_links_and_nothing_cannot_be_published(store: Store, tmp_path: Path) -> 
     with pytest.raises(StoreError, match="is not a staging folder"):
         store.publish(tmp_path)
     assert list(store.list()) == []
+
+
+def manifest(path: str) -> tuple[bytes, str]:
+    """A manifest of one file, and the digest that belongs to it."""
+    files = [(path, 1, "0" * 64)]
+    digest = module._digest(files)
+    return json.dumps({"digest": digest, "kind": "probe", "files": files}).encode(), digest
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["../x", "a/../../x", "/etc/x", "", ".", "a//b", "-rf", "C:x", "a\\b", "a\0b", "\x1b[2J", "a" * 300, "e\u0301"],
+)
+def test_a_manifest_cannot_list_a_path_that_leaves_its_folder_or_misleads(path: str) -> None:
+    with pytest.raises(StoreError, match="cannot be the path of a file in a store"):
+        module.parse_manifest(*manifest(path))
+    assert module.parse_manifest(*manifest("weights/layer-0.bin")).files[0][0] == "weights/layer-0.bin"
+
+
+@pytest.mark.parametrize(
+    ("files", "why"),
+    [
+        ([(module.MANIFEST, 1, "0" * 64)], "its own name"),
+        ([("a", -1, "0" * 64)], "a negative size"),
+        ([("a", 1, "0" * 63)], "a digest that is none"),
+    ],
+)
+def test_a_manifest_that_lists_what_no_file_is_is_damaged(files: list[tuple[str, int, str]], why: str) -> None:
+    content = json.dumps({"kind": "probe", "files": files}).encode()
+    with pytest.raises(CorruptError, match="is damaged"):
+        module.parse_manifest(content, module._digest(files))
 
 
 def test_a_full_disk_while_writing_is_one_error_and_leaves_nothing(store: Store) -> None:

@@ -173,6 +173,9 @@ async def test_words_are_found_in_a_log_and_its_end_is_followed(drive, queue: An
         await driver.press("G")
         assert "the end" in driver.text
         assert log.follows
+        await driver.press("g")
+        assert log.scroll_offset.y == 0
+        assert not log.follows
     path.write_text(before)
 
 

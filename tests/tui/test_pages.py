@@ -213,7 +213,7 @@ def test_stretches_of_a_key_hold_every_row_once_in_either_order(filled) -> None:
     run, size = tables.Run, JoinedPages.STRETCH
     key = (run.created_at, run.id)
     with session.database.read() as sql:
-        every = sql.execute(select(*key).order_by(*key)).tuples().all()
+        every = sql.execute(select(*key).order_by(*key)).all()
 
     def rows(sql: Any, records: list[Any]) -> list[Any]:
         return [{"key": (record.created_at, record.id)} for record in records]

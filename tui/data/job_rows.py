@@ -144,7 +144,7 @@ def hex_of(session: Session, column: Any) -> ColumnElement[str]:
 def counts(session: Session) -> dict[str, int]:
     """How many jobs run, wait and have ended."""
     with session.database.read() as sql:
-        rows = sql.execute(select(Job.state, func.count()).group_by(Job.state)).tuples().all()
+        rows = sql.execute(select(Job.state, func.count()).group_by(Job.state)).all()
     return {state.value: dict(rows).get(state, 0) for state in JobState}
 
 
@@ -354,7 +354,7 @@ def loads(session: Session) -> list[Row]:
     machine = tables.Machine
     with session.database.read() as sql:
         load_of = read.loads(sql)
-        hosts = sql.execute(select(machine.id, machine.host).where(machine.id.in_(load_of))).tuples().all()
+        hosts = sql.execute(select(machine.id, machine.host).where(machine.id.in_(load_of))).all()
     return [{"host": host, **load_of[id]} for id, host in hosts]
 
 

@@ -343,7 +343,7 @@ def checkpoints(sql: SqlSession) -> list[Row]:
         tables.Artifact, tables.Artifact.digest == checkpoint.artifact
     )
     starred, rows = starred_of(sql, "checkpoint"), list[Row]()
-    records = sql.execute(query.order_by(tables.Artifact.created_at.desc(), checkpoint.id)).tuples().all()
+    records = sql.execute(query.order_by(tables.Artifact.created_at.desc(), checkpoint.id)).all()
     runs_called = names.names_of(sql, "run", {one.run_id for one, _ in records if one.run_id})
     for one, at in records:
         about = f"{one.architecture} · {one.layers} × {one.d_model} · {one.parameters or 0:,} parameters"

@@ -42,5 +42,5 @@ def runs(session: Session, words: str) -> list[tuple[UUID, str]]:
         .limit(MOST)
     )
     with session.database.read() as sql:
-        named = [(UUID(hex=target), name) for target, name in sql.execute(query).tuples()]
+        named = [(UUID(hex=target), name) for target, name in sql.execute(query)]
     return sorted(named, key=lambda pair: (words not in pair[1].lower(), len(pair[1]), pair[1]))

@@ -141,7 +141,7 @@ def counts_of(
     looked = select(table.run_id, each).where(table.run_id.in_(ids)).limit(JoinedPages.STRETCH + 1).subquery()
     query = select(looked.c.run_id, func.count(), func.count().filter(looked.c.fits)).group_by(looked.c.run_id)
     with session.database.read() as sql:
-        found = {id: Counts(rows, fitting) for id, rows, fitting in sql.execute(query).tuples()}
+        found = {id: Counts(rows, fitting) for id, rows, fitting in sql.execute(query)}
     return found if sum(its.rows for its in found.values()) <= JoinedPages.STRETCH else None
 
 
@@ -201,7 +201,7 @@ def match_field(session: Session, name: str) -> Worked:
         if fits is None:
             return None
         with session.database.read() as sql:
-            pairs = sql.execute(select(match.number, match.run_id).where(fits)).tuples().all()
+            pairs = sql.execute(select(match.number, match.run_id).where(fits)).all()
         by_number: dict[int, list[UUID]] = {}
         for number, run_id in pairs:
             by_number.setdefault(number, []).append(run_id)
@@ -223,7 +223,7 @@ def matches_of(sql: SqlSession, ids: set[UUID]) -> dict[tuple[UUID, int], tuple[
     """(run, number) of each match of these runs → the model's color, and the opponent."""
     match = tables.Match
     rows = sql.execute(select(match.run_id, match.number, match.color, match.opponent).where(match.run_id.in_(ids)))
-    return {(run_id, number): (color, opponent) for run_id, number, color, opponent in rows.tuples()}
+    return {(run_id, number): (color, opponent) for run_id, number, color, opponent in rows}
 
 
 def points(row: Row, color: str) -> str:

@@ -47,7 +47,7 @@ def ticks(low: float, high: float, number: int = TICKS) -> list[float]:
 def written(values: Sequence[float]) -> list[str]:
     """Ticks with as many decimals as tell them apart.
 
-    >>> words([0.0, 0.5, 1.0]), words([0.0, 20.0])
+    >>> written([0.0, 0.5, 1.0]), written([0.0, 20.0])
     (['0.0', '0.5', '1.0'], ['0', '20'])
     """
     for decimals in range(7):

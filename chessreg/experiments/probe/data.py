@@ -25,6 +25,7 @@ from chessreg.models.hook_points import RESID_POST
 from chessreg.noise import generator
 from chessreg.runs.activations import CachedActivations, load_cache
 from chessreg.runs.inputs import Inputs
+from store.files import allocate, explained
 
 if TYPE_CHECKING:
     from chessreg.encodings import Alignment
@@ -313,11 +314,17 @@ def allocator(folder: Path, memory_mib: int) -> Allocate:
 
 
 def scratch(folder: Path, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An array in a file that has no name any more: its space is free again when the array is gone."""
-    if not int(np.prod(shape)):
+    """An array in a file that has no name any more: its space is free again when the array is gone.
+
+    Raises DiskFullError where there is not enough.
+    """
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    if not size:
         return np.empty(shape, dtype)
-    with tempfile.TemporaryFile(dir=folder) as file:
-        return np.memmap(file, dtype, "w+", shape=shape)
+    action = f"keep {size / MIB:,.0f} MiB of labels beyond --memory-mib in a file"
+    with explained(action, folder), tempfile.TemporaryFile(dir=folder) as file:
+        allocate(file, size)
+        return np.memmap(file, dtype, "r+", shape=shape)
 
 
 def label_of(name: str, classes: int) -> Label:

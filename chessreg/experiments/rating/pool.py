@@ -144,7 +144,7 @@ def add_counts(
     counted = session.execute(
         select(point.unit, point.name, point.value).where(point.run_id == run.id).order_by(point.unit)
     )
-    for unit, name, value in counted.tuples():
+    for unit, name, value in counted:
         match = matches[unit]
         colors = str((match.detail or {}).get("colors", match.color))
         if name not in COUNTED or spec.colors not in ("both", colors):

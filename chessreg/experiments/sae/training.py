@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from torch import Tensor
 from chessreg.errors import BadInputError, ChessregError, DivergedError, first_line
 from chessreg.experiments.sae.gated import NAMES, Adam, GatedSae, gradients, keep_direction, renormalise
 from chessreg.experiments.sae.spec import SaeSpec
+from store.files import replaced
 
 POINTS = 100  # of a training's curve
 
@@ -168,7 +168,7 @@ class Trainer:
     # -- its state ------------------------------------------------------------------------------------------------
 
     def save(self) -> None:
-        """Write the state aside and rename it: a crash, or a power cut, leaves the old one or the new one."""
+        """Write the state. A crash, a power cut or a full disk (DiskFullError) leaves the old one."""
         state = {
             "place": [self.stage, self.step, self.tokens],
             "measured": self.measured,
@@ -182,16 +182,8 @@ class Trainer:
             "since": self.since.tolist(),
             "late": self.late.tolist(),
         }
-        aside = self.path.with_suffix(".tmp")
-        try:
-            with aside.open("wb") as file:
-                torch.save(state, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(aside, self.path)
-        except BaseException:  # a full disk gets its space back
-            aside.unlink(missing_ok=True)
-            raise
+        with replaced(self.path, self.path.with_suffix(".tmp")) as file:
+            torch.save(state, file)
 
     def load(self) -> None:
         """Raises ChessregError for a state that is damaged."""

@@ -205,7 +205,7 @@ def publish(
     meta |= {name: measured.statistics[name][0] for name in SHOWN if name in measured.statistics}
     with task.output(trainer.point, unit, "sae") as folder:
         save_file(sae.tensors(), folder / FILE)
-        (folder / "meta.json").write_text(json.dumps(meta, sort_keys=True))
+        (folder / "meta.json").write_text(json.dumps(meta, sort_keys=True), encoding="utf-8")
     task.record(
         "sae",
         run_id=task.run_id,

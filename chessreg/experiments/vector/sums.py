@@ -15,6 +15,7 @@ import numpy as np
 
 from chessreg.errors import DivergedError
 from chessreg.experiments.settings.sites import EncodedGames
+from store.files import replaced
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
@@ -124,11 +125,8 @@ def from_model_resumable(
         if not path.exists():
             shift = partial(_shifted, on_progress, low)
             piece = from_model(model, encoded.part(low, high), layers, batch_games, on_progress=shift)
-            with (folder / f".{name}-{low}.{os.getpid()}").open("wb") as file:
+            with replaced(path, folder / f".{name}-{low}.{os.getpid()}") as file:
                 np.save(file, piece)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(file.name, path)
         pieces.append(np.load(path))
         on_progress(high)
     return np.concatenate(pieces, axis=1)

@@ -173,7 +173,7 @@ def check_weights(weights: Mapping[str, Tensor], expected: Mapping[str, tuple[in
 def read_config(folder: Path) -> dict[str, Any]:
     """The contents of config.json. BadInputError for a file that is damaged or not there."""
     try:
-        config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+        config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise BadInputError(f"checkpoint {folder} cannot be read: {error}") from error
     return config

@@ -74,7 +74,7 @@ def check_folder(path: Path) -> None:
 def read_config(folder: Path) -> dict[str, Any]:
     """config.json, with its model_type."""
     try:
-        config: Any = json.loads((folder / "config.json").read_text())
+        config: Any = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise BadInputError(f"{folder.name}/config.json is not JSON") from error
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):

@@ -112,14 +112,14 @@ def figure_3(made: Made, path: Path) -> str:
     """Original, target and later board of the first case."""
     from chessreg.experiments.edit.three_boards import views_of_case
     from chessreg.games.picture import render_svg
-    from chessreg.queries.render import written_whole
+    from chessreg.queries.render import write_file
 
     run_id = UUID(made.run_id(EDITS))
     unit = first_case(made, run_id)
     frames = views_of_case({"run_id": run_id, "unit": unit}, made.session.inputs)[1:]
     boards = [render_svg(frame).replace("<svg ", f'<svg x="{420 * number}" ', 1) for number, frame in enumerate(frames)]
     whole = f'<svg xmlns="http://www.w3.org/2000/svg" width="{420 * len(boards)}" height="520">{"".join(boards)}</svg>'
-    written_whole(path, whole.encode())
+    write_file(path, whole.encode())
     return f"chessreg board {run_id.hex[-6:]}:{unit}"
 
 

@@ -197,10 +197,12 @@ def oom_kills() -> int:
     with suppress(OSError, ValueError, StopIteration):
         group = next(
             line.rpartition(":")[2].strip()
-            for line in Path("/proc/self/cgroup").read_text().splitlines()
+            for line in Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
             if line.startswith("0::")
         )
-        for line in (Path("/sys/fs/cgroup") / group.lstrip("/") / "memory.events").read_text().splitlines():
+        for line in (
+            (Path("/sys/fs/cgroup") / group.lstrip("/") / "memory.events").read_text(encoding="utf-8").splitlines()
+        ):
             name, _, count = line.partition(" ")
             if name == "oom_kill":
                 return int(count)

@@ -218,7 +218,10 @@ def head_file() -> Path:
 def running() -> str:
     """The address of the Ray of this machine; empty when none answers."""
     noted = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray" / "ray_current_cluster"
-    for address in (os.environ.get("RAY_ADDRESS", ""), noted.read_text().strip() if noted.exists() else ""):
+    for address in (
+        os.environ.get("RAY_ADDRESS", ""),
+        noted.read_text(encoding="utf-8").strip() if noted.exists() else "",
+    ):
         host, _, port = address.rpartition(":")
         with suppress(OSError, ValueError):
             socket.create_connection((host, int(port)), 3.0).close()

@@ -167,7 +167,7 @@ class SlurmExecutor:
             output.parent.mkdir()
             for number, work in enumerate(works):
                 output.with_name(f"{number}.txt").symlink_to(os.path.relpath(work.log, output.parent))
-        path.write_text(script(works, profile, output))
+        path.write_text(script(works, profile, output), encoding="utf-8", errors="surrogateescape")
         begun = {work.job_id: size(work.log) for work in works}
         for number, work in enumerate(works):
             task = number if len(works) > 1 else ""
@@ -191,7 +191,7 @@ class SlurmExecutor:
     def _earlier(self, work: Work) -> Handle | None:
         """The job of this very work that is in Slurm already: its supervisor died before it could note that."""
         try:
-            noted = json.loads((work.folder / NOTE).read_text())
+            noted = json.loads((work.folder / NOTE).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
         handle = Handle(**noted["handle"]) if noted.get("handle") else self._submitted(work, noted)
@@ -404,7 +404,9 @@ def run(*argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedPr
     """One command of Slurm's. Raises Unanswered when it does not come back."""
     env = {**(os.environ if env is None else env), "LC_ALL": "C"}
     try:
-        return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=PATIENCE_SECONDS, errors="replace")
+        return subprocess.run(
+            argv, env=env, capture_output=True, timeout=PATIENCE_SECONDS, encoding="utf-8", errors="replace"
+        )
     except subprocess.TimeoutExpired:
         raise Unanswered(f"{argv[0]} has not answered in {PATIENCE_SECONDS:.0f} s") from None
     except OSError as error:

@@ -74,7 +74,7 @@ def profile(name: str, folder: Path) -> Profile:
 
 def read(path: Path) -> dict[str, object]:
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # also bytes that are no UTF-8, numbers of 5,000 digits
         raise BadInputError(f"{path} is not TOML: {error}") from error
     except OSError as error:

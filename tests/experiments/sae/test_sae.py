@@ -35,6 +35,7 @@ from chessreg.models.hook_points import hook_point
 from chessreg.registry import tables
 from chessreg.runs.activations import load_cache
 from chessreg.session import Session, open_session
+from store.errors import DiskFullError
 
 SMALL: dict[str, Any] = {"expansion": 2, "tokens": 6000, "batch_tokens": 200, "mix_tokens": 1000, "heldout_games": 6}
 STREAM: dict[str, Any] = {"checkpoint": "reference", "dataset": "sample:fit", **SMALL, "learning_rate": 3e-3}
@@ -108,6 +109,27 @@ def test_centred_it_begins_at_the_mean_and_is_scaled_by_the_distance_from_it() -
     same = Trainer(SaeSpec(cache="a", centre=True), hook_point(0), 16, Path("/nowhere"), "cpu")
     with pytest.raises(BadInputError, match="are one and the same"):
         same.learn_scale(rows[:1].expand(300, -1) * 1.1)
+
+
+@pytest.mark.parametrize("rate", [3e-3, 0.3])
+def test_decoder_columns_have_length_1_after_every_step_and_no_step_spends_itself_on_their_length(rate: float) -> None:
+    spec = SaeSpec(cache="a", expansion=2, tokens=2000, batch_tokens=100, learning_rate=rate, warmup_steps=1)
+    trainer = Trainer(spec, hook_point(0), 16, Path("/nowhere"), "cpu")
+    rows = 3 * torch.randn(2000, 16, generator=torch.Generator().manual_seed(0))
+    trainer.learn_scale(rows)
+    step, along = trainer.adam.step, []
+
+    def watched(gradient: dict[str, torch.Tensor], learning_rate: float) -> None:
+        along.append(float((gradient["W_dec"] * trainer.sae.W_dec).sum(1).abs().max()))
+        step(gradient, learning_rate)
+
+    trainer.adam.step = watched  # type: ignore[method-assign]
+    before = trainer.sae.W_dec.clone()
+    for number in range(spec.steps):
+        trainer.update(rows[number * 100 :][:100])
+        torch.testing.assert_close(trainer.sae.W_dec.norm(dim=1), torch.ones(32))
+    assert max(along) < 1e-4
+    assert float((trainer.sae.W_dec - before).abs().max()) > rate
 
 
 def with_references(session: Session, spec: SaeSpec) -> SaeSpec:
@@ -395,7 +417,7 @@ def test_a_state_that_the_disk_has_no_room_for_leaves_the_one_before_alone(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(DiskFullError, match=f"the disk is full at {trainer.path}"):
         trainer.save()
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [before]
 

@@ -4,7 +4,7 @@ Processes that are watched note every fsync: of a file its bytes, of a folder it
 into a state that a disk could have left: what was synced is there; of everything else a seeded coin decides whether it
 is as it was before, as it was written, or half written. A rename that was not synced leaves one of its two names, as
 on every journaling file system. SQLite's file is put back as it was when commits were not flushed
-(`PRAGMA synchronous` below FULL).
+(`PRAGMA synchronous` below FULL); else it loses what SQLite flushes later than a commit.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import pickle
 import shutil
 import stat
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,8 @@ class Disk:
                 path.unlink(missing_ok=True)
             for path, content in self.saved.items():
                 path.write_bytes(content)
+        elif self.database is not None:
+            cut_log(self.database, random)
 
     def _notes(self) -> tuple[bool, set[int]]:
         """Take in what was synced; returns whether a commit was not, and the inodes that ever had a name."""
@@ -129,6 +132,36 @@ class Disk:
         rebuild(aside, root.stat().st_ino, kept, contents)
         shutil.rmtree(root)
         aside.rename(root)
+
+
+def cut_log(database: Path, random: Any) -> None:
+    """Lose what SQLite has not flushed where each commit is: the index of its write-ahead log (`-shm`), what is in the
+    log behind the last commit, and pages of the file that a checkpoint has copied and not flushed.
+
+    The index says which: https://www.sqlite.org/walformat.html, section 2.1. A commit is in it once it is flushed.
+    """
+    _, log, index = database_files(database)
+    if not (log.exists() and index.exists() and index.stat().st_size >= 136):
+        return
+    header = index.read_bytes()[:136]
+    index.unlink()
+    initialised, (size, last) = header[12], struct.unpack("=HI", header[14:20])
+    backfilled, attempted = struct.unpack("=I", header[96:100])[0], struct.unpack("=I", header[128:132])[0]
+    if not initialised or header[:48] != header[48:96]:  # it ended while it wrote the index
+        return
+    page = 65536 if size == 1 else size
+    data = log.read_bytes()
+    end = 32 + last * (24 + page)
+    lost = data[end:]
+    left = random.bytes(len(lost)) if random.random() < 0.5 else lost[: int(random.integers(len(lost) + 1))]
+    log.write_bytes(data[:end] + left)
+    with database.open("r+b") as file:
+        for frame in range(backfilled, min(attempted, last)):
+            at = 32 + frame * (24 + page)
+            number = int.from_bytes(data[at : at + 4], "big")
+            if random.random() < 0.5:
+                file.seek((number - 1) * page)
+                file.write(random.bytes(page // 2))  # the disk was in the middle of it
 
 
 def database_files(database: Path | None) -> list[Path]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,11 +26,14 @@ from supervised import NOT_BEGUN, supervise
 from chessreg import doctor as health
 from chessreg.noise import generator
 from chessreg.registry import tables
+from chessreg.registry.names import annotate
+from chessreg.registry.run_state import complete_units
 from chessreg.registry.tables import Cause, JobState
 from chessreg.registry.tables.types import utc_now
-from chessreg.runs import task
+from chessreg.runs import attempt, task
 from chessreg.runs.attempt import Attempt, Where
 from chessreg.runs.ingest import ingest, take_in_waiting
+from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import kind
 from chessreg.runs.resolve import resolve
 from chessreg.scheduling import queue
@@ -37,6 +42,7 @@ from chessreg.scheduling.launch import launch as launch_orders
 
 SOURCE = f"{Path(ledger.__file__).resolve()}:Ledger"
 HARMLESS = ("SIGSTOP", "stepped")
+FAR = 500_000  # numbers of rounds are smaller
 TRIES = 6  # how often a user says `retry` before giving up
 
 
@@ -144,6 +150,95 @@ def power_cut(this: Round) -> None:
     again(this)
 
 
+def four_writers(this: Round) -> None:
+    """The power is cut under four writers: two runs, an ingest of fragments that wait, and notes. Each writes down what
+    the registry has acknowledged to it; all of that is there afterwards."""
+    second, third = (replace(this, number=this.number + add * FAR) for add in (1, 2))
+    this.unhurt("bare machine", this.act(lambda: on_a_bare_machine(third)))
+    acknowledged = this.home.folder / "acknowledged"
+    acknowledged.write_bytes(b"")
+    this.disk = Disk(this.home.folder / "synced", [this.home.folder / "store"], this.home.file)
+    writers = [
+        this.act(lambda: acknowledging(this, acknowledged, lambda: run_it(this, pause=0.002))),
+        this.act(lambda: acknowledging(second, acknowledged, lambda: run_it(second, pause=0.002))),
+        this.act(lambda: acknowledging(third, acknowledged, lambda: take_in_for_ever(third))),
+        this.act(lambda: notes(this, acknowledged)),
+    ]
+    writers[0].wait_for(int(this.random.integers(1, 600)))
+    for writer in writers:
+        with suppress(ProcessLookupError):
+            os.kill(writer.pid, signal.SIGKILL)
+    for writer in writers:
+        this.hurt.add(writer.pid)
+        writer.wait()
+    this.disk.cut(this.random)
+    this.struck, this.disk = True, None
+    every = {one.spec.seed: one for one in (this, second, third)}
+    for one in every.values():
+        one.struck, one.disk, one.hurt = True, None, this.hurt
+        meanwhile(one)
+    keeps(this, every, acknowledged.read_text().splitlines())
+    for one in every.values():
+        again(one)
+
+
+def acknowledging(this: Round, file: Path, work: Callable[[], int]) -> int:
+    """Do this, and write down the units that the registry has after each ingest."""
+    handle, real = os.open(file, os.O_WRONLY | os.O_APPEND), attempt.ingest
+
+    def ingest_and_note(database: Any, store: Any) -> Any:
+        report = real(database, store)
+        run_id = uuid_of_round(this, database, store)
+        with database.read() as sql:
+            done = sorted(complete_units(sql, run_id))
+        os.write(handle, "".join(f"unit {this.spec.seed} {unit}\n" for unit in done).encode())
+        return report
+
+    attempt.ingest = ingest_and_note
+    return work()
+
+
+def uuid_of_round(this: Round, database: Any, store: Any) -> UUID:
+    return resolve(this.kind, this.spec, Inputs(database, store)).run_id
+
+
+def take_in_for_ever(this: Round) -> int:
+    with this.home.open() as session:
+        while True:
+            attempt.ingest(session.database, session.store)
+            time.sleep(0.002)
+
+
+def notes(this: Round, file: Path) -> int:
+    """Notes for a run, each its own transaction, until the power goes. Now and then SQLite's log is copied back."""
+    handle = os.open(file, os.O_WRONLY | os.O_APPEND)
+    with this.home.open() as session:
+        run_id = uuid_of_round(this, session.database, session.store)
+        for number in itertools.count():
+            with session.database.write() as sql:
+                annotate(sql, "run", run_id, "note", f"note {number}")
+            os.write(handle, b"note %d\n" % number)
+            if number % 4 == 3 and not this.home.server:
+                with session.database._writer.connect() as connection:
+                    connection.connection.dbapi_connection.execute("PRAGMA wal_checkpoint")  # type: ignore[union-attr]
+            time.sleep(0.002)
+    return 0
+
+
+def keeps(this: Round, every: dict[int, Round], acknowledged: list[str]) -> None:
+    """Every row that the registry had acknowledged is there."""
+    with this.home.open() as session, session.database.read() as sql:
+        run_id = uuid_of_round(this, session.database, session.store)
+        log = tables.Annotation
+        noted = set(sql.scalars(select(log.value).where(log.target == run_id.hex)))
+        of_notes = {line for line in acknowledged if line.startswith("note ")}
+        this.counts.add("lost", "acknowledged notes", len(of_notes - noted))
+        for seed, one in every.items():
+            run_id = uuid_of_round(one, session.database, session.store)
+            of_units = {int(line.split()[2]) for line in acknowledged if line.startswith(f"unit {seed} ")}
+            this.counts.add("lost", "acknowledged units", len(of_units - complete_units(sql, run_id)))
+
+
 def two_runs(this: Round) -> None:
     """A run is stopped, and another of the same spec goes on in its place; then the first wakes up."""
     actor = this.act(lambda: run_it(this), this.fault(190))
@@ -231,8 +326,8 @@ def on_a_bare_machine(this: Round) -> int:
     with this.home.open() as session:
         resolved = resolve(this.kind, this.spec, session.inputs)
         missing = list(range(resolved.units - 1))  # the reduce needs a registry
-        attempt = Attempt(resolved, this.kind.options(), session.inputs, (), missing, where=Where(ingests=False))
-        return 130 if attempt.go() else 0
+        one = Attempt(resolved, this.kind.options(), session.inputs, (), missing, where=Where(ingests=False))
+        return 130 if one.go() else 0
 
 
 def database(this: Round) -> None:
@@ -326,6 +421,7 @@ PLAYS: dict[str, Callable[[Round], None]] = {
     "torn write": torn,
     "registry put back": put_back,
     "run power cut": power_cut,
+    "four writers power cut": four_writers,
     "run I/O error": run,
     "run clock stepped": run,
     "run SIGSTOP": run,

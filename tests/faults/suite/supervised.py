@@ -85,6 +85,7 @@ def supervise(
     os.environ["CHESSREG_REGISTRY"] = home.url
     os.environ["OMP_NUM_THREADS"] = "1"
     supervisor.BEAT_SECONDS, supervisor.ROOM_SECONDS, supervisor.WAIT_SECONDS = 0.02, 0.1, 0.05
+    supervisor.SPACE_SECONDS = 0.2  # what a full disk takes from one process does not show in its free space
     made: list[supervisor.Supervisor] = []
     real = supervisor.Supervisor
 

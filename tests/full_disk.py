@@ -1,0 +1,39 @@
+"""A full disk for tests: a file of this process cannot grow past a limit, and a real file system without space."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+@contextmanager
+def no_space_beyond(size: int) -> Iterator[None]:
+    """In the block, no file can be written past `size` bytes: a write fails with EFBIG (Python ignores SIGXFSZ)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextmanager
+def small_disk(at: Path, size: int) -> Iterator[Path]:
+    """A file system of `size` bytes at a folder, in memory. Skips the test where this process may not mount one."""
+    at.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(at)]
+    try:
+        done = subprocess.run(mount, capture_output=True, text=True)
+    except OSError as error:
+        pytest.skip(f"no small file system: {error}")
+    if done.returncode:
+        pytest.skip(f"no small file system without root: {done.stderr.strip()}")
+    try:
+        yield at
+    finally:
+        subprocess.run(["umount", "--lazy", str(at)], check=True)
