@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from chessreg.registry.database import Database
-from chessreg.registry.place import place_of, store_path_of
+from chessreg.registry.place import Place, place_of, store_path_of
 
 if TYPE_CHECKING:
     from chessreg.experiments.sae.gated import GatedSae
@@ -124,7 +124,7 @@ class Session:
         )
         group, _ = launch([order], self.database, self.store)
         if group is not None:
-            Presence(self.store).start(self.database.url)
+            Presence(self.store).start(self.database.reference)
         return group
 
     def query(self, name: str, **scope: Any) -> QueryResult:
@@ -182,7 +182,9 @@ class Session:
         return load_cache(self.inputs, self.inputs.reference("run:cache", reference), pattern=hook_point or RESID_POST)
 
 
-def open_session(registry: str | None = None, store: str | Path | None = None, create: bool = True) -> Session:
+def open_session(
+    registry: str | Path | Place | None = None, store: str | Path | None = None, create: bool = True
+) -> Session:
     """Open a registry (a path, a folder or a URL) and its store; by default ./.chessreg/, made on first use.
 
     Without `create` nothing is made: NotFoundError when there is no registry, StoreError when a store is asked for that
@@ -192,7 +194,7 @@ def open_session(registry: str | None = None, store: str | Path | None = None, c
 
     place = place_of(registry)
     root = store_path_of(store, place).resolve()
-    database = Database.open(place.url, create=create)
+    database = Database.open(place, create=create)
     if not create:
         return Session(database, lambda: Store.present(root))
     try:

@@ -11,6 +11,7 @@ import stat
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
 
 from store import artifacts
 from store.errors import CorruptError, NotInStoreError, StoreError
@@ -50,8 +51,15 @@ class Place(Source, Protocol):
 def place(where: str, *, create: bool = False) -> Place:
     """The place at a folder or URL. Raises StoreError when it is not there, or its scheme needs a package."""
     if "://" in where:
+        parts = urlsplit(where)
+        web = parts.scheme in ("http", "https")
+        if parts.password is not None or parts.query or (web and parts.username):  # the URL is recorded, and travels
+            raise StoreError("a bucket's URL must not hold credentials", "put them into the environment of its tools")
         return Bucket(where)
-    root = Path(where).expanduser()
+    try:
+        root = Path(where).expanduser()
+    except RuntimeError:
+        raise StoreError(f"{where}: the home folder of that user is unknown", "write the path in full") from None
     return Folder(Store.create(root) if create else Store(root))
 
 

@@ -68,9 +68,11 @@ def test_the_query_shows_what_the_kind_made(world_session, centre):
     assert (row["run"], row["n"]) == ("thirty", 30)
     assert row["there"] == pytest.approx(100 * sum(score.correct for score in scores) / 30)
     assert row["there_low"] <= row["there"] <= row["there_high"]
-    listed = CliRunner().invoke(chessreg, ["--registry", session.database.url, "query", "--list"])
+    listed = CliRunner().invoke(chessreg, ["--registry", session.database.reference, "query", "--list"])
     assert "pawns in the centre" in listed.output
-    asked = CliRunner().invoke(chessreg, ["--registry", session.database.url, "query", "pawns in the centre", "--json"])
+    asked = CliRunner().invoke(
+        chessreg, ["--registry", session.database.reference, "query", "pawns in the centre", "--json"]
+    )
     assert "thirty" in {row["run"] for row in json.loads(asked.output)["rows"]}
 
 

@@ -19,7 +19,7 @@ from store.places import place
 
 
 def found(session) -> list[health.Problem]:
-    return list(health.problems(session.database, session.store, session.database.url, digests=True))
+    return list(health.problems(session.database, session.store, session.database.reference, digests=True))
 
 
 def count(session, table) -> int:
@@ -34,8 +34,8 @@ def test_a_registry_that_is_well_has_nothing_to_find(session, run_toy):
 
 def test_results_that_a_restored_backup_does_not_know_come_back_once(session, run_toy, tmp_path):
     run_toy(positions=3)
-    path = place_of(session.database.url).path
-    migrations.backup(session.database.url, tmp_path / "backup.db")
+    path = place_of(session.database.reference).path
+    migrations.backup(session.database.reference, tmp_path / "backup.db")
     run_toy(positions=4, seed=1)
     session.close()
     for suffix in ("-wal", "-shm"):
@@ -76,7 +76,7 @@ def test_activations_that_a_merge_did_not_bring_are_not_here_and_not_broken(sess
     made = transfer.wanted(session.database, ["reference-test"], inputs=False)
     arrays = [item for item in made if item.array is not None]
     short = session.id("run", "reference-test").hex[-6:]
-    words = ["--registry", session.database.url, "--store", str(session.store.root), "doctor", "--json"]
+    words = ["--registry", session.database.reference, "--store", str(session.store.root), "doctor", "--json"]
     before = session.database.data_version()
     for more in ([], ["--fix"]):
         run_command_line([*words, *more])

@@ -27,11 +27,11 @@ from textual.widgets import Input
 from chessreg.errors import RegistryError, described
 from chessreg.terminal import shows
 from tui import show
-from tui.actions import EVERYWHERE, Action, bindings, changed
+from tui.actions import EVERYWHERE, Action, bindings, changed, may_write
 from tui.database_worker import DatabaseWorker
 from tui.entries import ENTRIES, modes, sweep, warm_up
 from tui.model_process import ModelProcess
-from tui.screens.base import AppScreen
+from tui.screens.base import READ_ONLY, AppScreen
 from tui.screens.help import HelpScreen, Jump, Palette, targets
 from tui.state import Remembered, kept
 from tui.themes import BOARD_DARK, THEMES
@@ -42,6 +42,7 @@ from tui.writes import Notice, Write, Writes
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
+    from textual.dom import DOMNode
     from textual.theme import Theme
     from textual.widget import Widget
 
@@ -183,7 +184,7 @@ class ChessregApp(App[Exception | None]):
         self.set_keymap(self.keys)
         self.themes = (*THEMES, *themes)
         self.database = DatabaseWorker(opener, answered=self.tell_slow, held=True)
-        self.model = ModelProcess(self.database)
+        self.model = ModelProcess(self.database, read_only)
         self.read_only = read_only
         self.glyphs: Glyphs = glyphs or ("outline" if self.no_color else "solid")
         self.place_shown = " · ".join(filter(None, [show.place(place), "read only" if read_only else ""]))
@@ -537,6 +538,20 @@ class ChessregApp(App[Exception | None]):
         if not isinstance(self.top_screen, MessagesScreen):
             self.push_screen(MessagesScreen())
 
+    async def run_action(
+        self,
+        action: Any,
+        default_namespace: DOMNode | None = None,
+        namespaces: Mapping[str, DOMNode] | None = None,
+    ) -> bool:
+        """Refuse with a notice what may write in a read-only app, else do as textual does. Every key, palette entry and
+        link comes through here."""
+        node, method, _ = self._parse_action(action, default_namespace or self, namespaces)
+        if self.read_only and may_write(type(node), method):
+            self.notify(READ_ONLY, severity="warning")
+            return True
+        return await super().run_action(action, default_namespace, namespaces)
+
     def action_palette(self) -> None:
         self.action_command_palette()
 
@@ -557,7 +572,7 @@ class ChessregApp(App[Exception | None]):
         from asyncio import to_thread
 
         self.copy_to_clipboard(text)
-        path = await to_thread(kept, text)
+        path = None if self.read_only else await to_thread(kept, text)
         self.notify(f"{what}\nalso in {show.place(str(path))}" if path else what, title="copied")
 
     def action_jump(self) -> None:
@@ -586,7 +601,7 @@ class ChessregApp(App[Exception | None]):
         what it remarked last. `words` are shown, `exact` are run, where a person would write it otherwise. Every key
         works meanwhile. `succeeded` is called if it did."""
         if self.read_only:
-            self.notify("nothing is changed with --read-only", severity="warning")
+            self.notify(READ_ONLY, severity="warning")
             return
         if self.refused_while_lost():
             return

@@ -55,7 +55,7 @@ def tui(
         home.database()  # an error is reported here, not by every page
         home.close()
         options = [*([] if write else ["--read-only"]), *(["--ascii"] if letters else [])]
-        serve(place.url, store_path, options, host, port)
+        serve(place.reference, store_path, options, host, port)
         return
     served = bool(os.environ.get("TEXTUAL_DRIVER"))  # a browser is at the other end
     streams = {"stdin": sys.stdin, "stdout": sys.stdout, "stderr": sys.stderr}
@@ -74,7 +74,7 @@ def tui(
     def opener() -> Session:
         from tui.registry import open_session
 
-        return open_session(place.url, store_path, read_only, create=not home.named)
+        return open_session(place, store_path, read_only, create=not home.named)
 
     plain = not served and not speaks_unicode()
     glyphs: Glyphs | None = "letters" if letters or plain else None

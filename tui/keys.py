@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from pathlib import Path
 from textual.keys import _character_to_key
 
 from chessreg.errors import BadInputError
+from chessreg.folders import config_folder
 from tui.actions import ACTIONS, EVERYWHERE, OWN_KEYS, changed, check, check_beside, check_tables, check_typed
 
 KEY = re.compile(r"((ctrl|alt|shift|meta|super)\+)*([a-zA-Z0-9]|[a-z][a-z0-9_]+)")
@@ -18,8 +18,7 @@ KEY = re.compile(r"((ctrl|alt|shift|meta|super)\+)*([a-zA-Z0-9]|[a-z][a-z0-9_]+)
 
 def path() -> Path:
     """Where it is: keys.toml in XDG_CONFIG_HOME/chessreg, or ~/.config/chessreg."""
-    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(base) / "chessreg" / "keys.toml"
+    return config_folder() / "keys.toml"
 
 
 def own_keys() -> dict[str, str]:

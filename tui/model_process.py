@@ -28,8 +28,11 @@ class Environment(dict[str, str]):
 
     @classmethod
     def of(cls, session: Session) -> Environment:
-        url = session.database.url
-        return cls(child.environment(), CHESSREG_REGISTRY=str(url), CHESSREG_STORE=str(session.store.root))
+        return cls(
+            child.environment(),
+            CHESSREG_REGISTRY=session.database.reference,
+            CHESSREG_STORE=str(session.store.root),
+        )
 
 
 class ModelProcessError(ChessregError):
@@ -39,8 +42,8 @@ class ModelProcessError(ChessregError):
 class ModelProcess:
     """Asks the process, which is started by the first question and ended with the app."""
 
-    def __init__(self, database: DatabaseWorker) -> None:
-        self._database = database
+    def __init__(self, database: DatabaseWorker, read_only: bool = False) -> None:
+        self._database, self._read_only = database, read_only
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
         self._newest = 0
@@ -58,8 +61,10 @@ class ModelProcess:
         return await self._database.ask("opening the registry", Environment.of)
 
     async def run_command(self, words: Sequence[str]) -> tuple[int, str, str]:
-        """Run a command of chessreg on the app's registry, in a process of its own, which ends with the app: its
-        status, and what it printed."""
+        """Run a command of chessreg on the app's registry, in a process that ends with the app; return its status,
+        stdout and stderr. Raises ModelProcessError in a read-only app."""
+        if self._read_only:
+            raise ModelProcessError("no command is run with --read-only")
         command = shlex.join(["chessreg", *words])
         self.commands.append(command)
         try:

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session as SqlSession
 
 from chessreg.errors import RegistryError
 from chessreg.registry.database import Database
+from chessreg.registry.place import Place
 from chessreg.session import Session
 from store import Store
 from tui.database_worker import require_off_loop
@@ -39,13 +40,14 @@ class OffLoopDatabase(Database):
             yield session
 
 
-def open_session(registry_url: str, store_path: Path, read_only: bool = False, create: bool = True) -> Session:
+def open_session(place: Place, store_path: Path, read_only: bool = False, create: bool = True) -> Session:
     """The registry and the store. With `create` both are made where there are none, unless `read_only`.
 
     Raises what Database.open and Store raise.
     """
     require_off_loop()
-    database = OffLoopDatabase.open(registry_url, create=create and not read_only)
+    database = OffLoopDatabase.open(place, create=create and not read_only)
+    database.read_only = read_only
     try:
         if read_only:
             store = Store(store_path, read_only=True)

@@ -11,11 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from chessreg.folders import state_folder
+
 
 def folder() -> Path:
     """Where it is kept: XDG_STATE_HOME, or ~/.local/state."""
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "chessreg" / "tui"
+    return state_folder() / "tui"
 
 
 class Remembered:

@@ -10,7 +10,6 @@ A theme of one's own is a file FOLDER/NAME.toml, where FOLDER is $XDG_CONFIG_HOM
 
 from __future__ import annotations
 
-import os
 import tomllib
 from dataclasses import fields
 from pathlib import Path
@@ -20,6 +19,7 @@ from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
 from chessreg.errors import BadInputError
+from chessreg.folders import config_folder
 
 BOARD_DARK = {
     "board-light": "#b9a488", "board-dark": "#8a6f55", "board-white": "#ffffff", "board-black": "#101010",
@@ -52,8 +52,7 @@ THEMES = (
 
 def folder() -> Path:
     """Where the user's own themes are."""
-    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(base) / "chessreg" / "themes"
+    return config_folder() / "themes"
 
 
 def own_themes() -> list[Theme]:

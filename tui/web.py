@@ -37,7 +37,7 @@ const focus = setInterval(() => {
 """
 
 
-def serve(registry_url: str, store_path: Path, options: Sequence[str], host: str, port: int) -> None:
+def serve(registry: str, store_path: Path, options: Sequence[str], host: str, port: int) -> None:
     """Serve until Ctrl-C. Raises BadInputError when textual-serve is not installed or the port is taken."""
     try:
         import aiohttp_jinja2
@@ -108,7 +108,7 @@ def serve(registry_url: str, store_path: Path, options: Sequence[str], host: str
         tunnel = f"ssh -L {port}:localhost:{port} {socket.gethostname()}"
         click.echo(f"http is not encrypted: who listens on the way can take the URL; safer: {tunnel}", err=True)
     os.environ |= child.environment() | {
-        "CHESSREG_REGISTRY": registry_url,
+        "CHESSREG_REGISTRY": registry,
         "CHESSREG_STORE": str(store_path),
     }  # a URL may hold a password
     command = child.command("chessreg.cli", "tui", *options)

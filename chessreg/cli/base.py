@@ -188,9 +188,9 @@ class Home:
         )
 
     @property
-    def registry_url(self) -> str:
-        """The registry's URL, password and all."""
-        return self.place.url
+    def registry_reference(self) -> str:
+        """The registry's place for another process, password and all."""
+        return self.place.reference
 
     @property
     def store_path(self) -> Path:
@@ -225,7 +225,7 @@ class Home:
 
         path = self.place.path
         own = path is not None and path.parent.name == ".chessreg" and not path.exists()
-        self._session = open_session(self.registry_url, self.store_path, create=create)
+        self._session = open_session(self.place, self.store_path, create=create)
         if own and path is not None:
             (path.parent / ".gitignore").write_text("*\n", encoding="utf-8")  # results are no source code
         return self._session.database.made
@@ -237,7 +237,7 @@ class Home:
         if self._database is None:
             from chessreg.registry.database import Database
 
-            self._database = Database.open(self.registry_url, create=False)
+            self._database = Database.open(self.place, create=False)
         return self._database
 
     def close(self) -> None:

@@ -87,7 +87,7 @@ def work(home: Home, fix: bool, digests: bool) -> Iterator[Check]:
             yield Check(gone.check, "broken", gone.detail, gone.mend)
         return
     store = Store.present(home.store_path)
-    for problem in health.problems(database, store, home.registry_url, digests=digests):
+    for problem in health.problems(database, store, home.registry_reference, digests=digests):
         wrong += 1
         if not fix:
             yield Check(problem.check, "broken", problem.detail, problem.mend)
@@ -239,9 +239,11 @@ def _writable(name: str, folder: Path, file: Path | None = None) -> Check:
         with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
-        return Check(name, "broken", f"{existing} cannot be written: {reason(error)}", f"chmod u+w {existing}")
+        return Check(
+            name, "broken", f"{existing} cannot be written: {reason(error)}", f"chmod u+w {shlex.quote(str(existing))}"
+        )
     if file is not None and not os.access(file, os.W_OK):
-        return Check(name, "broken", f"{file} is read-only", f"chmod u+w {file}")
+        return Check(name, "broken", f"{file} is read-only", f"chmod u+w {shlex.quote(str(file))}")
     return Check(name, "ok", f"{file or folder} can be written")
 
 

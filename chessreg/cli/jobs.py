@@ -195,7 +195,7 @@ def change(home: Home, references: tuple[str, ...], do: Any) -> list[str]:
         ids = [each.id.hex for each in changed]
         here = any(each.host == socket.gethostname() for each in changed)
     if here:
-        Presence(home.session().store).start(home.registry_url)
+        Presence(home.session().store).start(home.registry_reference)
     return ids
 
 
@@ -246,7 +246,7 @@ def warn_once(home: Home, rows: list[dict[str, Any]]) -> None:
     from chessreg.scheduling.presence import Presence
 
     if any(row["host"] == socket.gethostname() for row in rows):
-        Presence(home.session().store).start(home.registry_url)
+        Presence(home.session().store).start(home.registry_reference)
 
 
 @click.command()
@@ -307,17 +307,14 @@ def say_line(home: Home, title: str, line: str) -> None:
 def log_files(home: Home, references: tuple[str, ...]) -> dict[str, Path]:
     """Title of each job → its log. Raises NotFoundError where none has begun, or it lies on another machine."""
     from chessreg.scheduling import queue
-    from chessreg.scheduling.executors import executor
+    from chessreg.scheduling.status import log_of
 
     store = home.session().store
     with fresh(home).read() as session:
         wanted = named_jobs(session, references)
         files: dict[str, Path] = {}
         for each in wanted:
-            path: Path | None = queue.folder_of(store, each) / "log.txt"
-            if path is not None and not path.exists():
-                path = executor(each.executor).logs(each.handle) if each.handle else None
-            if path is not None and path.exists():
+            if (path := log_of(store, each)) is not None:
                 files[f"{queue.title(each)} ({each.id.hex[-6:]})"] = path
     if not files:
         first = wanted[0]
@@ -364,7 +361,7 @@ def presence(home: Home) -> Any:
 def start(home: Home) -> None:
     """Start it in a session of its own, unless it runs. It ends by itself after five minutes without work."""
     here = presence(home)
-    began = here.start(home.registry_url)
+    began = here.start(home.registry_reference)
     click.echo(f"{'started' if began else 'it runs already'}: process {(here.who() or {}).get('pid')}", err=True)
 
 
@@ -412,6 +409,6 @@ def run(home: Home, idle: float) -> None:
     from chessreg.scheduling.supervisor import main
 
     root = Path(home.session().store.root)
-    os.environ["CHESSREG_REGISTRY"] = home.registry_url
+    os.environ["CHESSREG_REGISTRY"] = home.registry_reference
     home.close()
     main(root, idle)

@@ -73,11 +73,11 @@ def launch(ctx: click.Context, resume: str | None) -> None:
     done again. A job file holds `kind`, settings, and on, shards, priority, name; or several such tables as [[job]],
     which may name each other; [grid] or [[cells]] in one makes it a sweep.
 
-    --on slurm:PROFILE asks a Slurm cluster as a table of profiles.toml says; that file is looked for in ./.chessreg/
-    and above, then in ~/.config/chessreg/. Its settings are partition, account, qos, gres, constraint, time, mem,
-    cpus, options (of sbatch), setup (lines of bash), python, store and registry (as the nodes see them), and poll
-    (seconds between questions). --print shows the batch scripts. --on slurm takes the profile `default`, or asks for
-    nothing special.
+    --on slurm:PROFILE asks a Slurm cluster as a table of profiles.toml says. The file is searched in ./.chessreg/ and
+    above, where it needs `chessreg trust FILE` once, then in ~/.config/chessreg/. Its settings are partition, account,
+    qos, gres, constraint, time, mem, cpus, options (of sbatch), setup (lines of bash), python, store and registry (as
+    the nodes see them), and poll (seconds between questions). --print shows the batch scripts. --on slurm takes the
+    profile `default`, or asks for nothing special.
 
     --on ray:HOST:PORT takes the Ray cluster that answers there, --on ray the one of this machine.
 
@@ -284,7 +284,7 @@ def go(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: b
         group, planned = launch(orders, session.database, session.store)
     rows = [row_of(each) for each in planned]
     presence = Presence(session.store)
-    started = bool(group) and presence.start(home.registry_url)
+    started = bool(group) and presence.start(home.registry_reference)
     references: list[str] = []
     if wait and not dry_run:
         with session.database.read() as sql:

@@ -14,6 +14,7 @@ import click
 
 from chessreg.cli.base import Home, LazyCommand, LazyGroup
 from chessreg.errors import BadInputError, described, of_own_kind
+from chessreg.masking import mask
 from chessreg.terminal import visible, visible_json, visible_streams
 
 PIPE_CLOSED = 141  # 128 + SIGPIPE, as a shell says it of any program
@@ -59,7 +60,8 @@ COMMANDS = {
     "merge": LazyCommand("chessreg.cli.transfer:merge", "Take in what another registry has."),
     "push": LazyCommand("chessreg.cli.transfer:push", "Copy bytes to a folder or a bucket that others reach."),
     "pull": LazyCommand("chessreg.cli.transfer:pull", "Fetch bytes that are elsewhere."),
-    "trust": LazyCommand("chessreg.cli.run:trust", "Trust a file with a kind of experiment, list and revoke that."),
+    "config": LazyCommand("chessreg.cli.config:config", "Show and change a project's settings."),
+    "trust": LazyCommand("chessreg.cli.run:trust", "Trust a file with a kind or with Slurm profiles."),
     "machines": LazyCommand("chessreg.cli.status:machines", "List machines: hosts, GPUs, drivers, last seen."),
     "gc": LazyCommand("chessreg.cli.db:gc", "Remove bytes that nothing needs any more; never rows."),
     "query": LazyCommand("chessreg.cli.query:query", "Print the papers' tables, or SQL of your own."),
@@ -206,6 +208,7 @@ def run_command_line(args: Sequence[str]) -> int:
 
 def answered(args: Sequence[str]) -> int:
     try:
+        require_text(args)
         status = root.main(args=list(args), prog_name="chessreg", standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
@@ -233,8 +236,18 @@ def answered(args: Sequence[str]) -> int:
     return status if isinstance(status, int) else 0  # an int: ctx.exit(status)
 
 
+def require_text(args: Sequence[str]) -> None:
+    """Raise BadInputError for an argument that is not UTF-8: registries record names and paths as text."""
+    for word in args:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise BadInputError(f"the argument {word!a} is not UTF-8", "rename that file to UTF-8") from None
+
+
 def fail(args: Sequence[str], message: str, hint: str, code: int) -> int:
     """Say on stderr what went wrong, for a person or (--json) for a program; returns the code."""
+    message, hint = mask(message), mask(hint)
     with suppress(BrokenPipeError):
         sys.stdout.flush()
     if "--json" in args:

@@ -359,14 +359,16 @@ def given_values(model: type[BaseModel], params: dict[str, Any]) -> dict[str, An
 @json_option
 @pass_home
 def trust(home: Home, reference: str | None, list_: bool, remove: str | None) -> None:
-    """Trust a file with a kind of experiment: it may then be loaded where a registry names it.
+    """Trust a file with a kind of experiment or with Slurm profiles, so that chessreg loads it.
 
-    Such a file is code. One that you name yourself (`chessreg run ./my_kind.py`) is trusted by that; one that came with
-    another's registry is not, until you have read it and say so. What is trusted are its bytes (their sha256), for you
-    and on this machine: a changed file is another. It is kept in your settings folder, in no registry.
+    Both are code. A kind that you name yourself (`chessreg run ./my_kind.py`) is trusted by that. A kind that only a
+    registry names, or a profiles.toml outside your settings folder, is not loaded until you have read and trusted it.
+    Trust covers the file's bytes (sha256), for you, on this machine: a changed file must be trusted again. It is kept
+    in your settings folder.
 
     \b
     Example: chessreg trust ./my_kind.py
+             chessreg trust .chessreg/profiles.toml
              chessreg trust --list
              chessreg trust --remove ./my_kind.py
     """

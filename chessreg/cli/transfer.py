@@ -30,6 +30,7 @@ def push(home: Home, references: tuple[str, ...], place: str, inputs: bool, rows
     Example: chessreg push reference-board --to /mnt/share/chess --inputs
     """
     from chessreg.errors import BadInputError
+    from chessreg.folders import expanded
     from chessreg.runs import transfer, unfinished
     from store.places import place as place_at
 
@@ -37,7 +38,8 @@ def push(home: Home, references: tuple[str, ...], place: str, inputs: bool, rows
     session = home.session()
     if rows and "://" in place:
         raise BadInputError("--rows needs a folder", "give --to FOLDER")
-    where = str(Path(place) / "store") if rows else place
+    folder = expanded(place)
+    where = str(folder / "store") if rows else place
     wanted = transfer.wanted(database, references, inputs=inputs)
     there = place_at(where, create=True)
     done = transfer.push(database, session.store, there, wanted)
@@ -45,7 +47,7 @@ def push(home: Home, references: tuple[str, ...], place: str, inputs: bool, rows
     if rows:
         from chessreg.entities.merge import export_rows
 
-        export_rows(database, Path(place) / "registry.db", references)
+        export_rows(database, folder / "registry.db", references)
     tell(home, done, states, f"at {place}")
 
 

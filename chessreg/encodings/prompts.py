@@ -40,6 +40,7 @@ from chessreg.encodings.base import (
 from chessreg.encodings.fen77 import LENGTH, Fen77, forms_of_uci
 from chessreg.encodings.pgn_char import forms_of_san, spellings
 from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
+from chessreg.folders import expanded
 from chessreg.games.moves import replay
 from chessreg.games.san import of_legal_moves
 from chessreg.named import Registry
@@ -560,8 +561,8 @@ def template_text(given: str) -> str:
     Raises NotFoundError where there is no such template, BadInputError for a file or a text that is none.
     """
     text = TEMPLATES.get(given, given)
-    path = Path(given).expanduser()
     if "{" not in text:
+        path = expanded(given)
         if not os.path.isfile(path):  # also of what is too long for a name
             raise NotFoundError(f"no prompt template and no file {given[:60]!r}", f"known: {', '.join(TEMPLATES)}")
         try:

@@ -353,7 +353,7 @@ def export_checkpoint(
     if folder.exists():
         raise BadInputError(f"{folder} exists already", "an export makes a new folder: name one that is not there")
     if not folder.parent.is_dir():
-        raise NotFoundError(f"the folder {folder.parent} does not exist", f"mkdir -p {folder.parent}")
+        raise NotFoundError(f"the folder {folder.parent} does not exist", f"mkdir -p {shlex.quote(str(folder.parent))}")
     artifact = store.verify(digest)
     aside = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     try:

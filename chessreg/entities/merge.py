@@ -22,10 +22,11 @@ from sqlalchemy.orm import Session
 from sqlalchemy.types import TypeEngine
 
 from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
+from chessreg.folders import expanded
 from chessreg.registry import brought, lineage, migrations, names, tables
 from chessreg.registry.database import Database, rows_among
 from chessreg.registry.identity import new_id
-from chessreg.registry.place import place_of
+from chessreg.registry.place import Place, place_of
 from chessreg.registry.tables.types import admit, cropped, utc_now
 from chessreg.runs.ingest import (
     TABLES,
@@ -73,23 +74,22 @@ def merge(database: Database, store: Store, other: str) -> MergeReport:
     SchemaError when its schema is newer, or older on a server.
     """
     report = MergeReport()
-    url, fragments = places(other)
+    place, fragments = places(other)
     if fragments is not None:
         adopt(database, store, fragments, report)
-    if url is not None:
-        with opened(url, store) as there:
+    if place is not None:
+        with opened(place, store) as there:
             if whereabouts(there) == whereabouts(database):
                 raise BadInputError(f"{other} is this registry", "give another one")
-            merge_registry(database, there, report, url=place_of(url).url)
+            merge_registry(database, there, report, copy_of=place)
     return report
 
 
 @contextmanager
-def opened(url: str, store: Store) -> Iterator[Database]:
+def opened(place: Place, store: Store) -> Iterator[Database]:
     """Another registry. A file with an older schema stays as it is: an upgraded copy is read."""
-    place = place_of(url)
     if place.path is None or not place.path.exists() or migrations.status(place).state != "behind":
-        with Database.open(url, create=False) as there:
+        with Database.open(place, create=False) as there:
             yield there
         return
     with store.scratch("merge") as folder:
@@ -101,24 +101,24 @@ def opened(url: str, store: Store) -> Iterator[Database]:
 
 def check(other: str) -> None:
     """Raise what `merge` would for a place that holds neither a registry nor fragments."""
-    url, _ = places(other)
-    if url is not None and migrations.status(place_of(url)).state != "behind":
-        Database.open(url, create=False).close()
+    place, _ = places(other)
+    if place is not None and migrations.status(place).state != "behind":
+        Database.open(place, create=False).close()
 
 
-def places(other: str) -> tuple[str | None, Path | None]:
+def places(other: str) -> tuple[Place | None, Path | None]:
     """The registry and the folder with fragments that `other` means; at least one of them."""
     if "://" in other:
-        return other, None
-    path = Path(other).expanduser()
+        return place_of(other), None
+    path = expanded(other)
     if path.is_file():
-        return str(path), None
+        return place_of(path), None
     if not path.is_dir():
         raise NotFoundError(f"{other} does not exist", "give a registry's file or URL, or a folder")
     for home in (path, path / ".chessreg"):
         if (home / "registry.db").is_file():
             store = home / "store"
-            return str(home / "registry.db"), store if store.is_dir() else None
+            return place_of(home / "registry.db"), store if store.is_dir() else None
     from store.fragments import SUFFIX
 
     if next(path.rglob(f"*{SUFFIX}"), None) is None:
@@ -136,7 +136,7 @@ def whereabouts(database: Database) -> tuple[Any, ...]:
     if database.dialect == "postgresql":
         with database.read() as session:
             return tuple(session.execute(text("SELECT current_database(), pg_postmaster_start_time()")).one())
-    path = place_of(database.url).path
+    path = database.place.path
     assert path
     stat = path.stat()
     return stat.st_dev, stat.st_ino
@@ -166,17 +166,17 @@ def merge_registry(
     there: Database,
     report: MergeReport,
     runs: Collection[UUID] | None = None,
-    url: str | None = None,
+    copy_of: Place | None = None,
 ) -> None:
-    """All of `there`, or what belongs to these runs, with their annotations. `url`: where it is a copy of, if it is
-    one made for this.
+    """All of `there`, or what belongs to these runs, with their annotations. `copy_of`: the registry that `there` was
+    copied from, if it was.
 
     Raises BadInputError for a row that cannot be here: of facts before anything is, of results when all other runs are.
     """
     origin = identity(there)
     assert origin
     if origin == identity(database):  # a copy: its location identifies it
-        origin = uuid5(origin, url or there.url)
+        origin = uuid5(origin, (copy_of or there.place).reference)
     ids = run_ids(there, runs)
     facts = []  # all of them, before any is here
     brought.load()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
+from chessreg.masking import mask
 from store.files import is_disk_full, reason
 
 CHUNK = 1 << 18
@@ -34,7 +35,7 @@ class Fetched:
     published_sha256: bool
 
     def as_json(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name != "path"}
+        return {**{name: value for name, value in asdict(self).items() if name != "path"}, "url": mask(self.url)}
 
 
 def fetch(

@@ -15,6 +15,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,7 +61,9 @@ class TranscriptSource(Source):
         if COLUMN not in self.columns:
             raise BadInputError(f"{path} has no column {COLUMN!r}")
         if "player_one" in self.columns:
-            raise BadInputError(f"{path} holds match results of chess_gpt_eval", f"chessreg import results {path}")
+            raise BadInputError(
+                f"{path} holds match results of chess_gpt_eval", f"chessreg import results {shlex.quote(str(path))}"
+            )
         whole = head[: head.rfind(b"\n") + 1] or head
         rows = [dict(zip(self.columns, row, strict=False)) for row in csv.reader(io.StringIO(movetext.decode(whole)))][
             1:

@@ -52,7 +52,9 @@ def open_lab(registry: str, store: Path, threads: int) -> Lab:
     from store import Store
 
     prepare("cpu", threads or idle_cores())
-    return Lab(Inputs(Database.open(registry, create=False), Store(store, read_only=True)))
+    database = Database.open(registry, create=False)
+    database.read_only = True
+    return Lab(Inputs(database, Store(store, read_only=True)))
 
 
 def question_of(request: dict[str, Any]) -> Any:

@@ -143,7 +143,9 @@ class Launching:
         session, share = self.work.session, len(self.work.references) / len(self.work.steps)
         before: int | None = None
         while True:
-            Presence(session.store).start(session.database.url)  # unless it runs: nobody else would begin the jobs
+            Presence(session.store).start(
+                session.database.reference
+            )  # unless it runs: nobody else would begin the jobs
             ingest(session.database, session.store)
             rows = self.rows()
             left = sum(row["state"] not in OVER for row in rows)

@@ -21,10 +21,12 @@ SUFFIX, PART = ".arrow", ".part"  # a file, and one that is being written
 
 
 class ColumnFiles:
-    """The files of one registry of this schema. `complete`: ids of runs with when they were complete, as in SQLite."""
+    """The files of one registry of this schema. `complete`: ids of runs with when they were complete, as in SQLite.
+    `read_only`: none is written or removed."""
 
-    def __init__(self, registry: Path, schema: str, complete: Mapping[str, str]) -> None:
+    def __init__(self, registry: Path, schema: str, complete: Mapping[str, str], read_only: bool = False) -> None:
         self.folder, self.schema, self.complete = registry.with_suffix(".columns"), schema, complete
+        self.read_only = read_only
 
     def path(self, table: str, run: str) -> Path:
         moment = "".join(c for c in self.complete[run] if c.isdigit())
@@ -43,8 +45,9 @@ class ColumnFiles:
         try:
             return pa.ipc.open_file(pa.memory_map(str(path))).read_all().select(sorted(names))
         except (pa.ArrowException, KeyError, OSError):
-            with suppress(OSError):
-                path.unlink()
+            if not self.read_only:
+                with suppress(OSError):
+                    path.unlink()
             return None
 
     def write(self, table: str, run: str, rows: pa.Table) -> None:

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -22,6 +23,8 @@ from chessreg.queries import extras
 from chessreg.queries.buffers import bits, bytes_of, validity
 from chessreg.queries.column_files import ColumnFiles
 from chessreg.queries.stop import StoppedError
+from chessreg.registry import sqlite
+from chessreg.registry.engines import sqlalchemy_url
 from chessreg.registry.migrations import VERSION_TABLE
 from chessreg.registry.run_state import run_now
 from chessreg.registry.tables import Base
@@ -154,7 +157,7 @@ def keep(database: Database, tables: Mapping[str, Collection[str]]) -> None:
 
     Raises OSError where none can be written, ChessregError where the registry cannot be read.
     """
-    if database.dialect != "sqlite":
+    if database.dialect != "sqlite" or database.read_only:
         return
     with _connection(database) as connection:
         large = {table: runs for table in tables if _worth_keeping(runs := _runs(connection, database.dialect, table))}
@@ -198,7 +201,7 @@ def _column_files(connection: Any, database: Database) -> ColumnFiles:
     assert database.place.path is not None
     rows = _answer(connection, complete, "sqlite").to_pylist()
     moments = {row["id"]: row["completed_at"] for row in rows}
-    return ColumnFiles(database.place.path, schema[0]["version_num"], moments)
+    return ColumnFiles(database.place.path, schema[0]["version_num"], moments, database.read_only)
 
 
 def _read_aside(
@@ -294,11 +297,10 @@ def _connection(database: Database) -> Iterator[Any]:
     """
     import adbc_driver_manager as adbc
 
-    url = sa.make_url(database.url)
-    if database.dialect == "sqlite":
+    if (file := database.readable) is not None:
         import adbc_driver_sqlite
 
-        driver, place = adbc_driver_sqlite._driver_path(), f"file:{_quoted(str(database.readable))}?mode=ro"
+        driver, place = adbc_driver_sqlite._driver_path(), sqlite.uri(file, "ro")
     else:
         import adbc_driver_postgresql
 
@@ -306,8 +308,9 @@ def _connection(database: Database) -> Iterator[Any]:
         options = (
             "-c default_transaction_read_only=on -c default_transaction_isolation=repeatable\\ read -c timezone=UTC"
         )
+        url = sqlalchemy_url(database.place)
         place = url.set(drivername="postgresql").render_as_string(hide_password=False)
-        place += f"{'&' if url.query else '?'}options={_quoted(options)}"
+        place += f"{'&' if url.query else '?'}options={quote(options)}"
     try:
         with (
             database.foreign_reader(),
@@ -418,12 +421,6 @@ def _answer(
                 raise StoppedError("the reading was stopped")
             parts.append(made(pa.Table.from_batches([batch])))
         return pa.concat_tables(parts) if parts else made(pa.Table.from_batches([], reader.schema))
-
-
-def _quoted(text: str) -> str:
-    from urllib.parse import quote
-
-    return quote(text)
 
 
 def _with_uuids(table: pa.Table, name: str) -> pa.Table:

@@ -17,10 +17,10 @@ from sqlalchemy import Engine, Select, func, select, update
 from sqlalchemy.orm import Session
 
 from chessreg.errors import RegistryError
+from chessreg.masking import mask
 from chessreg.registry import migrations
 from chessreg.registry.engines import AwayError, explained, reader_engine, require_sqlite, writer_engine
 from chessreg.registry.place import Place, place_of
-from chessreg.registry.provenance import mask
 from chessreg.registry.sqlite import Copies
 from chessreg.registry.tables import RegistryState
 
@@ -124,8 +124,10 @@ class Database:
     """A registry. Safe to use from several threads; close it, or use it in a `with`.
 
     On a network file system the first write takes a lease that is held until `close`; without it everything but
-    writing works. After a fork the child opens connections of its own.
+    writing works. After a fork the child opens connections of its own. Once `read_only` is set, `write` is refused.
     """
+
+    read_only = False
 
     def __init__(self, place: Place, on_wait: Callable[[str], None] | None = None) -> None:
         self.place, self._on_wait = place, on_wait
@@ -146,7 +148,7 @@ class Database:
 
     @classmethod
     def open(
-        cls, url: str | Path | None = None, *, create: bool = True, on_wait: Callable[[str], None] | None = None
+        cls, url: str | Path | Place | None = None, *, create: bool = True, on_wait: Callable[[str], None] | None = None
     ) -> Database:
         """Open a registry by URL or path (default CHESSREG_REGISTRY, else ./.chessreg/registry.db).
 
@@ -178,9 +180,9 @@ class Database:
         return database
 
     @property
-    def url(self) -> str:
-        """The URL as SQLAlchemy takes it, password and all: mask it before showing it."""
-        return self.place.url
+    def reference(self) -> str:
+        """Its place for another process (`Place.reference`), password and all: mask it before showing it."""
+        return self.place.reference
 
     @property
     def readable(self) -> Path | None:
@@ -205,6 +207,8 @@ class Database:
         SQLite takes the write lock at once and waits up to 30 s for it. Raises RegistryError when the registry cannot
         be written, sqlalchemy's IntegrityError for a broken constraint, BadInputError for a value such as NaN.
         """
+        if self.read_only:
+            raise RegistryError(f"the registry {self.place.masked} was opened for reading only")
         self._after_fork()
         if getattr(self._thread, "writing", False):
             raise RuntimeError("write() inside write(): the inner one would wait for the outer one for ever")

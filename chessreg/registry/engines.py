@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, StatementError
 from sqlalchemy.pool import NullPool, Pool
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError, RegistryError
+from chessreg.masking import mask
 from chessreg.registry import sqlite
 from chessreg.registry.place import FILE, HOME, Place
-from chessreg.registry.provenance import mask
 
 
 class AwayError(RegistryError):
@@ -186,10 +186,23 @@ def making(path: Path) -> str:
     return "chessreg init" if own else f"chessreg init --registry {shlex.quote(str(path))}"
 
 
+def sqlalchemy_url(place: Place) -> URL:
+    """The URL of a registry for SQLAlchemy. Raises BadInputError for one of PostgreSQL that cannot be read."""
+    if place.path is not None:
+        return URL.create("sqlite", database=str(place.path))
+    try:
+        return make_url(place.reference)
+    except (ArgumentError, ValueError) as error:
+        message, hint = f"{place.masked} is not a URL", "for example postgresql://user@host:5432/database"
+        raise BadInputError(message, hint) from error
+
+
 def _sqlite(
     place: Place, connect: Callable[[], sqlite.Connection], begin: str, pool: type[Pool] | None = None
 ) -> Engine:
-    engine = create_engine(place.url, module=sqlite.dbapi, creator=connect, json_serializer=to_json, poolclass=pool)
+    engine = create_engine(
+        sqlalchemy_url(place), module=sqlite.dbapi, creator=connect, json_serializer=to_json, poolclass=pool
+    )
 
     @event.listens_for(engine, "begin")
     def _(connection: Connection) -> None:
@@ -205,11 +218,7 @@ def _readable(path: Path, copies: sqlite.Copies) -> sqlite.Connection:
 
 def _postgresql(place: Place, options: str) -> Engine:
     """`options` join those of the URL."""
-    try:
-        url = make_url(place.url)
-    except (ArgumentError, ValueError) as error:
-        message, hint = f"{place.masked} is not a URL", "for example postgresql://user@host:5432/database"
-        raise BadInputError(message, hint) from error
+    url = sqlalchemy_url(place)
     own = url.query.get("options", "")
     settings = {"options": " ".join(filter(None, [own if isinstance(own, str) else " ".join(own), options]))}
     if "connect_timeout" not in url.query:

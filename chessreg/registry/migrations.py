@@ -21,14 +21,20 @@ from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
 from sqlalchemy import Column, Engine, MetaData, PrimaryKeyConstraint, String, Table, insert, inspect, text
-from sqlalchemy.engine import make_url
 from sqlalchemy.schema import CreateTable
 
 from chessreg.errors import ChessregError, NotFoundError, RegistryError
+from chessreg.masking import mask
 from chessreg.registry import sqlite
-from chessreg.registry.engines import SchemaError, explained, reader_engine, require_sqlite, writer_engine
+from chessreg.registry.engines import (
+    SchemaError,
+    explained,
+    reader_engine,
+    require_sqlite,
+    sqlalchemy_url,
+    writer_engine,
+)
 from chessreg.registry.place import Place, place_of
-from chessreg.registry.provenance import mask
 from store.files import make_file, make_folder, reason
 
 if TYPE_CHECKING:
@@ -110,7 +116,7 @@ def head() -> str:
 
 def status(url: str | Path | Place | None = None) -> Status:
     """The schema revision of a registry. Creates nothing: raises NotFoundError when there is no file."""
-    place = url if isinstance(url, Place) else place_of(url)
+    place = place_of(url)
     if place.path is not None:
         require_sqlite(place.path)
     engine = reader_engine(place)
@@ -147,7 +153,7 @@ def require(schema: Status, place: Place) -> None:
         raise SchemaError(
             f"the registry {place.masked} has schema {schema.current}; this chessreg needs {schema.head}",
             "chessreg db upgrade"
-            if place.url == place_of(None).url
+            if place == place_of(None)
             else f"chessreg --registry {shlex.quote(place.masked)} db upgrade",
         )
     if schema.state == "unknown":
@@ -164,7 +170,7 @@ def upgrade(url: str | Path | Place | None = None, *, shared: bool = False) -> S
     A SQLite registry that holds rows is copied first (`backups/` beside it). With `shared`, chessreg's tables are
     added to a database that holds other programs' tables. Raises SchemaError for a newer or a foreign one.
     """
-    place = url if isinstance(url, Place) else place_of(url)
+    place = place_of(url)
     lease: Lease | None = None
     if place.path is not None and place.on_network:
         from chessreg.registry.lease import Lease
@@ -232,14 +238,15 @@ def backup(url: str | Path | Place | None = None, target: Path | None = None) ->
     SQLite: one consistent database file, by default in `backups/` beside the registry. PostgreSQL: pg_dump's custom
     format (`pg_restore` reads it), by default in the current folder. An existing target is refused.
     """
-    place = url if isinstance(url, Place) else place_of(url)
+    place = place_of(url)
     if place.path is not None:
         require_sqlite(place.path)
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3] + "Z"
     if target is None and place.path is not None:
         target = place.path.parent / "backups" / f"{place.path.stem}-{stamp}.db"
     elif target is None:
-        target = Path(f"chessreg-{make_url(place.url).database}-{stamp}.dump").absolute()
+        name = re.sub(r"[^\w.-]", "-", sqlalchemy_url(place).database or "")
+        target = Path(f"chessreg-{name}-{stamp}.dump").absolute()
     if target.exists():
         raise ChessregError(f"{target} exists already", "name another file with --to")
     aside = target.with_name(f".{target.name}.{os.getpid()}")
@@ -288,7 +295,7 @@ def _dump_postgresql(place: Place, target: Path) -> None:
             "pg_dump is not installed; it makes the backup of a PostgreSQL registry",
             "apt-get install postgresql-client",
         )
-    url = make_url(place.url)
+    url = sqlalchemy_url(place)
     environment = dict(os.environ)
     if url.password:
         environment["PGPASSWORD"] = str(url.password)
@@ -313,7 +320,7 @@ def _make_folder(path: Path) -> None:
     if folder.is_dir():
         return
     if not folder.parent.is_dir():
-        raise NotFoundError(f"the folder {folder} does not exist", f"mkdir -p {folder}")
+        raise NotFoundError(f"the folder {folder} does not exist", f"mkdir -p {shlex.quote(str(folder))}")
     try:
         make_folder(folder)
     except OSError as error:

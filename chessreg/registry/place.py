@@ -6,21 +6,27 @@ import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import unquote_to_bytes
 
 from chessreg.errors import BadInputError
-from chessreg.registry.provenance import mask
+from chessreg.folders import expanded
+from chessreg.masking import mask
 
 HOME = ".chessreg"
 FILE = "registry.db"
 POSTGRESQL = ("postgresql", "postgres", "postgresql+psycopg")
+PATH_BYTES = 504  # SQLite opens no longer path: with `-journal` it has 512
 
 
 @dataclass(frozen=True)
 class Place:
-    """A registry's place. `url` is what SQLAlchemy takes (with the password); `path` is SQLite's file."""
+    """A registry's place.
 
-    url: str = field(repr=False)
+    `reference` names it to another call or process (`place_of` reads it): the absolute path of SQLite's file, or the
+    URL of a PostgreSQL database, with its password. `path` is SQLite's file.
+    """
+
+    reference: str = field(repr=False)
     path: Path | None = None
 
     @property
@@ -37,51 +43,81 @@ class Place:
     @property
     def masked(self) -> str:
         """The path, or the URL with its password masked: for messages."""
-        return mask(self.url) if self.path is None else str(self.path)
+        return mask(self.reference) if self.path is None else str(self.path)
 
     def __repr__(self) -> str:
         return f"Place({self.masked})"
 
 
-def place_of(reference: str | Path | None = None) -> Place:
+def place_of(reference: str | Path | Place | None = None) -> Place:
     """A registry's place: as given, or CHESSREG_REGISTRY (unset where it is empty), or ./.chessreg/registry.db.
 
     A bare path means SQLite; that of a folder, also of one that is not there yet (a name without a suffix), means the
-    registry.db in it, or in its .chessreg.
+    registry.db in it, or in its .chessreg. In a URL (sqlite:///PATH) a path is percent-encoded.
 
-    Raises BadInputError for an empty name, a URL of another database system, and for SQLite in memory (readers have
-    their own connection, so there is nothing that they could share).
+    Raises BadInputError for an empty name, a path that is not UTF-8 or too long for SQLite, a URL of another database
+    system or with settings of SQLite, and for SQLite in memory (readers have their own connection, so there is nothing
+    that they could share).
     """
-    text = str(os.environ.get("CHESSREG_REGISTRY") or f"{HOME}/{FILE}" if reference is None else reference)
+    if isinstance(reference, Place):
+        return reference
+    if isinstance(reference, Path):
+        return _file(reference)
+    text = (os.environ.get("CHESSREG_REGISTRY") or f"{HOME}/{FILE}") if reference is None else reference
     if not text:
         raise BadInputError("the registry's name is empty", "leave --registry out for ./.chessreg/")
-    if ":memory:" in text or "mode=memory" in text:
-        raise BadInputError(f"{text} would be a registry in memory; chessreg keeps them in files", "give a file's path")
     scheme, separator, rest = text.partition("://")
+    if text == ":memory:" or (not separator and text.startswith("file:")):
+        raise _not_a_file(text)
     if not separator:
         return _file(Path(text))
     if scheme == "sqlite":
-        path = unquote(rest.removeprefix("/").partition("?")[0])
-        if not path:
-            raise BadInputError(f"{text} names no file", "for example sqlite:////home/me/registry.db")
-        return _file(Path(path))
+        path, query, _ = rest.removeprefix("/").partition("?")
+        if not path or path == ":memory:":
+            raise _not_a_file(text)
+        if query:
+            hint = "leave it out; a ? of the path itself is written %3F"
+            raise BadInputError(f"{text} has something behind a ?, and chessreg takes no settings of SQLite", hint)
+        return _file(Path(os.fsdecode(unquote_to_bytes(os.fsencode(path)))))
     if scheme in POSTGRESQL:
         return Place(f"postgresql+psycopg://{rest}")
     raise BadInputError(
-        f"{mask(text)} is no registry: chessreg keeps them in SQLite or PostgreSQL",
+        f"{mask(text)} is not a registry: chessreg keeps them in SQLite or PostgreSQL",
         "give a path, sqlite:////path/registry.db or postgresql://user@host/database",
     )
 
 
 def store_path_of(path: str | Path | None, registry: Place) -> Path:
-    """The store's folder: as given, or CHESSREG_STORE, or store/ beside a SQLite registry, or ./.chessreg/store."""
+    """The store's folder: as given, or CHESSREG_STORE, or store/ beside a SQLite registry, or ./.chessreg/store.
+
+    Raises BadInputError for a path that is not UTF-8.
+    """
     beside = Path(HOME) if registry.path is None else registry.path.parent
-    return Path(path or os.environ.get("CHESSREG_STORE") or beside / "store").expanduser().absolute()
+    return _text(expanded(path or os.environ.get("CHESSREG_STORE") or beside / "store").absolute())
 
 
 def _file(path: Path) -> Place:
-    path = path.expanduser().absolute()
+    path = _text(expanded(path).absolute())
     if path.is_dir() or not (path.suffix or path.exists()):
         within = path / HOME / FILE
         path = within if within.is_file() and not (path / FILE).is_file() else path / FILE
-    return Place(f"sqlite:///{path}", path)
+    length = len(os.fsencode(os.path.realpath(path)))
+    if length > PATH_BYTES:
+        raise BadInputError(
+            f"the registry's path has {length} bytes, and SQLite opens at most {PATH_BYTES}: {path}",
+            "work in a folder with a shorter path, or name one with --registry",
+        )
+    return Place(str(path), path)
+
+
+def _text(path: Path) -> Path:
+    """The path. Raises BadInputError unless it is UTF-8: registries hold paths as text."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise BadInputError(f"the path {str(path)!a} is not UTF-8", "rename that folder, or name another one") from None
+    return path
+
+
+def _not_a_file(text: str) -> BadInputError:
+    return BadInputError(f"{text} does not name a file; chessreg keeps registries in files", "give a file's path")

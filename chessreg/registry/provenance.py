@@ -1,5 +1,6 @@
-"""With which code something was computed, captured when an attempt starts: packages, the command line, and of a git
-repository the commit, what differs from it, and small files it does not know yet. Secrets are masked.
+"""The code that computed something, captured when an attempt starts: packages, the command line, and of a git
+repository the commit and what differs from it: names and digests, and text where the user has chosen that. Secrets are
+masked.
 
 Nothing here imports torch: versions are read from the installed packages' own files.
 """
@@ -10,76 +11,84 @@ import hashlib
 import os
 import re
 import subprocess
-from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-UNTRACKED_BYTES = 2**20  # of all untracked files together
+from chessreg import settings
+from chessreg.masking import mask
+
+UNTRACKED_BYTES = 2**20  # of the text of all untracked files together
 PATCH_BYTES = 2**22
+MOST_FILES = 1000  # that are listed
 SECRETS = (
     *(".env", ".env.*", "*.env", "*.pem", "*.key", "*.p12", "*.pfx", "*.kdbx", "id_rsa*", "id_dsa*", "id_ecdsa*"),
     *("id_ed25519*", ".netrc", ".pgpass", ".npmrc", ".pypirc", "credentials*", "secrets*", "*_token", "*.token"),
 )
-VALUE = r"(\"[^\"\n]*\"|'[^'\n]*'|[^\s&]+)"
-# Upper case only, or the word itself: `tokenizer=…` and `token = ids[0]` in a patch are code, not secrets.
-SECRET = re.compile(rf"\b(\w*(?:TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY)\b|passw(?:or)?d\b(?==))(\s*[=:]\s*){VALUE}")
-# To the last @: a password may hold one. Lengths are bounded, so that a long word takes no longer than its length.
-CREDENTIALS = re.compile(r"(?i)\b([a-z][a-z0-9+.-]{0,30}://[^\s/:@]{0,200}):\S{0,400}@")
 
 
 def repository_state(folder: Path) -> dict[str, Any] | None:
-    """The state of the git repository around `folder`; None when there is none or git is missing.
+    """Return the state of the git repository around `folder`; None when there is none or git is missing.
 
-    `root`, `commit` (None before the first), `branch`, `remote`, `patch` (tracked files against the commit),
-    `untracked` (path → text, 1 MiB in all) and `left_out` (path → sha256 of those that were too many or no text).
-    Files that git ignores, .env and keys are left out altogether; passwords and tokens are masked.
+    `root`, `commit` (None before the first), `branch`, `remote`, `dirty` (whether tracked files differ from the
+    commit), `changed` (their paths), `patch_sha256` (of the difference; None without one) and `untracked` (path →
+    sha256, or the reason why there is none). With the setting source-text also `patch` and `untracked_text`
+    (path → text, 1 MiB in all). Files that git ignores, .env and keys are left out altogether.
     """
     root = _git(folder, "rev-parse", "--show-toplevel")
     if root is None:
         return None
-    top = Path(root.strip())
+    top = Path(root.removesuffix("\n"))
     commit = _git(top, "rev-parse", "--verify", "--quiet", "HEAD")
+    with_text, _ = settings.value_of("source-text", folder)
     state: dict[str, Any] = {
-        "root": str(top),
+        "root": _printable(str(top)),
         "commit": commit.strip() if commit else None,
-        "branch": (_git(top, "symbolic-ref", "--quiet", "--short", "HEAD") or "").strip() or None,
-        "remote": mask((_git(top, "remote", "get-url", "origin") or "").strip()) or None,
+        "branch": mask(_printable((_git(top, "symbolic-ref", "--quiet", "--short", "HEAD") or "").strip())) or None,
+        "remote": mask(_printable((_git(top, "remote", "get-url", "origin") or "").strip())) or None,
     }
     without = [f":(exclude,glob,icase)**/{pattern}" for pattern in SECRETS]
+    plain = ("--no-ext-diff", "--no-textconv", "--no-color")
+    against = ("HEAD", "--", ".", *without)
+    patch = changed = ""
     if state["commit"]:
-        patch = _git(top, "diff", "HEAD", "--no-ext-diff", "--no-color", "--binary", "--", ".", *without) or ""
-        if len(patch) > PATCH_BYTES:
-            state["patch_sha256"] = hashlib.sha256(patch.encode(errors="surrogateescape")).hexdigest()
-            patch = patch[:PATCH_BYTES]
-        state["patch"] = mask(_printable(patch))
+        patch = _git(top, "diff", *plain, "--binary", *against) or ""
+        changed = _git(top, "diff", *plain, "--name-only", "-z", *against) or ""
+    state["dirty"] = bool(patch)
+    state["changed"] = [_printable(name) for name in changed.split("\0") if name][:MOST_FILES]
+    state["patch_sha256"] = _sha256(patch.encode(errors="surrogateescape")) if patch else None
     listed = _git(top, "ls-files", "--others", "--exclude-standard", "-z", "--", ".", *without) or ""
-    state["untracked"], state["left_out"] = _untracked(top, [name for name in listed.split("\0") if name])
+    state["untracked"], text = _untracked(top, [name for name in listed.split("\0") if name], with_text)
+    if with_text:
+        state |= {"patch": mask(_printable(patch[:PATCH_BYTES])), "untracked_text": text}
     return state
 
 
-def _untracked(top: Path, names: list[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Small text files in whole, the smallest first; of the others the first thousand by digest."""
-    kept: dict[str, str] = {}
-    left: dict[str, str] = {}
-    room = UNTRACKED_BYTES
+def _untracked(top: Path, names: list[str], with_text: bool) -> tuple[dict[str, str], dict[str, str]]:
+    """The digests of untracked files, the smallest first, and the text of small ones."""
+    digests: dict[str, str] = {}
+    texts: dict[str, str] = {}
+    room = UNTRACKED_BYTES if with_text else 0
     files = [(path.stat().st_size, name, path) for name in names if (path := top / name).is_file()]
-    for size, name, path in sorted(files):
+    for size, name, path in sorted(files)[:MOST_FILES]:
         printable = _printable(name)
         if size > 64 * UNTRACKED_BYTES:
-            left[printable] = f"{size} bytes"
+            digests[printable] = f"{size} bytes"
             continue
         try:
             content = path.read_bytes()
         except OSError as error:
-            left[printable] = error.strerror or "unreadable"
+            digests[printable] = error.strerror or "unreadable"
             continue
+        digests[printable] = f"sha256:{_sha256(content)}"
         if size <= room and (text := _text(content)) is not None:
-            kept[printable] = mask(text)
+            texts[printable] = mask(text)
             room -= size
-        elif len(left) < 1000:
-            left[printable] = f"sha256:{hashlib.sha256(content).hexdigest()}"
-    return kept, left
+    return digests, texts
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _text(content: bytes) -> str | None:
@@ -100,16 +109,11 @@ def _git(folder: Path, *arguments: str) -> str | None:
     """The output of git, or None. Without locks, prompts and a pager."""
     own = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *arguments], env=os.environ | own, capture_output=True, timeout=30, check=True
-        )
+        command = ["git", "-C", str(folder), "-c", "core.fsmonitor=false", *arguments]  # else that is a program to run
+        done = subprocess.run(command, env=os.environ | own, capture_output=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.decode(errors="surrogateescape")
-
-
-OPTION = re.compile(r"(?i)--?[\w-]*(token|secret|password|passwd|api-?key)")
-ASSIGNED = re.compile(r"(?is)^(--?[\w-]*(?:token|secret|password|passwd|api-?key))=.*$")
 
 
 def chessreg_version() -> str:
@@ -168,26 +172,3 @@ def _name_and_version(distribution: metadata.Distribution) -> tuple[str, str]:
         if key in fields and not fields[key]:
             fields[key] = value.strip()
     return fields["Name"], fields["Version"]
-
-
-def masked_argv(argv: Sequence[str]) -> list[str]:
-    """A command line without its secrets: passwords in URLs, --token=x, and the word after --token."""
-    masked: list[str] = []
-    secret = False
-    for word in argv:
-        masked.append("***" if secret and not word.startswith("-") else ASSIGNED.sub(r"\1=***", mask(word)))
-        secret = bool(OPTION.fullmatch(word))
-    return masked
-
-
-def mask(text: str) -> str:
-    """Text with passwords in URLs and values of *TOKEN, *SECRET, *PASSWORD replaced by ***.
-
-    >>> mask("postgresql://ann:hunter2@box/chess")
-    'postgresql://ann:***@box/chess'
-    >>> mask("postgresql://ann:hunt@er/2@box/chess")
-    'postgresql://ann:***@box/chess'
-    >>> mask("WANDB_TOKEN=abc --lr=1")
-    'WANDB_TOKEN=*** --lr=1'
-    """
-    return SECRET.sub(r"\1\2***", CREDENTIALS.sub(r"\1:***@", text))

@@ -57,10 +57,16 @@ def takes_log(network: bool) -> bool:
     return not network and log_is_safe(dbapi.sqlite_version_info)
 
 
+def uri(path: Path, mode: str) -> str:
+    """The URI by which SQLite opens a file: as `ro`, `rw` or `rwc` (made if it does not exist)."""
+    return f"file:{quote(os.fsencode(path))}?mode={mode}"
+
+
 def _connect(path: Path, mode: str) -> Connection:
-    uri = f"file:{quote(str(path))}?mode={mode}"
     # isolation_level=None: Python must not begin transactions of its own; SQLAlchemy hands a connection to one thread.
-    connection = dbapi.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection = dbapi.connect(
+        uri(path, mode), uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+    )
     connection.execute("PRAGMA foreign_keys=ON")
     return connection
 

@@ -16,6 +16,7 @@ from uuid import UUID
 from sqlalchemy.exc import DBAPIError
 
 from chessreg.errors import ChessregError
+from chessreg.masking import mask, mask_words
 from chessreg.registry import provenance
 from chessreg.registry.database import Database
 from chessreg.registry.identity import new_id, uuid_of
@@ -174,7 +175,7 @@ class Attempt:
             job_id=self.where.job_id,
             executor=self.where.executor,
             execution_options=self.recorded_options,
-            argv=provenance.masked_argv(sys.argv),
+            argv=mask_words(sys.argv),
             pid=pid,
             pid_started=pid_start(pid),
             boot_id=boot_id(),
@@ -212,7 +213,7 @@ class Attempt:
             ended_at=utc_now(),
             state=state,
             cause=cause,
-            message=message,
+            message=message and mask(message),
             exit_code=code,
             units_done=self.task.units_done,
             checked_in_at=utc_now(),

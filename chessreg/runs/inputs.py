@@ -19,6 +19,7 @@ from uuid import UUID
 from sqlalchemy import select
 
 from chessreg.errors import BadInputError, NotFoundError
+from chessreg.folders import expanded
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import uuid_of
@@ -67,7 +68,7 @@ class Located:
 
 def users_file(name: str) -> Path:
     """Raises NotFoundError for what is no file."""
-    path = Path(name).expanduser()
+    path = expanded(name)
     try:
         is_file, is_folder, is_there = path.is_file(), path.is_dir(), path.exists()
     except OSError as error:

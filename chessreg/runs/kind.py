@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import BaseModel, model_serializer
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
+from chessreg.masking import is_secret_name
 from chessreg.named import Registry, checked_name
 from chessreg.runs.exits import FILE_MODULES, guard
 from chessreg.runs.spec import ExecutionOptions, Spec
@@ -174,6 +175,11 @@ def checked(cls: type[Kind]) -> Kind:
     both = set(cls.spec.model_fields) & set(cls.options.model_fields)
     if both:
         raise BadInputError(f"kind {cls.name}: {', '.join(sorted(both))} is both a setting and an execution option")
+    if secret := sorted(filter(is_secret_name, (*cls.spec.model_fields, *cls.options.model_fields))):
+        raise BadInputError(
+            f"kind {cls.name}: the setting {secret[0]} would be recorded in the registry",
+            "read it from the environment or a file in run()",
+        )
     for preset, values in cls.presets.items():
         if wrong := set(values) - set(cls.spec.model_fields):
             raise BadInputError(f"kind {cls.name}: preset {preset} fills {', '.join(sorted(wrong))}", "no such setting")

@@ -1,8 +1,9 @@
-"""What this user trusts on this machine: files with kinds of experiment, by their digest, and buckets, by their URL.
+"""What this user trusts on this machine: kinds of experiment and Slurm profiles in files, by digest; buckets, by URL.
 
 A kind in a file is code, and a registry only says where its runs' files were. So such a file is loaded only when the
-user has named its path (`chessreg run ./my_kind.py`) or trusted its digest (`chessreg trust`). What is trusted lies in
-the user's settings folder, one small file a digest: in no registry and in no store, from which it would travel.
+user has named its path (`chessreg run ./my_kind.py`) or trusted its digest (`chessreg trust`). Slurm profiles outside
+the user's settings are treated alike: they choose what a job's shell runs. What is trusted is kept in the user's
+settings folder, one small file a digest: in no registry and in no store, from which it would travel.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
+from chessreg.folders import config_folder, expanded
 from store.files import reason
 
-ENVIRONMENT = "CHESSREG_TRUSTED_KINDS"  # digests, apart by commas: what started this process trusts these too
-LARGEST = 16 << 20  # bytes of a file with a kind
+ENVIRONMENT = "CHESSREG_TRUSTED"  # digests, apart by commas: what started this process trusts these too
+LARGEST = 16 << 20  # bytes of a file with code
 DIGEST = re.compile(r"[0-9a-f]{64}")
 _NAMED: set[str] = set()  # digests of files that were named in this process, also where no settings can be written
 
 
 class NotTrustedError(BadInputError):
-    """A file with a kind that may not be loaded."""
+    """A file that may not be loaded."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,7 @@ class Trusted:
 
 def folder() -> Path:
     """The settings folder of this user and machine."""
-    from platformdirs import user_config_path
-
-    return user_config_path("chessreg", appauthor=False) / "trusted-kinds"
+    return config_folder() / "trusted"
 
 
 def digest_of(content: bytes) -> str:
@@ -52,17 +52,24 @@ def digest_of(content: bytes) -> str:
 
 def trusted() -> list[Trusted]:
     """All that is trusted by settings, oldest first."""
-    files = []
-    for path in folder().glob("*.json"):
-        with suppress(OSError, ValueError, TypeError, KeyError):
-            row = json.loads(path.read_text(encoding="utf-8"))
-            files.append(Trusted(path.stem, str(row["path"]), str(row["since"])))
-    return sorted((row for row in files if DIGEST.fullmatch(row.digest)), key=lambda row: (row.since, row.digest))
+    rows = (row for path in folder().glob("*.json") if (row := parsed(path)) is not None)
+    return sorted(rows, key=lambda row: (row.since, row.digest))
+
+
+def parsed(path: Path) -> Trusted | None:
+    """Return the row in a file of the settings; None for a file that `add` did not write, whatever it is called."""
+    try:
+        row = Trusted(**json.loads(path.read_text(encoding="utf-8")))
+        datetime.fromisoformat(row.since)
+    except (OSError, ValueError, TypeError):
+        return None
+    return row if DIGEST.fullmatch(row.digest) and path.stem == row.digest and isinstance(row.path, str) else None
 
 
 def is_trusted(digest: str) -> bool:
     """Whether a file of these bytes may be loaded: by settings, by the environment, or because it was named here."""
-    return digest in _NAMED | set(os.environ.get(ENVIRONMENT, "").split(",")) or (folder() / f"{digest}.json").is_file()
+    named_here = _NAMED | set(os.environ.get(ENVIRONMENT, "").split(","))
+    return digest in named_here or parsed(folder() / f"{digest}.json") is not None
 
 
 def named(path: Path, digest: str) -> None:
@@ -94,7 +101,7 @@ def add(digest: str, path: Path | None = None) -> Trusted:
             place.mkdir(parents=True, exist_ok=True, mode=0o700)
             place.chmod(0o700)
         with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            json.dump({name: value for name, value in asdict(made).items() if name != "digest"}, file)
+            json.dump(asdict(made), file)
         aside.replace(target)
     except OSError as error:
         raise ChessregError(f"cannot write the settings {target}: {reason(error)}", "check that folder") from error
@@ -103,7 +110,7 @@ def add(digest: str, path: Path | None = None) -> Trusted:
 
 def remove(reference: str) -> list[Trusted]:
     """Trust a path or a digest (its beginning is enough) no more; returns what was trusted. Raises NotFoundError."""
-    path = str(Path(reference).expanduser().resolve())
+    path = str(expanded(reference).resolve())
     begins = reference.lower() if re.fullmatch(r"[0-9a-fA-F]{8,64}", reference) else None
     matching = [row for row in trusted() if row.path == path or (begins and row.digest.startswith(begins))]
     if not matching:
@@ -115,17 +122,21 @@ def remove(reference: str) -> list[Trusted]:
 
 
 def read(path: Path) -> tuple[Path, bytes]:
-    """The real path of a file with a kind, and its bytes. Raises NotFoundError, and NotTrustedError in a store."""
+    """Return the real path of a file and its bytes.
+
+    Raises NotFoundError, NotTrustedError for a file in a store, and BadInputError for one that cannot be read or is
+    larger than LARGEST.
+    """
     try:
-        real = path.expanduser().resolve()
+        real = expanded(path).resolve()
         there = real.is_file()
-    except (ValueError, RuntimeError, OSError) as error:  # a NUL, a home that nobody has, a circle of links
+    except (ValueError, RuntimeError, OSError) as error:  # a NUL, a circle of links
         raise BadInputError(f"{str(path)!r} is no path: {error}") from error
     if not there:
         raise NotFoundError(f"{real} does not exist")
     if (store := next((place for place in real.parents if (place / "store.json").exists()), None)) is not None:
         raise NotTrustedError(
-            f"{real} lies in the store {store}, from which no kind is loaded", "copy it to a folder of your own"
+            f"{real} is in the store {store}, from which nothing is loaded", "copy it to another folder"
         )
     try:
         with real.open("rb") as file:
@@ -133,7 +144,7 @@ def read(path: Path) -> tuple[Path, bytes]:
     except OSError as error:
         raise BadInputError(f"{real} cannot be read: {error.strerror}") from error
     if len(content) > LARGEST:
-        raise BadInputError(f"{real} has more than {LARGEST >> 20} MiB: it is no file with a kind")
+        raise BadInputError(f"{real} has more than {LARGEST >> 20} MiB: nothing so large is loaded")
     return real, content
 
 
@@ -156,7 +167,11 @@ def name_place(place: object) -> None:
 
 
 def is_named_place(url: str) -> bool:
-    return (places() / digest_of(url.encode(errors="replace"))).is_file()
+    """Whether the user has named this bucket on this machine."""
+    try:
+        return (places() / digest_of(url.encode())).read_text(encoding="utf-8") == url
+    except (OSError, ValueError):
+        return False
 
 
 def places() -> Path:
@@ -179,10 +194,17 @@ def check(path: Path) -> tuple[Path, bytes]:
     """The real path and the bytes of a file that is trusted. Raises NotTrustedError with the command that trusts it,
     and what `read` raises."""
     real, content = read(path)
-    digest = digest_of(content)
-    if not is_trusted(digest):
-        raise NotTrustedError(
-            f"the kind in {real} (sha256 {digest[:16]}) is not trusted on this machine, and is not loaded",
-            f"read it, then: chessreg trust {shlex.quote(str(real))}",
-        )
+    if (refused := refusal(real, content, "the kind")) is not None:
+        raise refused
     return real, content
+
+
+def refusal(path: Path, content: bytes, what: str) -> NotTrustedError | None:
+    """Return the error that says that `what` in a file of these bytes is not trusted; None if it is."""
+    digest = digest_of(content)
+    if is_trusted(digest):
+        return None
+    return NotTrustedError(
+        f"{what} in {path} (sha256 {digest[:16]}) is not trusted on this machine, and is not loaded",
+        f"read it, then: chessreg trust {shlex.quote(str(path))}",
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -89,7 +90,9 @@ class Presence:
         while self.who() is None:
             if process.poll() not in (None, 0) or time.monotonic() > deadline:
                 last = tail(self.log, 3)
-                raise ChessregError(f"the supervisor did not start: {last or 'it said nothing'}", f"less {self.log}")
+                raise ChessregError(
+                    f"the supervisor did not start: {last or 'it said nothing'}", f"less {shlex.quote(str(self.log))}"
+                )
             if process.poll() == 0:  # another was faster, and has ended already, or will be seen in a moment
                 if self.who() is not None:
                     return False
@@ -112,7 +115,8 @@ class Presence:
         while self.who() is not None:
             if time.monotonic() > deadline:
                 raise ChessregError(
-                    f"the supervisor {holder['pid']} has not ended in {seconds:.0f} s", f"less {self.log}"
+                    f"the supervisor {holder['pid']} has not ended in {seconds:.0f} s",
+                    f"less {shlex.quote(str(self.log))}",
                 )
             time.sleep(0.05)
         return True

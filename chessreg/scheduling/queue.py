@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -13,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from chessreg import child
 from chessreg.errors import BadInputError, NotFoundError
+from chessreg.masking import mask
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import SHOWN, find_by_suffix, uuid_of
@@ -21,6 +23,7 @@ from chessreg.registry.tables.types import utc_now
 from chessreg.runs import trust
 from chessreg.scheduling import worker
 from chessreg.scheduling.executors import Needs, Work
+from chessreg.terminal import visible
 
 if TYPE_CHECKING:
     from store import Store
@@ -45,8 +48,8 @@ def folder_of(store: Store, job: Job) -> Path:
 
 
 def title(job: Job) -> str:
-    """A job in words: `probe 3f2a1c 2/4`; one of a sweep by what makes it another: `probe epochs=2 2/4`."""
-    what = f"{job.kind} {job.detail.get('differs') or job.run_id.hex[-6:]}"
+    """A job in one line of words: `probe 3f2a1c 2/4`; one of a sweep by its own settings: `probe epochs=2 2/4`."""
+    what = visible(f"{job.kind} {job.detail.get('differs') or job.run_id.hex[-6:]}")[:200]
     if job.shard == job.shards:
         return f"{what} reduce"
     return f"{what} {job.shard + 1}/{job.shards}" if job.shards > 1 else what
@@ -77,6 +80,14 @@ def work_of(database: Database, store: Store, job: Job) -> Work:
     return work
 
 
+def folder_in(job: Job) -> Path:
+    """Return the folder that a job was launched in. Raises BadInputError unless it is an absolute path."""
+    folder = job.detail.get("folder")
+    if not isinstance(folder, str) or not os.path.isabs(folder) or "\0" in folder:
+        raise BadInputError(f"{title(job)}: its folder {folder!a} is not an absolute path", "launch the run again")
+    return Path(folder)
+
+
 def options_of(job: Job) -> dict[str, Any]:
     return {**job.detail["execution_options"], **job.detail.get("halved", {})}
 
@@ -91,7 +102,7 @@ def planned_work(database: Database, store: Store, job: Job) -> Work:
         bool(detail.get("share_gpu")),
         float(detail.get("gpu_memory") or 0),
     )
-    cwd = Path(detail["folder"])
+    cwd = folder_in(job)
     if store.root.resolve() in cwd.resolve().parents:  # what lies there may be another machine's: no profile of it
         raise BadInputError(f"{title(job)} was launched in {cwd}, inside the store", "launch it from another folder")
     # The interpreter is this machine's, and so is all that it imports; nothing of the folder that the row names.
@@ -102,7 +113,7 @@ def planned_work(database: Database, store: Store, job: Job) -> Work:
         argv,
         folder,
         cwd,
-        {"CHESSREG_REGISTRY": database.url, **trust.for_worker(detail["source"])},
+        {"CHESSREG_REGISTRY": database.reference, **trust.for_worker(detail["source"])},
         needs,
         title(job),
     )
@@ -207,11 +218,12 @@ def retry(session: Session, jobs: Iterable[Job]) -> list[Job]:
 
 
 def requeue(job: Job, message: str) -> None:
-    job.state, job.cause, job.message, job.handle, job.ended_at = JobState.QUEUED, None, message, None, None
+    job.state, job.cause, job.message, job.handle, job.ended_at = JobState.QUEUED, None, mask(message), None, None
 
 
 def end(job: Job, cause: Cause, message: str | None) -> None:
-    job.state, job.cause, job.message, job.ended_at = JobState.ENDED, cause, message, utc_now()
+    job.state, job.cause, job.ended_at = JobState.ENDED, cause, utc_now()
+    job.message = message and mask(message)
 
 
 def active(session: Session, run_id: UUID, beside: Job | None = None) -> bool:

@@ -282,9 +282,13 @@ def ended(session: Session, since: datetime) -> list[Row]:
 def log_of(store: Store, job: Job) -> Path | None:
     """The log file of a job, over all its attempts; None where it has not begun, or its log is not here.
 
+    A path that only the row names is read if it is called as this job's log is.
+
     Raises what its executor raises when the log cannot be fetched.
     """
-    path: Path | None = queue.folder_of(store, job) / "log.txt"
-    if path is not None and not path.exists():
-        path = executor(job.executor).logs(job.handle) if job.handle else None
-    return path if path is not None and path.exists() else None
+    here = queue.folder_of(store, job) / "log.txt"
+    if here.exists():
+        return here
+    path = executor(job.executor).logs(job.handle) if job.handle else None
+    inside = here.relative_to(store.root).parts
+    return path if path is not None and path.parts[-len(inside) :] == inside and path.exists() else None

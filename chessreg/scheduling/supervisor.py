@@ -22,6 +22,7 @@ from uuid import UUID
 from sqlalchemy.exc import DBAPIError
 
 from chessreg.errors import ChessregError
+from chessreg.masking import mask
 from chessreg.registry.database import Database
 from chessreg.registry.tables import Attempt, Cause, Job, JobState
 from chessreg.registry.tables.types import utc_now
@@ -31,6 +32,7 @@ from chessreg.runs.watch import Watcher, units_done
 from chessreg.scheduling import queue, worker
 from chessreg.scheduling.executors import Executor, Seen, executor
 from chessreg.scheduling.presence import Presence
+from chessreg.terminal import visible
 from store.errors import StoreError
 from store.files import FULL, is_disk_full
 
@@ -280,7 +282,7 @@ class Supervisor:
             "ended_at": utc_now(),
             "state": states.get(cause, "killed"),
             "cause": cause.value,
-            "message": message,
+            "message": message and mask(message),
             "exit_code": code,
             "units_done": done,
         }
@@ -331,7 +333,7 @@ def free_bytes(path: Path) -> int:
 
 def log(text: str) -> None:
     with suppress(OSError):  # a full disk ends neither the log's writer nor its work
-        print(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {text}", flush=True)
+        print(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {visible(mask(text))}", flush=True)
 
 
 def main(root: Path, idle: float = IDLE_SECONDS) -> int:

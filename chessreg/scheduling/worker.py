@@ -27,7 +27,9 @@ from typing import Any
 from uuid import UUID
 
 from chessreg.errors import ChessregError, first_line, of_own_kind
+from chessreg.masking import masked_streams
 from chessreg.registry.machine import this_process
+from chessreg.terminal import visible
 from store.files import file_of, is_disk_full, keep_private
 
 BUSY = 75  # exit status (EX_TEMPFAIL): another process is at this job
@@ -40,7 +42,7 @@ def main(path: Path) -> int:
     folder = path.parent
     keep_private(shared_by=folder)
     try:
-        with (folder / "lock").open("w", encoding="utf-8") as lock:
+        with (folder / "lock").open("w", encoding="utf-8") as lock, masked_streams():
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -205,7 +207,7 @@ def talk() -> Callable[[float, str], None]:
 
 def write_log(text: str) -> None:
     with suppress(OSError):  # a log that cannot grow is no reason to fail
-        print(f"{datetime.now(UTC):%H:%M:%S} {text}", flush=True)
+        print(f"{datetime.now(UTC):%H:%M:%S} {visible(text)}", flush=True)
 
 
 def write(path: Path, content: dict[str, Any]) -> None:

@@ -14,9 +14,11 @@ needs_slurm = pytest.mark.skipif(shutil.which("sbatch") is None, reason="no sbat
 
 @needs_slurm
 def test_print_shows_the_script_and_does_nothing(here, monkeypatch):
-    (here.folder / ".chessreg" / "profiles.toml").write_text(
-        '[gpu]\npartition = "a100"\nsetup = ["module load cuda"]\n'
-    )
+    file = here.folder / ".chessreg" / "profiles.toml"
+    file.write_text('[gpu]\npartition = "a100"\nsetup = ["module load cuda"]\n')
+    assert here("launch", TOY, "--on", "slurm:gpu", "--print") == 4
+    assert f"hint: read it, then: chessreg trust {file}" in here.err
+    assert here("trust", file) == 0, here.err
     before = here.state()
     assert here("launch", TOY, "--on", "slurm:gpu", "--shards", "2", "--device", "cpu", "--print") == 0, here.err
     assert here.out.startswith("#!/bin/bash\n")
@@ -34,10 +36,12 @@ def test_print_shows_the_script_and_does_nothing(here, monkeypatch):
 def test_what_cannot_be_printed_is_one_line(here):
     assert here("launch", TOY, "--on", "slurm:gpu", "--print") == 3
     assert "there is no profile 'gpu'" in here.err
-    assert ".chessreg/profiles.toml" in here.err
+    assert "chessreg/profiles.toml" in here.err
     assert here("launch", TOY, "--print") == 4
     assert "--on local has none" in here.err
-    (here.folder / ".chessreg" / "profiles.toml").write_text('[gpu]\npartitoin = "a100"\n')
+    file = here.folder / ".chessreg" / "profiles.toml"
+    file.write_text('[gpu]\npartitoin = "a100"\n')
+    assert here("trust", file) == 0
     assert here("launch", TOY, "--on", "slurm:gpu") == 4
     assert "no setting 'partitoin'" in here.err
     assert here.err.count("\n") <= 2

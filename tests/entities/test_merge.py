@@ -202,7 +202,7 @@ def test_texts_that_only_sqlite_takes_lose_no_other_row_on_the_way_into_postgres
             sql.add(tables.IllegalAttempt(**wordy, text="e4 " * 40))
             sql.add(tables.MetricPoint(**named, name="x" * 65))
     with open_session(postgres.migrated(), tmp_path / "here") as session:
-        url = session.database.url
+        url = session.database.reference
         with pytest.raises(BadInputError, match=r"too long.*all other runs were taken in"):
             merge(session.database, session.store, str(there.folder))
         with session.database.read() as sql:

@@ -46,7 +46,7 @@ def typed(session, *words):
     """A command on this registry: its exit status, and what it printed."""
     session.close()
     out, err = io.StringIO(), io.StringIO()
-    where = ["--registry", session.database.url.removeprefix("sqlite:///"), "--store", str(session.store.root)]
+    where = ["--registry", session.database.reference, "--store", str(session.store.root)]
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         status = run_command_line([*where, *words])
     return status, SimpleNamespace(out=out.getvalue(), err=err.getvalue())
@@ -83,7 +83,7 @@ def test_what_a_run_made_and_nobody_has_any_more_is_made_again_and_kept(session)
         short = session.id("run", name).hex[-6:]
         assert nowhere(session.database, made[0])[1] == f"chessreg reproduce {short} --run"
         if made[0].array is not None:  # artifacts of a copied world are known where it was made
-            [gone] = [found.mend for found in problems(session.database, session.store, session.database.url)]
+            [gone] = [found.mend for found in problems(session.database, session.store, session.database.reference)]
             assert gone == f"chessreg doctor --fix, else chessreg reproduce {short} --run"
         found = again(session.database, session.store, session.id("run", name))
         assert (found.agrees, sorted(found.outputs_kept)) == (True, sorted(item.what for item in made))

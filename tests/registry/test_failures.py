@@ -14,12 +14,12 @@ import pytest
 from sqlalchemy import func, select, text
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError, RegistryError
+from chessreg.masking import mask
 from chessreg.registry import migrations, names, tables
 from chessreg.registry.database import Database
 from chessreg.registry.engines import explain, explained
 from chessreg.registry.identity import new_id
 from chessreg.registry.place import place_of
-from chessreg.registry.provenance import mask
 from chessreg.registry.sqlite import dbapi as sqlite3
 
 NOBODY = 65534
@@ -233,7 +233,7 @@ def test_a_place_is_given_by_path_url_or_environment(tmp_path: Path, monkeypatch
     assert place_of("new.db").path == tmp_path / "new.db"
     assert place_of("a.db").path == place_of("sqlite:///a.db").path == place_of(f"sqlite:///{tmp_path}/a.db").path
     monkeypatch.setenv("CHESSREG_REGISTRY", "postgres://box/x")
-    assert place_of().url == "postgresql+psycopg://box/x"
+    assert place_of().reference == "postgresql+psycopg://box/x"
 
 
 def test_status_makes_nothing(tmp_path: Path) -> None:

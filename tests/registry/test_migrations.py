@@ -17,7 +17,7 @@ from sqlalchemy import create_engine, func, inspect, select, text
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.registry import migrations, tables
 from chessreg.registry.database import Database
-from chessreg.registry.engines import SchemaError
+from chessreg.registry.engines import SchemaError, sqlalchemy_url
 from chessreg.registry.place import place_of
 from chessreg.registry.sqlite import dbapi as sqlite3
 
@@ -59,7 +59,7 @@ def next_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def schema(url: str) -> dict[str, Any]:
     """Everything a database says of its tables and views."""
-    engine = create_engine(place_of(url).url)
+    engine = create_engine(sqlalchemy_url(place_of(url)))
     looked = inspect(engine)
     said: dict[str, Any] = {}
     for name in looked.get_table_names():
@@ -157,7 +157,7 @@ def test_an_older_schema_is_refused_and_an_upgrade_keeps_rows_and_their_children
 
 
 def test_a_schema_that_this_chessreg_does_not_have_is_refused(url: str) -> None:
-    engine = create_engine(place_of(url).url)
+    engine = create_engine(sqlalchemy_url(place_of(url)))
     with engine.begin() as connection:
         connection.execute(text("UPDATE chessreg_version SET version_num = '9999'"))
     engine.dispose()
@@ -195,7 +195,7 @@ def test_a_new_registry_needs_no_copy(tmp_path: Path) -> None:
 
 
 def test_a_database_of_something_else_is_refused_unless_it_shall_be_shared(empty_url: str) -> None:
-    engine = create_engine(place_of(empty_url).url)
+    engine = create_engine(sqlalchemy_url(place_of(empty_url)))
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32))"))
         connection.execute(text("INSERT INTO alembic_version VALUES ('theirs')"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from chessreg import settings
 from chessreg.registry import machine, provenance, tables
 from chessreg.registry.database import Database
 from chessreg.registry.provenance import UNTRACKED_BYTES, repository_state
@@ -34,17 +36,45 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_commit_and_what_differs_from_it_are_kept(repository: Path) -> None:
-    (repository / "train.py").write_text("lr = 2\ntoken = ids[0]\nWANDB_TOKEN = 'hunter2'\n")
-    (repository / "new.py").write_text("print('new')\n")
+def with_text(repository: Path) -> dict[str, Any]:
+    settings.change("source-text", repository, True)
+    state = repository_state(repository)
+    assert state is not None
+    return state
+
+
+def test_of_changes_names_and_digests_are_recorded_and_no_text(repository: Path) -> None:
+    clean = repository_state(repository)
+    assert clean is not None
+    assert (clean["dirty"], clean["changed"], clean["patch_sha256"], clean["untracked"]) == (False, [], None, {})
+    (repository / "train.py").write_text("lr = 2  # a private remark\n")
+    note = b"a private note\n"
+    (repository / "notes.txt").write_bytes(note)
     (repository / "sub").mkdir()
     state = repository_state(repository / "sub")
     assert state is not None
     commit = subprocess.run(["git", "-C", str(repository), "rev-parse", "HEAD"], capture_output=True, text=True).stdout
     assert (state["commit"], state["branch"], state["root"]) == (commit.strip(), "main", str(repository))
-    assert "-lr = 1\n+lr = 2\n+token = ids[0]\n+WANDB_TOKEN = ***\n" in state["patch"]
-    assert state["untracked"] == {"new.py": "print('new')\n"}
+    diff = subprocess.run(["git", "-C", str(repository), "diff", "HEAD", "--binary"], capture_output=True).stdout
+    assert (state["dirty"], state["changed"]) == (True, ["train.py"])
+    assert state["patch_sha256"] == hashlib.sha256(diff).hexdigest()
+    assert state["untracked"] == {"notes.txt": f"sha256:{hashlib.sha256(note).hexdigest()}"}
     assert state["remote"] == "https://ann:***@example.org/repo.git"
+    assert "private" not in str(state)
+
+
+def test_text_is_recorded_where_the_project_says_so_without_secrets(repository: Path) -> None:
+    (repository / "train.py").write_text("lr = 2\ntoken = ids[0]\nWANDB_TOKEN = 'hunter2'\n")
+    (repository / "new.py").write_text("print('new')\n")
+    (repository / "config.yaml").write_text("db:\n  password: hunter2\n  user: ann\n")
+    state = with_text(repository)
+    assert "-lr = 1\n+lr = 2\n+token = ids[0]\n+WANDB_TOKEN = '***'\n" in state["patch"]
+    assert state["untracked_text"] == {
+        "new.py": "print('new')\n", "config.yaml": "db:\n  password: ***\n  user: ann\n",
+    }  # fmt: skip
+    assert "hunter2" not in str(state)
+    settings.change("source-text", repository, False)
+    assert "patch" not in (repository_state(repository) or {"patch": ""})
 
 
 def test_secrets_ignored_files_and_large_files_are_not_kept(repository: Path) -> None:
@@ -54,26 +84,34 @@ def test_secrets_ignored_files_and_large_files_are_not_kept(repository: Path) ->
     (repository / "weights.bin").write_bytes(b"\0" * 100)
     (repository / "long.txt").write_text("x" * (UNTRACKED_BYTES + 1))
     (repository / "short.txt").write_text("y")
-    state = repository_state(repository)
-    assert state is not None
-    assert state["untracked"] == {"short.txt": "y"}
-    assert sorted(state["left_out"]) == ["long.txt", "weights.bin"]
-    assert state["left_out"]["weights.bin"].startswith("sha256:cd00e29")
+    state = with_text(repository)
+    assert state["untracked_text"] == {"short.txt": "y"}
+    assert sorted(state["untracked"]) == ["long.txt", "short.txt", "weights.bin"]
+    assert state["untracked"]["weights.bin"].startswith("sha256:cd00e29")
     assert "hunter2" not in str(state)
 
 
-def test_untracked_files_are_kept_up_to_one_mebibyte_in_all(repository: Path) -> None:
+def test_text_of_untracked_files_is_kept_up_to_one_mebibyte_in_all(repository: Path) -> None:
     for number in range(5):
         (repository / f"{number}.txt").write_text("x" * (UNTRACKED_BYTES // 4))
-    state = repository_state(repository)
-    assert state is not None
-    assert (len(state["untracked"]), len(state["left_out"])) == (4, 1)
+    state = with_text(repository)
+    assert (len(state["untracked_text"]), len(state["untracked"])) == (4, 5)
+
+
+def test_nothing_of_a_repositorys_own_settings_is_run(repository: Path) -> None:
+    touch = f"touch {repository / 'ran'}"
+    (repository / ".gitattributes").write_text("*.py diff=evil\n")
+    for name in ("diff.external", "diff.evil.command", "diff.evil.textconv", "core.fsmonitor", "core.pager"):
+        git(repository, "config", name, touch)
+    (repository / "train.py").write_text("lr = 2\n")
+    assert with_text(repository)["changed"] == ["train.py"]
+    assert not (repository / "ran").exists()
 
 
 def test_names_and_patches_that_are_no_text_do_no_harm(repository: Path, url: str, rows: Any) -> None:
     (repository / os.fsdecode(b"na\xefve.txt")).write_text("x")
     (repository / "train.py").write_bytes(b"caf\xe9\n")
-    state = repository_state(repository)
+    state = with_text(repository)
     with Database.open(url) as database, database.write() as session:
         rows.run(session).spec = {"code": state}
     with database.read() as session:
@@ -141,21 +179,6 @@ def test_a_process_is_known_by_its_start_and_a_zombie_counts_as_gone() -> None:
     assert machine.pid_start(child.pid) is None
     child.wait()
     assert machine.pid_start(child.pid) is None
-
-
-@pytest.mark.parametrize(
-    ("given", "kept"),
-    [
-        (["x", "--token", "abc"], ["x", "--token", "***"]),
-        (["x", "--hf-token=abc"], ["x", "--hf-token=***"]),
-        (["HF_TOKEN=abc", "run"], ["HF_TOKEN=***", "run"]),
-        (["--registry", "postgresql://a:b@c/d"], ["--registry", "postgresql://a:***@c/d"]),
-        (["--tokenizer", "pgn", "--tokenizer=pgn"], ["--tokenizer", "pgn", "--tokenizer=pgn"]),
-        (["--password", "--debug"], ["--password", "--debug"]),
-    ],
-)
-def test_a_command_line_is_kept_without_its_secrets(given: list[str], kept: list[str]) -> None:
-    assert provenance.masked_argv(given) == kept
 
 
 def test_packages_that_ray_carries_are_not_installed_ones(tmp_path, monkeypatch):

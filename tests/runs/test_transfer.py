@@ -30,7 +30,7 @@ def bare(full, tmp_path):
     """A second home that knows of everything, and has no bytes."""
     (tmp_path / "bare").mkdir()
     with open_session(str(tmp_path / "bare" / "registry.db"), tmp_path / "bare" / "store") as session:
-        merge(session.database, session.store, full.database.url)
+        merge(session.database, session.store, full.database.reference)
         yield session
 
 
@@ -62,7 +62,7 @@ def test_a_probe_and_its_cache_go_over_and_are_verified(full, bare, somewhere):
 def test_bytes_are_found_where_the_registry_knows_them(full, bare, somewhere):
     wanted = transfer.wanted(full.database, ["skill"], inputs=False)
     transfer.push(full.database, full.store, somewhere, wanted)
-    merge(bare.database, bare.store, full.database.url)  # now it knows the place
+    merge(bare.database, bare.store, full.database.reference)  # now it knows the place
     assert len(transfer.pull(bare.database, bare.store, wanted).moved) == len(wanted)
 
 
@@ -109,7 +109,7 @@ def test_an_experiment_pulls_its_inputs_from_where_they_are_known_to_be(full, ba
     wanted = transfer.wanted(full.database, ["reference-board", "reference-fit"], inputs=True)
     transfer.push(full.database, full.store, somewhere, wanted)
     shutil.rmtree(full.store.root)
-    merge(bare.database, bare.store, full.database.url)
+    merge(bare.database, bare.store, full.database.reference)
     with bare.database.write() as session:  # where the world was made is out of reach
         location = tables.ArtifactLocation
         session.query(location).filter(location.uri.contains("/world")).delete(synchronize_session=False)

@@ -18,7 +18,7 @@ def test_no_file_of_the_stores_folder_is_executed_by_the_supervisor(session, tmp
     (session.store.root / "sqlalchemy.py").write_text(f"open({str(ran)!r}, 'w')")
     presence = Presence(session.store)
 
-    assert presence.start(session.database.url)
+    assert presence.start(session.database.reference)
     presence.stop()
 
     assert not ran.exists()
@@ -32,4 +32,4 @@ def test_the_supervisor_of_another_machine_of_the_same_name_is_told_and_not_aske
         json.dump(this_process() | {"boot_id": "of another machine"}, file)
         file.flush()
         with pytest.raises(ChessregError, match="another machine has the host name"):
-            presence.start(session.database.url, tries=2)
+            presence.start(session.database.reference, tries=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from uuid import UUID
 
 import pytest
@@ -11,7 +12,10 @@ from chessreg.errors import NotFoundError
 from chessreg.registry import names, tables
 from chessreg.registry.identity import new_id
 from chessreg.scheduling import queue
+from chessreg.scheduling.executors import executor
 from chessreg.scheduling.launch import Expected
+from chessreg.scheduling.status import log_of
+from chessreg.scheduling.supervisor import log
 
 
 def test_a_runs_name_goes_before_the_end_of_a_jobs_id(desk):
@@ -39,3 +43,46 @@ def test_a_jobs_id_that_ends_as_a_run_is_called_is_not_cancelled(desk):
         ending = UUID(hex=other.id.hex[:-6] + "facade")
         sql.execute(update(tables.Job).where(tables.Job.id == other.id).values(id=ending))
         assert [job.id for job in queue.cancel(sql, queue.find(sql, "fac-ade"))] == [wanted.id]
+
+
+HOSTILE = "x\n== finished\x1b]52;c;aGk=\x07\u2028$(touch pwned)"
+
+
+def test_a_title_is_one_line_whatever_the_row_says(desk, capsys):
+    desk.launch(desk.order(count=1))
+    (job,) = desk.jobs()
+    job.detail = {**job.detail, "differs": HOSTILE}
+    assert queue.title(job).isprintable()
+    assert "$(touch pwned)" in queue.title(job), "it is shown, not changed"
+    log(f"cannot start it: {HOSTILE}")
+    assert capsys.readouterr().out.count("\n") == 1
+
+
+@pytest.mark.parametrize("folder", [None, 7, "relative", "", "/a\0b", ["/tmp"]])
+def test_a_job_whose_folder_is_no_path_fails_alone_in_a_line(desk, folder):
+    desk.launch(desk.order(count=1))
+    desk.launch(desk.order(count=2))
+    with desk.session.database.write() as sql:
+        bad = sql.get_one(tables.Job, desk.jobs()[0].id)
+        bad.detail = {**bad.detail, "folder": folder}
+    desk.open_gate()
+    desk.finish()
+    assert desk.states() == ["failed", "finished"]
+    assert "is not an absolute path" in desk.jobs()[0].message
+
+
+def test_a_log_that_only_a_row_names_is_read_if_it_is_called_as_that_jobs_is(desk, tmp_path):
+    desk.launch(desk.order(count=1))
+    (job,) = desk.jobs()
+    job.executor, store = "local", desk.session.store
+    private = tmp_path / "id_rsa"
+    private.write_text("private")
+    moved = tmp_path / "moved" / queue.folder_of(store, job).relative_to(store.root) / "log.txt"
+    moved.parent.mkdir(parents=True)
+    moved.write_text("a log")
+    for path, answer in ((private, None), (moved, moved)):
+        job.handle = json.dumps(
+            {"pid": 1, "started": 1, "boot": "x", "log": str(path), "gpu": None, "threads": 1, "shared": False}
+        )
+        assert executor("local").logs(job.handle) == path
+        assert log_of(store, job) == answer

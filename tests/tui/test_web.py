@@ -117,6 +117,9 @@ async def test_a_page_shows_the_app_and_its_keys_work(url: str) -> None:
             await until(ws, "Enter open")
             await ws.send_str(json.dumps(["stdin", "\r"]))
             await until(ws, "games by termination: ")  # the line below the answer
+            for key in ("w", "\x13"):  # a file of the table, a picture of the screen
+                await ws.send_str(json.dumps(["stdin", key]))
+                await until(ws, "nothing is changed with --read-only")
             print("a query in a browser: 4 keys beyond what is typed")
 
 

@@ -59,8 +59,8 @@ def bigram_checkpoint(folder: Path, texts: list[str]) -> None:
 @contextmanager
 def same_code() -> Iterator[None]:
     """Runs of one commit, also where the checkout is changed meanwhile."""
-    state = {"root": "/project", "commit": "c0ffee" * 6 + "c0ff", "branch": "main", "remote": None, "patch": "",
-             "untracked": {}, "left_out": {}}  # fmt: skip
+    state = {"root": "/project", "commit": "c0ffee" * 6 + "c0ff", "branch": "main", "remote": None, "dirty": False,
+             "changed": [], "patch_sha256": None, "untracked": {}}  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(provenance, "repository_state", lambda folder: state)
         yield

@@ -257,7 +257,7 @@ def change(session: Session, do: Callable[[SqlSession, list[Job]], list[Job]], i
         here = any(job.host == socket.gethostname() for job in changed)
         number = len(changed)
     if here:
-        Presence(session.store).start(session.database.url)
+        Presence(session.store).start(session.database.reference)
     return number
 
 

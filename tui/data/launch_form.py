@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from sqlalchemy import or_, select
 
 from chessreg.errors import ChessregError, NotFoundError
+from chessreg.folders import expanded
 from chessreg.registry import names, tables
 from chessreg.registry.names import check_name
 from chessreg.registry.tables import Job
@@ -482,7 +483,7 @@ def unknown(session: Session, form: Form) -> dict[str, str]:
 
 
 def require_file(reference: str) -> None:
-    if not REFERENCE.match(reference) and reference != "sample" and not Path(reference).expanduser().exists():
+    if not REFERENCE.match(reference) and reference != "sample" and not expanded(reference).exists():
         raise NotFoundError(f"{reference} does not exist")
 
 
@@ -500,7 +501,7 @@ def launch(session: Session, form: Form, checked: Checked) -> tuple[UUID | None,
         return None, {"complete": "it is complete already", "already_queued": "a job stands for it already"}.get(
             planned[0].status, planned[0].status
         )
-    Presence(session.store).start(session.database.url)
+    Presence(session.store).start(session.database.reference)
     return group, ""
 
 
@@ -513,9 +514,9 @@ def places() -> tuple[str, ...]:
     for word in EXECUTORS:
         executors.append(word)
         if word == "slurm":
-            for path in dict.fromkeys(slurm_script.places(Path.cwd())):
-                if path.is_file():
-                    executors += [f"slurm:{name}" for name in slurm_script.read(path) if name != slurm_script.DEFAULT]
+            for file in slurm_script.profile_files(Path.cwd()):
+                if file.refusal is None:
+                    executors += [f"slurm:{name}" for name in file.tables if name != slurm_script.DEFAULT]
     return tuple(dict.fromkeys(executors))
 
 

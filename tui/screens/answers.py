@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -145,7 +146,7 @@ class ResultScreen(AppScreen):
         def chosen(name: str | None) -> None:
             if name is None:
                 return
-            path = Path(name).expanduser()
+            path = Path(os.path.expanduser(name))
             if not path.is_file():
                 self.write(path)
                 return

@@ -13,7 +13,6 @@ from rich.text import Text
 from textual import work
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
-from textual.events import Key
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import Input, Static
@@ -202,20 +201,9 @@ class AppScreen(Screen[None]):
         return action.method != "back" or len(below) > 1 or self.filtering is not None
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """What writes does nothing with --read-only. A key that is a letter or a sign is text while one types."""
+        """A key that is a letter or a sign is text while one types."""
         named = [a for place in (self.place, *self.also) for a in of(place) if a.method == action]
-        if isinstance(self.focused, Input) and any(a.first and a.keys == "slash" for a in named):
-            return False
-        return not (self.app.read_only and any(a.writes for a in named))
-
-    def on_key(self, event: Key) -> None:
-        """Say why a key that would write does nothing, where it does nothing else."""
-        own = [a for place in (self.place, *self.also) for a in of(place) if a.writes]
-        keys = (
-            {key for action in self.app.keyed(own) for key in action.keys.split(",")} if self.app.read_only else set()
-        )
-        if event.key in keys and event.key not in self.active_bindings:
-            self.notify(READ_ONLY, severity="warning")
+        return not (isinstance(self.focused, Input) and any(a.first and a.keys == "slash" for a in named))
 
     def node_of(self, action: Action) -> Widget | ChessregApp:
         """Where an action's method is."""

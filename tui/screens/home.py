@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -237,7 +237,7 @@ class HomeScreen(JobActionsScreen):
 
         def chosen(path: str | None) -> None:
             if path is not None:
-                self.begin(["dataset", "add", str(Path(path).expanduser()), "--name", "games"])
+                self.begin(["dataset", "add", os.path.expanduser(path), "--name", "games"])
 
         hint = "PGN, CSV, Parquet or positions; compressed ones too. Enter adds it as `games`, Esc leaves it"
         self.app.push_screen(Prompt("Add games or positions from the file", hint=hint), chosen)

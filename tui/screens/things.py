@@ -260,9 +260,7 @@ class ThingScreen(AnnotatingScreen, PartsScreen):
             view_rows(self, self.thing_id, self.called)
 
     def action_verify(self) -> None:
-        if not self.entity.of_run and self.app.read_only:  # it is noted when the bytes were verified last
-            self.notify("nothing is changed with --read-only", severity="warning")
-        elif self.entity.verify is not None:
+        if self.entity.verify is not None:
             self.verify()
 
     @work(group="verify", exclusive=True)

@@ -187,7 +187,7 @@ class _Key:
         self.inputs = inputs
 
     def __hash__(self) -> int:
-        return hash((str(self.inputs.database.url), str(self.inputs.store.root)))
+        return hash((self.inputs.database.place, self.inputs.store.root))
 
     def __eq__(self, other: Any) -> bool:
         return isinstance(other, _Key) and hash(self) == hash(other)

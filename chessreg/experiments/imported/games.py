@@ -16,6 +16,7 @@ from chessreg.entities.game import stored_games
 from chessreg.errors import BadInputError
 from chessreg.experiments.imported.file import FileSpec, ImportedFile, ImportOptions, path_of, record_file, with_sample
 from chessreg.experiments.imported.players import Arm, Arms, own_checkpoint, record_arms, renamed
+from chessreg.folders import expanded
 from chessreg.games.adjudication import ADJUDICATED, Termination
 from chessreg.games.boardframe import BoardFrame
 from chessreg.games.engines import EngineSpec, find_stockfish, parse_limit
@@ -57,7 +58,7 @@ class ImportedGamesSpec(FileSpec):
         if not isinstance(values, dict):
             return values
         values = with_sample(values, cls.bundled)
-        path = Path(str(values.get("file", ""))).expanduser()
+        path = expanded(str(values.get("file", "")))
         if not values.get("format") and os.path.isfile(path):  # False too for a name that no file can have
             values = {**values, "format": find_format(path).name}
         return values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +71,9 @@ def read_games(path: Path, name: str) -> ForeignFile:
     """The games of a file. Raises BadInputError when it holds none."""
     file_format = FORMATS[name]
     if file_format.games is None:
-        raise BadInputError(f"a {name} file holds {file_format.holds}, no games", f"chessreg import results {path}")
+        raise BadInputError(
+            f"a {name} file holds {file_format.holds}, no games", f"chessreg import results {shlex.quote(str(path))}"
+        )
     read = file_format.games(read_text(path))
     if not read.rows:
         raise BadInputError(f"{path.name} holds no games")

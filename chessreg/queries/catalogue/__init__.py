@@ -56,6 +56,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from chessreg.errors import ChessregError, NotFoundError
+from chessreg.folders import expanded
 
 HEADER = re.compile(r"^-- (title|aliases|paper|kinds|made by|columns|statistics|plot|statements of|statement):\s*(.*)$")
 COLUMN = re.compile(r"^--   (\w+)(?: \[([^\]]*)\])?: (.+)$")
@@ -311,7 +312,7 @@ def find(name: str, beside: tuple[Path, ...] = ()) -> Entry:
     'elo by intervention'
     """
     if name.endswith(".sql"):
-        path = Path(name).expanduser().resolve()
+        path = expanded(name).resolve()
         if not path.is_file():
             raise NotFoundError(f"{name} does not exist", "chessreg query --list")
         return parse(read(path), path)

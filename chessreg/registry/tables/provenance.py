@@ -139,7 +139,7 @@ class Attempt(Base):
     load: Mapped[dict[str, Any] | None] = mapped_column(Json)  # of its machine at the last check-in: registry.machine
     log: Mapped[str | None] = mapped_column(Text)
     chessreg_version: Mapped[str] = mapped_column(String(64))
-    code: Mapped[dict[str, Any]] = mapped_column(Json)  # commit, patch, untracked: chessreg, working folder
+    code: Mapped[dict[str, Any]] = mapped_column(Json)  # commit and what differs from it: chessreg, working folder
     environment: Mapped[dict[str, str]] = mapped_column(Json)  # package → version
 
 

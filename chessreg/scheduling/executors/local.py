@@ -129,7 +129,7 @@ class LocalExecutor:
             if not self.slots.holds(handle):  # of an earlier supervisor: it keeps its slot
                 self.slots.take(handle, Slot(process["gpu"], process["threads"], process["shared"]))
             return Seen("running")
-        if process["boot"] == boot_id():
+        if process["boot"] == boot_id() and pid_start(process["pid"]) is None:  # else that number is another's now
             kill_group(process["pid"])
         return self._end(handle, Seen("ended", None, Cause.LOST, "its process is gone"))
 
@@ -172,7 +172,8 @@ def handle_of(pid: int, log: Path, slot: Slot) -> str:
 def _parsed(handle: str) -> dict[str, Any] | None:
     try:
         process: dict[str, Any] = json.loads(handle)
-        return process if {"pid", "started", "boot", "log", "gpu", "threads", "shared"} <= process.keys() else None
+        whole = {"pid", "started", "boot", "log", "gpu", "threads", "shared"} <= process.keys()
+        return process if whole and isinstance(process["pid"], int) and isinstance(process["log"], str) else None
     except (ValueError, AttributeError):
         return None
 

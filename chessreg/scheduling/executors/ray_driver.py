@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from chessreg.errors import BadInputError, ChessregError
+from chessreg.folders import cache_folder
 from chessreg.registry.machine import pid_start
 from chessreg.registry.tables import Cause
 from chessreg.scheduling.executors import Seen
@@ -212,7 +213,7 @@ def home_name() -> str:
 
 def head_file() -> Path:
     """Says which process is the Ray that was started for chessreg on this machine."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "chessreg" / "ray-head.json"
+    return cache_folder() / "ray-head.json"
 
 
 def running() -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chessreg.folders import cache_folder
 from chessreg.runs.transfer import Item, fetch
 from chessreg.scheduling.worker import write
 from store.errors import NotInStoreError
@@ -92,14 +93,12 @@ class Home(StoreActor):
 
         from chessreg.registry.database import Database
         from chessreg.registry.migrations import backup
-        from chessreg.registry.place import place_of
         from store import Store
         from store.files import staging_path
 
         here = Store(store)
         with Database.open(registry, create=False) as database:
-            items = inputs_of(database, here, order)
-        place = place_of(registry)
+            items, place = inputs_of(database, here, order), database.place
         if place.path is None:
             return items, registry
         copy = backup(place, staging_path(here.tmp, "registry"))
@@ -146,7 +145,7 @@ class NodeStore:
 
     def __init__(self, home: Any, work: dict[str, Any]) -> None:
         self.home, self.work = home, work
-        base = Path(os.environ.get(NODE_STORE) or Path.home() / ".cache" / "chessreg" / "node")
+        base = Path(os.environ.get(NODE_STORE) or cache_folder() / "node")
         self.root = base / work["base"]
         self.folder = base / "works" / work["actor"]
         self.store: Store | None = None

@@ -310,9 +310,13 @@ class Handle(NamedTuple):
     @classmethod
     def parsed(cls, text: str) -> Handle | None:
         try:
-            return cls(**json.loads(text))
+            handle = cls(**json.loads(text))
         except (ValueError, TypeError):
             return None
+        texts = (handle.job, handle.script, handle.log)
+        if not all(isinstance(each, str) for each in texts) or not isinstance(handle.before, int):
+            return None
+        return handle if re.fullmatch(r"\d+(_\d+)?", handle.job) else None  # else Slurm would read it as an option
 
 
 class Unanswered(ChessregError):
@@ -348,12 +352,14 @@ def how_it_ended(handle: Handle, array_known: bool) -> Seen | None:
 
 
 def record_of(handle: Handle) -> dict[str, str] | None:
-    done = run("scontrol", "show", "job", "--oneliner", handle.job)
+    done = run("scontrol", "show", "job", handle.job)
     if done.returncode:
         if unknown(done):
             return None
         raise Unanswered(f"scontrol: {done.stderr.strip()}")
-    return dict(re.findall(r"(?:^|\s)(JobState|ExitCode|Reason|Command)=(\S*)", done.stdout))
+    # The script's path has a line of its own: it may hold spaces, and text that looks like other fields.
+    before, _, script = done.stdout.partition("\n   Command=")
+    return dict(re.findall(r"\s(JobState|ExitCode|Reason)=(\S*)", before)) | {"Command": script.partition("\n")[0]}
 
 
 def unknown(done: subprocess.CompletedProcess[str]) -> bool:

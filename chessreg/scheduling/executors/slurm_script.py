@@ -1,4 +1,7 @@
-"""Profiles of batch systems: `profiles.toml`, one table a profile, looked for beside the registry and at home.
+"""Slurm profiles (`profiles.toml`, one table each) and the batch scripts made with them.
+
+A profile chooses a job's interpreter and shell commands, so it is read from the user's settings folder, and from
+`.chessreg` of a launch's folder and those above it only after `chessreg trust FILE`.
 
 [gpu]
 partition = "a100"
@@ -11,15 +14,20 @@ python = "/home/me/chessreg/.venv/bin/python"
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from chessreg.errors import BadInputError, NotFoundError
+from chessreg.folders import config_folder
+from chessreg.runs import trust
 from chessreg.scheduling.executors import Needs, Work
+from chessreg.terminal import visible
 
 FILE = "profiles.toml"
 BESIDE = f".chessreg/{FILE}"
@@ -46,39 +54,61 @@ class Profile(BaseModel):
     registry: str | None = Field(None, description="the registry's URL, where the nodes reach it by another")
     poll: float = Field(5.0, gt=0, description="seconds between two questions to the batch system")
 
+    @field_validator("*", mode="after")
+    @classmethod
+    def _one_line(cls, value: object, info: ValidationInfo) -> object:
+        texts = value if isinstance(value, tuple) else (value,)
+        if info.field_name != "setup" and not all(visible(str(text)) == str(text) for text in texts):
+            raise ValueError("it must be one line without control characters")
+        return value
 
-def places(folder: Path) -> list[Path]:
-    """Where profiles of a launch from this folder may stand: what is found first counts."""
-    config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    return [*(above / BESIDE for above in (folder, *folder.parents)), config / "chessreg" / FILE]
+
+@dataclass(frozen=True)
+class ProfileFile:
+    """A file with profiles by name. `refusal` says why chessreg does not use them, if it does not."""
+
+    path: Path
+    tables: Mapping[str, object]
+    refusal: trust.NotTrustedError | None
+
+
+def profile_files(folder: Path) -> list[ProfileFile]:
+    """Return the files with profiles for a launch from `folder`, nearest first, the user's own last.
+
+    Raises BadInputError for a file that is not TOML, and NotTrustedError for one inside a store.
+    """
+    own = config_folder() / FILE
+    paths = dict.fromkeys([*(above / BESIDE for above in (folder, *folder.parents)), own])
+    return [read(path, path == own) for path in paths if os.path.isfile(path)]
 
 
 def profile(name: str, folder: Path) -> Profile:
-    """The profile of this name for a launch from this folder. Without a name: `default`, else the cluster's defaults.
+    """Return the profile `name` for a launch from `folder`. Without a name: `default`, else the cluster's defaults.
 
-    Raises NotFoundError when there is none, BadInputError with the file's name when it cannot be read.
+    Raises NotFoundError if no file has it, NotTrustedError if the nearest file that has it is not trusted, and
+    BadInputError, which names the file, if it cannot be read.
     """
     known: list[str] = []
-    for path in dict.fromkeys(places(folder)):
-        if not path.is_file():
-            continue
-        table = read(path)
-        if (name or DEFAULT) in table:
-            return checked(path, name or DEFAULT, table[name or DEFAULT])
-        known += [f"slurm:{other}" for other in table]
+    for file in profile_files(folder):
+        if (name or DEFAULT) in file.tables:
+            if file.refusal is not None:
+                raise file.refusal
+            return checked(file.path, name or DEFAULT, file.tables[name or DEFAULT])
+        known += [f"slurm:{other}" for other in file.tables]
     if not name:
         return Profile()
-    there = f"there are {', '.join(known)}" if known else f"write it into ./{BESIDE} or ~/.config/chessreg/{FILE}"
+    there = f"there are {', '.join(known)}" if known else f"write it into {config_folder() / FILE}"
     raise NotFoundError(f"there is no profile {name!r}", there)
 
 
-def read(path: Path) -> dict[str, object]:
+def read(path: Path, own: bool) -> ProfileFile:
+    """Read a file with profiles. One that is not the user's `own` must be trusted."""
+    real, content = trust.read(path)
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # also bytes that are no UTF-8, numbers of 5,000 digits
+        tables = tomllib.loads(content.decode())
+    except (ValueError, RecursionError) as error:  # also bytes that are not UTF-8, numbers of 5,000 digits
         raise BadInputError(f"{path} is not TOML: {error}") from error
-    except OSError as error:
-        raise BadInputError(f"cannot read {path}: {error.strerror}") from error
+    return ProfileFile(path, tables, None if own else trust.refusal(real, content, "Slurm profiles"))
 
 
 def checked(path: Path, name: str, table: object) -> Profile:
@@ -94,7 +124,9 @@ def checked(path: Path, name: str, table: object) -> Profile:
             raise BadInputError(
                 f"{where}: there is no setting {setting!r}", f"settings are {', '.join(Profile.model_fields)}"
             ) from None
-        raise BadInputError(f"{where}: {setting}: {first['msg'].lower()}, not {first['input']!r}") from None
+        raise BadInputError(
+            f"{where}: {setting}: {first['msg'].lower().removeprefix('value error, ')}, not {first['input']!r}"
+        ) from None
 
 
 # -- the batch script -------------------------------------------------------------------------------------------------
@@ -113,7 +145,7 @@ def script(works: Sequence[Work], profile: Profile, output: Path) -> str:
         lines += [f"export CHESSREG_JOB_STORE={shlex.quote(profile.store)}"]
     if profile.setup:
         lines += ["set -e", *profile.setup, "set +e"]
-    lines += [f"cd {shlex.quote(str(first.cwd))} || exit", ""]
+    lines += [f"cd {shlex.quote(in_one_line(str(first.cwd)))} || exit", ""]
     if len(works) == 1:
         lines += [f"exec {command(first, profile)}"]
     else:
@@ -126,12 +158,12 @@ def script(works: Sequence[Work], profile: Profile, output: Path) -> str:
 def options(works: Sequence[Work], profile: Profile, output: Path) -> list[str]:
     """The options of sbatch; those that the profile adds come last, so that they win."""
     first = works[0]
-    name = first.name if len(works) == 1 else common(work.name for work in works)
+    name = job_name(first.name if len(works) == 1 else common(work.name for work in works))
     cpus = first.needs.threads or profile.cpus
     values = {
         "job-name": name,
         "array": f"0-{len(works) - 1}" if len(works) > 1 else None,
-        "output": elsewhere(str(output), first, profile.store) if profile.store else str(output),
+        "output": output_pattern(elsewhere(str(output), first, profile.store) if profile.store else str(output)),
         "nodes": 1,
         "ntasks": 1,
         "cpus-per-task": cpus,
@@ -143,9 +175,49 @@ def options(works: Sequence[Work], profile: Profile, output: Path) -> list[str]:
         "time": profile.time,
         "mem": profile.mem,
     }
-    lines = [f"--{option}={shlex.quote(str(value))}" for option, value in values.items() if value is not None]
+    lines = [f"--{option}={quoted(str(value))}" for option, value in values.items() if value is not None]
     # One who is preempted ends, and says so: the queue of chessreg puts the job back, as a try of its own.
     return [*lines, "--open-mode=append", "--no-requeue", *profile.options]
+
+
+def quoted(value: str) -> str:
+    """Quote a value for sbatch, which reads it from a line of its own. In quotes a backslash escapes there.
+
+    >>> print(quoted("a100"), quoted('a "b"'))
+    a100 "a \\"b\\""
+
+    Raises BadInputError as `in_one_line`.
+    """
+    if re.fullmatch(r"[\w./:,=+@%-]+", value, re.ASCII):
+        return value
+    return '"' + re.sub(r'(["\\])', r"\\\1", in_one_line(value)) + '"'
+
+
+def in_one_line(text: str) -> str:
+    """Return `text`. Raises BadInputError if it has a line break or another control character."""
+    if visible(text) != text:
+        raise BadInputError(f"a Slurm script cannot hold {text!a}: it has a control character", "rename that folder")
+    return text
+
+
+def job_name(name: str) -> str:
+    """Return `name` in one line of at most 100 letters, digits, spaces and `.,:=+@/()-`.
+
+    Clusters hand a job's name to mail programs and shells.
+
+    >>> job_name("probe x=$(id)\\n2/4")
+    'probe x=_(id) 2/4'
+    """
+    return re.sub(r"[^\w .,:=+@/()-]", "_", " ".join(name.split()))[:100].strip() or "chessreg"
+
+
+def output_pattern(path: str) -> str:
+    """Return the path of a log as Slurm's --output takes it: `%` is doubled, except in the name of the file, which may
+    be `%a.txt`. Raises BadInputError for a backslash, which Slurm cannot be given."""
+    folder, _, name = path.rpartition("/")
+    if "\\" in folder:
+        raise BadInputError(f"Slurm cannot write a log into {folder!a}: it has a backslash", "name it otherwise")
+    return f"{folder.replace('%', '%%')}/{name}"
 
 
 def gres(needs: Needs, profile: Profile) -> str | None:

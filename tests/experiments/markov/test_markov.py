@@ -77,7 +77,8 @@ def test_a_state_that_is_the_ply_alone_has_the_smallest_p_too_and_the_controls_t
 
 def test_all_hook_points_and_another_encoding_in_one_run(session):
     points = ("hook_embed", "blocks.*.hook_resid_pre", "blocks.*.hook_resid_post", "ln_final.hook_out")
-    spec = MarkovSpec(checkpoint="characters", hook_points=points, classes=6, controls=False, replacement=True, **SMALL)
+    settings = {**SMALL, "classes": 6, "partner_controls": False, "replacement": True}
+    spec = MarkovSpec(checkpoint="characters", hook_points=points, **settings)
     session.run(spec, PAST, name="characters")
     rows = table(session, "characters")
     assert len(rows) == 8
@@ -166,7 +167,7 @@ def test_what_cannot_be_done_is_refused_in_one_line_before_anything_is_recorded(
     words = []
     for name, value in {"checkpoint": "bag", **SMALL, **settings}.items():
         words += [f"--{name.replace('_', '-')}", ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
-    home = ["--registry", session.database.url, "--store", str(session.store.root)]
+    home = ["--registry", session.database.reference, "--store", str(session.store.root)]
     assert run_command_line([*home, "run", "markov", *words]) != 0
     error = capsys.readouterr().err
     assert len([line for line in error.splitlines() if line.startswith("error")]) == 1
@@ -174,7 +175,7 @@ def test_what_cannot_be_done_is_refused_in_one_line_before_anything_is_recorded(
 
 
 def test_a_dry_run_says_how_many_positions_there_are(session, capsys):
-    home = ["--registry", session.database.url, "--store", str(session.store.root)]
+    home = ["--registry", session.database.reference, "--store", str(session.store.root)]
     words = ["--checkpoint", "bag", "--dataset", "orders", "--last-ply", "8", "--classes", "4", "--dry-run", "--json"]
     assert run_command_line([*home, "run", "markov", *words]) == 0
     planned = json.loads(capsys.readouterr().out)

@@ -388,7 +388,7 @@ def test_a_training_that_ends_anywhere_is_taken_up_to_the_last_bit(
 def test_a_killed_process_is_taken_up_to_the_last_bit(
     opened: Session, streamed: Any, another: Session, spawn: Callable[..., Any]
 ) -> None:
-    place = ["--registry", another.database.url.removeprefix("sqlite:///"), "--store", str(another.store.root)]
+    place = ["--registry", another.database.reference, "--store", str(another.store.root)]
     words = [*place, "run", "sae"]
     for name, value in {**STREAM, "boards": 3}.items():
         words += [f"--{name.replace('_', '-')}", str(value)]

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 
+from chessreg.runs import trust
 from chessreg.scheduling.executors import Executor
 
 SLURM = """\
@@ -179,8 +180,15 @@ def ray_executors(ray_cluster: RayCluster) -> Iterator[Callable[[], Executor]]:
 @pytest.fixture
 def here_polled_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The test's own folder as the current one, with a default profile that asks Slurm often."""
-    (tmp_path / ".chessreg").mkdir(exist_ok=True)
-    (tmp_path / ".chessreg" / "profiles.toml").write_text("[default]\npoll = 0.2\n")
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    write_profiles(tmp_path, "[default]\npoll = 0.2\n")
+    monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def write_profiles(folder: Path, text: str) -> None:
+    """Write ./.chessreg/profiles.toml in `folder`, and trust it."""
+    path = folder / ".chessreg" / "profiles.toml"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    trust.trust(str(path))

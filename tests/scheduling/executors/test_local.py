@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from chessreg.errors import BadInputError
 from chessreg.registry.identity import new_id
-from chessreg.registry.machine import pid_start
+from chessreg.registry.machine import boot_id, pid_start
 from chessreg.registry.tables import Cause
 from chessreg.scheduling.executors import Needs, Work
 from chessreg.scheduling.executors.local import Gpu, LocalExecutor, Slots, read_gpus
@@ -155,3 +157,24 @@ class TestLikeEveryExecutor(Conformance):
     @pytest.fixture
     def make_executor(self):
         return lambda: LocalExecutor(read=list, grace=0.5)
+
+
+def test_a_handle_with_the_number_of_another_process_ends_nobody():
+    """Numbers are used again, and a row may hold any: a session whose leader lives is not what a dead one left."""
+    other = subprocess.Popen(
+        ["bash", "-c", "sleep 60 & echo begun; wait"], stdout=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        assert other.stdout
+        assert other.stdout.readline() == b"begun\n"
+        fields = {"started": 1.0, "boot": boot_id(), "log": "/l", "gpu": None, "threads": 1, "shared": False}
+        at = LocalExecutor()
+        handle = json.dumps({"pid": other.pid, **fields})
+        assert at.poll([handle])[handle].cause is Cause.LOST
+        at.cancel(handle)
+        assert len(psutil.Process(other.pid).children()) == 1
+        odd = [json.dumps({"pid": pid, **fields}) for pid in ("self", None, [1])]
+        assert {seen.message for seen in at.poll(odd).values()} == {"its handle cannot be read"}
+    finally:
+        os.killpg(other.pid, signal.SIGKILL)
+        other.wait()

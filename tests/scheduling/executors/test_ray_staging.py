@@ -93,7 +93,7 @@ def test_what_arrives_damaged_or_is_not_there_is_refused(world_session, order, n
 def test_the_copy_of_a_registry_is_whole_while_others_write(world_session, order, tmp_path):
     with world_session.database.write() as session:
         before = session.query(tables.Run).count()
-        items, copy = Home().inputs(world_session.database.url, str(world_session.store.root), order)
+        items, copy = Home().inputs(world_session.database.reference, str(world_session.store.root), order)
     (tmp_path / "copy.db").write_bytes(zstandard.ZstdDecompressor().decompress(copy))
     with Database.open(str(tmp_path / "copy.db"), create=False) as copied, copied.read() as session:
         assert session.query(tables.Run).count() == before > 0

@@ -15,11 +15,13 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import tables
 from chessreg.registry.identity import new_id
 from chessreg.registry.tables import AttemptState, Cause
+from chessreg.runs import trust
 from chessreg.scheduling.executors import Needs, Seen, Work
 from chessreg.scheduling.executors.slurm import ENDED, SlurmExecutor, seen_of
 from chessreg.scheduling.executors.slurm_script import Profile, profile, script
 
 from .conformance import Conformance
+from .conftest import write_profiles
 
 SLEEP = "print('begun', flush=True); import time; time.sleep(600)"
 
@@ -53,9 +55,12 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Write ./.chessreg/profiles.toml; returns the folder."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
-    def write(text: str, where: str = ".chessreg") -> Path:
+    def write(text: str, where: str = ".chessreg", trusted: bool = True) -> Path:
         (tmp_path / where).mkdir(parents=True, exist_ok=True)
-        (tmp_path / where / "profiles.toml").write_text(text)
+        path = tmp_path / where / "profiles.toml"
+        path.write_text(text)
+        if trusted:
+            trust.trust(str(path))
         return tmp_path
 
     return write
@@ -76,6 +81,25 @@ def test_a_profile_is_found_beside_the_registry_above_it_and_in_the_home(written
     assert profile("", folder).cpus == 3
 
 
+def test_a_profile_of_a_folder_counts_once_it_is_trusted_and_as_long_as_it_is_the_same(written):
+    written("[gpu]\ncpus = 1\n[own]\ncpus = 2\n", "config/chessreg", trusted=False)
+    folder = written('[gpu]\nsetup = ["touch pwned"]\n[default]\npython = "/evil"\n', trusted=False)
+    file = folder / ".chessreg" / "profiles.toml"
+    for name in ("gpu", ""):
+        with pytest.raises(trust.NotTrustedError, match=r"Slurm profiles in .*not trusted") as caught:
+            profile(name, folder)
+        assert caught.value.hint == f"read it, then: chessreg trust {file}"
+    assert profile("own", folder).cpus == 2, "what stands in the user's own settings needs no trust"
+    trust.trust(str(file))
+    assert profile("gpu", folder).setup == ("touch pwned",)
+    file.write_text(file.read_text() + "# another\n")
+    with pytest.raises(trust.NotTrustedError):
+        profile("gpu", folder)
+    (folder / "store.json").write_text("{}")
+    with pytest.raises(trust.NotTrustedError, match="in the store"):
+        profile("gpu", folder)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -84,6 +108,8 @@ def test_a_profile_is_found_beside_the_registry_above_it_and_in_the_home(written
         ('[gpu]\npartitoin = "a"\n', "there is no setting 'partitoin'"),
         ("[gpu]\ntime = 30\n", "time: input should be a valid string, not 30"),
         ("[gpu]\ncpus = 0\n", "cpus: .*, not 0"),
+        ('[gpu]\npartition = "a\\ntouch pwned"\n', "partition: it must be one line"),
+        ('[gpu]\noptions = ["--a\\u2028b"]\n', "options: it must be one line"),
     ],
 )
 def test_a_wrong_profile_is_one_line_with_its_file(written, text: str, said: str):
@@ -105,7 +131,7 @@ def test_a_script_asks_for_what_the_profile_says_and_holds_no_secret(tmp_path):
     text = script([each], asked, each.log)
     options = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")]
     for option in (
-        "--job-name='probe 3f2a1c 1/4'", "--partition=a100", "--gres=gpu:1", "--time=08:00:00", "--constraint='a&b'",
+        '--job-name="probe 3f2a1c 1/4"', "--partition=a100", "--gres=gpu:1", "--time=08:00:00", '--constraint="a&b"',
         "--mem=32G", "--account=lab", "--qos=high", "--cpus-per-task=4", "--no-requeue",
     ):  # fmt: skip
         assert option in options
@@ -165,8 +191,7 @@ def overtime(slurm_cluster: Path, tmp_path_factory: pytest.TempPathFactory) -> t
 def end(*_): print('asked', flush=True); sys.exit(130)
 signal.signal(signal.SIGTERM, end); print('begun', flush=True); time.sleep(600)"""
     each = work(tmp_path_factory.mktemp("overtime"), code)
-    (each.cwd / ".chessreg").mkdir()
-    (each.cwd / ".chessreg" / "profiles.toml").write_text('[default]\npartition = "steady"\n')
+    write_profiles(each.cwd, '[default]\npartition = "steady"\n')
     handle = SlurmExecutor().submit([each])[each.job_id]
     deadline = time.monotonic() + 300
     job = json.loads(handle)["job"]
@@ -197,9 +222,7 @@ def test_a_preempted_shard_waits_for_its_turn_and_does_only_what_is_missing(exec
     desk.launch(desk.order(count=4, on="slurm", how={"threads": 3}))
     desk.until(lambda: len(desk.rows(tables.UnitRange)) == 2)
     urgent = work(desk.folder, SLEEP, threads=4)
-    (desk.folder / ".chessreg" / "profiles.toml").write_text(
-        '[default]\npoll = 0.2\n[urgent]\npoll = 0.2\npartition = "urgent"\n'
-    )
+    write_profiles(desk.folder, '[default]\npoll = 0.2\n[urgent]\npoll = 0.2\npartition = "urgent"\n')
     pressing = SlurmExecutor("urgent")
     handle = pressing.submit([urgent])[urgent.job_id]
     desk.until(lambda: desk.jobs()[0].tries == 2, 60)
@@ -252,22 +275,38 @@ def test_a_supervisor_that_died_while_submitting_leaves_no_second_job(executor, 
 
 
 def test_what_slurm_will_never_take_is_refused_in_its_own_words(executor, tmp_path):
-    (tmp_path / ".chessreg" / "profiles.toml").write_text('[gone]\noptions = ["--qos=nowhere", "--nodelist=nowhere"]\n')
+    write_profiles(tmp_path, '[gone]\noptions = ["--qos=nowhere", "--nodelist=nowhere"]\n')
     with pytest.raises(BadInputError, match=r"Invalid node name.*profile gone"):
         SlurmExecutor("gone").submit([work(tmp_path)])
 
 
 def test_a_partition_that_there_is_not_is_refused_before_anything_is_queued(executor, tmp_path):
-    (tmp_path / ".chessreg" / "profiles.toml").write_text(
-        '[gone]\npartition = "main,nowhere"\n[here]\npartition = "main,steady"\n'
-    )
+    write_profiles(tmp_path, '[gone]\npartition = "main,nowhere"\n[here]\npartition = "main,steady"\n')
     with pytest.raises(BadInputError, match=r"no partition 'nowhere', which profile gone"):
         SlurmExecutor("gone")
     assert SlurmExecutor("here").name == "here"
 
 
+def test_folders_of_any_printable_name_get_their_logs_and_are_told_apart(executor, tmp_path):
+    """Slurm's patterns (%), its comments (#), a shell's signs, and what looks like other fields of scontrol."""
+    folder = tmp_path / '50%j it\'s #1; $(touch pwned) "`x`" !y JobState=FAILED Command=no'
+    folder.mkdir()
+    write_profiles(folder, "[default]\npoll = 0.2\n")
+    group = new_id()
+    works = [work(folder, f"print('said {number}')", group=group) for number in range(2)]
+    works.append(work(folder, name="x\n#SBATCH --wrap='touch pwned'\u2028$(touch pwned)\rtouch pwned"))
+    handles = executor.submit(works)
+    until(executor, handles[works[2].job_id], "running")
+    executor.cancel(handles[works[2].job_id])
+    assert until(executor, handles[works[2].job_id]).cause is Cause.KILLED
+    for number, each in enumerate(works[:2]):
+        assert until(executor, handles[each.job_id]) == Seen("ended", 0, Cause.FINISHED, None)
+        assert each.log.read_text() == f"said {number}\n"
+    assert not list(tmp_path.rglob("pwned"))
+
+
 def test_a_setup_line_that_fails_ends_the_job_and_says_why(executor, tmp_path):
-    (tmp_path / ".chessreg" / "profiles.toml").write_text('[default]\npoll = 0.2\nsetup = ["cd /nowhere"]\n')
+    write_profiles(tmp_path, '[default]\npoll = 0.2\nsetup = ["cd /nowhere"]\n')
     each = work(tmp_path, "print('never')")
     handle = executor.submit([each])[each.job_id]
     seen = until(executor, handle)
@@ -297,6 +336,8 @@ def test_a_number_that_slurm_forgot_or_gave_to_another_is_lost(executor, tmp_pat
     handle = executor.submit([each])[each.job_id]
     until(executor, handle)
     known = json.loads(handle)
+    options = [json.dumps({**known, "job": job}) for job in ("--me", "-h", "", "1 --me", ["1"])]
+    assert {str(seen.message) for seen in executor.poll(options).values()} == {"its handle cannot be read"}
     forgotten = json.dumps({**known, "job": "99999999"})
     another = json.dumps({**known, "script": "/somewhere/else.sh"})
     seen = executor.poll([forgotten, another])

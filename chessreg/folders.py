@@ -1,0 +1,55 @@
+"""The user's own folders, and `~` in paths."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from platformdirs.unix import Unix
+
+from chessreg.errors import BadInputError
+
+APPLICATION = Unix("chessreg", appauthor=False)  # the XDG folders on macOS too
+
+
+def config_folder() -> Path:
+    """Return the folder of the user's settings: XDG_CONFIG_HOME/chessreg, by default ~/.config/chessreg.
+
+    Raises BadInputError if XDG_CONFIG_HOME is not an absolute path, or unset while the home folder is unknown.
+    """
+    return _folder("config")
+
+
+def state_folder() -> Path:
+    """Return XDG_STATE_HOME/chessreg, by default ~/.local/state/chessreg. Raises BadInputError as `config_folder`."""
+    return _folder("state")
+
+
+def cache_folder() -> Path:
+    """Return XDG_CACHE_HOME/chessreg, by default ~/.cache/chessreg. Raises BadInputError as `config_folder`."""
+    return _folder("cache")
+
+
+def expanded(path: str | Path) -> Path:
+    """Return `path` with a leading `~` or `~user` replaced by that home folder.
+
+    Raises BadInputError if the user does not exist or has no home folder.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        user = Path(path).parts[0]
+        raise BadInputError(f"{path}: the home folder {user} is unknown", "write the path in full") from error
+
+
+def _folder(use: Literal["config", "state", "cache"]) -> Path:
+    variable = f"XDG_{use.upper()}_HOME"
+    value = os.environ.get(variable, "").strip()
+    if value and not os.path.isabs(value):
+        raise BadInputError(f"{variable} is {value!r}, not an absolute path", f"unset {variable}")
+    if not value and not os.path.isabs(os.path.expanduser("~")):
+        message = f"HOME is not set, and user {os.getuid()} has no entry in the password file"
+        raise BadInputError(f"there is no folder for settings: {message}", f"export HOME=… or {variable}=…")
+    folder: Path = getattr(APPLICATION, f"user_{use}_path")
+    return folder
