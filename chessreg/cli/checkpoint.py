@@ -10,7 +10,7 @@ from chessreg.cli.base import Home, NameText, emit, json_option, pass_home
 from chessreg.cli.noun import group_of, headings
 from chessreg.cli.transfer import checkpoint as export_command
 from chessreg.entities import entity
-from chessreg.entities.checkpoint import described
+from chessreg.entities.checkpoint import described, import_warnings
 from chessreg.registry import names
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 checkpoint = group_of("checkpoint")
 SEED = click.IntRange(-(2**63), 2**63 - 1)  # as torch takes it
 LISTED = headings(entity("checkpoint"))
+VERIFIED = ("max_logit_difference", "import_loss", "import_entropy", "import_legal", "vocabulary")
 
 
 def tell(home: Home, made: Registered) -> None:
@@ -27,7 +28,9 @@ def tell(home: Home, made: Registered) -> None:
         row, called = described(session, made.id.hex), names.called(session, "checkpoint", made.id)
     if not made.created:
         click.echo(f"these weights are checkpoint {called} already; nothing was added", err=True)
-    emit(home, {**row, "created": made.created}, [*LISTED, "max_logit_difference"])
+    emit(home, {**row, "created": made.created}, [*LISTED, *VERIFIED])
+    for warning in import_warnings(row):
+        click.echo(warning, err=True)
 
 
 @checkpoint.command()

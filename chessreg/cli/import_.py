@@ -58,6 +58,19 @@ def import_() -> None:
 @click.option("--bos", metavar="TOKEN", help="For prompt: what begins it.  [default: what the tokenizer puts there]")
 @click.option("--end", metavar="TOKEN", help="For prompt: what ends an answer.  [default: the folder's eos token]")
 @click.option(
+    "--vocabulary",
+    metavar="FILE|FOLDER",
+    type=FilePath(path_type=Path),
+    help="The order of the model's tokens: nanoGPT's meta.pkl or data folder, tokenizer.json, vocab.json or "
+    "vocab.txt.  [default: the one in the folder, or a meta.pkl next to the file]",
+)
+@click.option(
+    "--heads",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Attention heads of a state dict without settings.  [default: the number that predicts sample games best]",
+)
+@click.option(
     "--trained-on",
     multiple=True,
     metavar="DATASET",
@@ -72,12 +85,20 @@ def checkpoint(
     name: str | None,
     encoding: str | None,
     trained_on: tuple[str, ...],
+    vocabulary: Path | None,
+    heads: int | None,
     **prompt: Any,
 ) -> None:
-    """Import a model: a nanoGPT ckpt.pt, a TransformerLens .pth, or a Hugging Face folder with a causal model.
+    """Import a model: a nanoGPT ckpt.pt, a Lightning .ckpt or bare state dict of a GPT-2, a TransformerLens .pth, or a
+    Hugging Face folder with a causal model.
 
-    GPT-2 and Llama are served fast; GPT-NeoX and others through TransformerLens. It is converted to safetensors and
-    compared, logit by logit, with the original's own weights. A folded TransformerLens file stays folded: its residual
+    GPT-2 and Llama are served fast; GPT-NeoX and others through TransformerLens. The model is converted to safetensors
+    and compared, logit by logit, with the original's own weights (of a folder, with what transformers loads). Tokens in
+    another order than the encoding's are reordered, and tokens that no game has are dropped. A vocabulary that lacks
+    tokens of the encoding is refused.
+
+    Then the model is checked on 20 sample games: its loss, next to the entropy of single tokens, and the share of its
+    first-choice moves that are legal are printed and kept. A folded TransformerLens file stays folded: its residual
     stream is centred, as the checkpoint then says. A file that would execute code is refused, never run. The same
     weights are recognised.
 
@@ -94,8 +115,10 @@ def checkpoint(
 
     if (reference is None) == (source is None):
         raise click.UsageError("give a file or folder, or --reference")
-    if reference is not None and (encoding or trained_on):
-        raise click.UsageError("--encoding and --trained-on are of files: a model of --reference says them itself")
+    if reference is not None and (encoding or trained_on or vocabulary or heads):
+        raise click.UsageError(
+            "--encoding, --vocabulary, --heads and --trained-on do not apply to --reference: that model has them"
+        )
     settings = {name: value for name, value in prompt.items() if value}
     if settings and encoding != "prompt":
         raise click.UsageError(f"--{next(iter(settings)).replace('_', '-')} is of prompts: give --encoding prompt")
@@ -109,10 +132,11 @@ def checkpoint(
         if encoding == "prompt":
             importers.check_folder(source)
         written = prompt_of_folder(source, **settings) if encoding == "prompt" else encoding
-        session = home.adding(needs=trained_on, check=lambda: importers.check(source, written))
+        session = home.adding(needs=trained_on, check=lambda: importers.check(source, written, vocabulary, heads))
         made = import_checkpoint(
-            session.database, session.store, source, name=name, encoding=written, trained_on=trained_on or None
-        )
+            session.database, session.store, source, name=name, encoding=written, trained_on=trained_on or None,
+            vocabulary=vocabulary, heads=heads,
+        )  # fmt: skip
     tell(home, made)
 
 

@@ -53,7 +53,7 @@ class Checkpoints(Entity):
         Column("source_format", "from"), Column("tags", "tags"),
     )  # fmt: skip
     none_yet = "no models yet: chessreg import checkpoint FILE --name model"
-    hidden = ("detail", "training_datasets", "parent_id", "notes", "archived", "invalid")
+    hidden = ("detail", "import_learned", "training_datasets", "parent_id", "notes", "archived", "invalid")
     show_help = """Show a checkpoint: its shape, what it was trained on, where it comes from, how well its import was
     verified."""
     example = "reference --json"
@@ -70,7 +70,7 @@ class Checkpoints(Entity):
         return [{**row, "made_by": runs.get(row["run_id"]), "twin_of": twin_of(row, called)} for row in rows]
 
     def printed(self, row: Row, lines: Any = (), remarks: Any = ()) -> Printed:
-        printed = super().printed(row, lines, remarks)
+        printed = super().printed(row, lines, [*remarks, *import_warnings(row)])
         trained_on = "unknown" if row["trained_on"] is None else ", ".join(row["trained_on"]) or "nothing"
         return printed._replace(read_as={**printed.read_as, "trained_on": trained_on})
 
@@ -104,9 +104,10 @@ class Checkpoints(Entity):
 
 
 def described(sql: SqlSession, reference: str) -> Row:
-    """A checkpoint's row, with the names of its parent and training datasets, and how exact its import was."""
+    """A checkpoint's row, with the names of its parent and training datasets, how exact its import was and how well it
+    predicted the sample games then (`import_…`; losses in nats per token)."""
     row = entity_row(sql, "checkpoint", tables.Checkpoint, reference)
-    verified, source = row["detail"].get("verified") or {}, row["detail"].get("source") or {}
+    verified, games, source = (row["detail"].get(part) or {} for part in ("verified", "games", "source"))
     datasets = {
         identity: names.name_of(sql, "dataset", id) or id.hex[-6:]
         for id, identity in sql.query(tables.Dataset.id, tables.Dataset.identity)
@@ -115,6 +116,11 @@ def described(sql: SqlSession, reference: str) -> Row:
     return {
         **row,
         "max_logit_difference": verified.get("max_logit_difference"),
+        "import_loss": games.get("loss"),
+        "import_entropy": games.get("entropy"),
+        "import_legal": games.get("legal"),
+        "import_learned": games.get("learned"),
+        "vocabulary": vocabulary_text(source.get("tokenizer") or {}),
         "source_file": source.get("file"),
         "source_sha256": source.get("sha256"),
         "fetched_from": (row["detail"].get("fetched") or {}).get("url"),
@@ -124,6 +130,42 @@ def described(sql: SqlSession, reference: str) -> Row:
         if trained_on is None
         else [datasets.get(dataset_reference[8:72], dataset_reference) for dataset_reference in trained_on],
     }
+
+
+def vocabulary_text(tokenizer: Row) -> str | None:
+    """Where an import's order of tokens is from, and what was changed; None where nothing is recorded."""
+    if not tokenizer:
+        return None
+    rows, dropped = tokenizer.get("rows"), tokenizer.get("dropped_rows", 0)
+    listed = [f"'{text}'" for text in tokenizer.get("dropped", [])[:3]]
+    listed += ["…"] if listed and dropped > len(listed) else []
+    names_of_dropped = f" ({', '.join(listed)})" if listed else ""
+    parts = [
+        tokenizer.get("file") or "no file",
+        "reordered" if rows and rows != list(range(len(rows))) else "",
+        f"{dropped} rows dropped{names_of_dropped}" if dropped else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def import_warnings(row: Row) -> list[str]:
+    """What a user must know of an imported checkpoint, a sentence each: remarks on its files, and that it predicts the
+    sample games no better than the frequencies of single tokens do."""
+    found = list(row["detail"].get("remarks") or [])
+    if row["import_learned"] is not False:
+        return found
+    if row["import_loss"] is None or row["import_entropy"] is None:
+        found.append(
+            "warning: the model could not be checked on the sample games: its context is too short, it writes no "
+            "moves, or its logits are not finite"
+        )
+    else:
+        found.append(
+            f"warning: the model does not predict the sample games: {row['import_loss']:.2f} nats per token, single "
+            f"tokens have {row['import_entropy']:.2f}. It is untrained, or its tokens are in another order: "
+            "--vocabulary FILE gives the order"
+        )
+    return found
 
 
 def twin_of(row: Row, called: dict[UUID, str]) -> str | None:
@@ -207,12 +249,16 @@ def import_checkpoint(
     encoding: str | Encoding | None = None,
     trained_on: Sequence[str] | None = None,
     fetched: dict[str, Any] | None = None,
+    vocabulary: Path | None = None,
+    heads: int | None = None,
 ) -> Registered:
-    """Convert the file or folder `source`, verify it by logits, publish and register it.
+    """Convert the file or folder `source`, verify it by logits, check it on sample games, publish and register it.
 
-    `encoding` None: what a folder of chessreg's own, or its tokenizer of UCI squares, says, else pgn-char-32;
-    `encodings.prompts.prompt_of_folder` makes one of a language model. The same weights imported again are recognised.
-    `trained_on` names datasets of the registry (None: unknown); `fetched` says where the file was downloaded from.
+    `encoding`, `vocabulary` and `heads` are those of `importers.import_checkpoint`;
+    `encodings.prompts.prompt_of_folder` makes an encoding for a language model. The same weights imported again are
+    recognised. `trained_on` names datasets of the registry (None: unknown); `fetched` says where the file was
+    downloaded from.
+
     Raises NotFoundError (no such file or dataset) and BadInputError (no checkpoint, code in a pickle, another
     vocabulary, a name that is taken); then nothing is stored or recorded.
     """
@@ -226,7 +272,7 @@ def import_checkpoint(
     references = None if trained_on is None else [inputs.reference("dataset", reference) for reference in trained_on]
     register.prepare(database, name)
     with store.stage(NOUN) as folder:
-        report = importers.import_checkpoint(source, folder, encoding=encoding)
+        report = importers.import_checkpoint(source, folder, encoding=encoding, vocabulary=vocabulary, heads=heads)
         info = report.info
         if is_ours(source, folder):  # comes home unchanged, and so keeps its digest
             for file in files_of(source):
@@ -242,10 +288,13 @@ def import_checkpoint(
         **({"fetched": fetched} if fetched else {}),
         "content": content,
         "verified": {"max_logit_difference": report.max_logit_difference, "tokens": report.tokens_compared},
+        "games": report.games.as_json(),
+        **({"remarks": list(report.remarks)} if report.remarks else {}),
     }
     with database.write() as session:
         if known is not None:
             learn_training(session, known.id, references)
+            learn_import(session, known.id, extra)
             register.give_name(session, NOUN, known.id, name)
             return known
         columns = checkpoint_row(info, artifact.digest, training_datasets=references, extra=extra)
@@ -287,6 +336,8 @@ def is_ours(source: Path, converted: Path) -> bool:
             f"{source.name} was made for encoding {read_info(source).encoding}",
             f"give --encoding {read_info(source).encoding}",
         )
+    if read_info(source).architecture != read_info(converted).architecture:
+        return False
     ours, theirs = load_model(source).state_dict(), load_model(converted).state_dict()
     return ours.keys() == theirs.keys() and all(torch.equal(ours[k], theirs[k]) for k in ours)
 
@@ -319,6 +370,13 @@ def learn_training(session: SqlSession, checkpoint_id: UUID, references: Sequenc
             f"chessreg checkpoint show {checkpoint_id.hex[-6:]}",
         )
     row.training_datasets = list(references)
+
+
+def learn_import(session: SqlSession, checkpoint_id: UUID, extra: dict[str, Any]) -> None:
+    """Add what an import measured to a checkpoint that a run made, or that was imported before it was measured."""
+    row = session.get_one(tables.Checkpoint, checkpoint_id)
+    if more := {name: value for name, value in extra.items() if name not in row.detail}:
+        row.detail = {**row.detail, **more}
 
 
 REFERENCES = {"pgn": ("reference-model", "reference"), "uci": ("uci-model", "uci"), "fen": ("fen-model", "fen")}

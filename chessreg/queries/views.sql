@@ -48,7 +48,8 @@ SELECT id AS run_id, row_number() OVER (ORDER BY created_at, id) AS place FROM r
 -- view: checkpoints
 -- Every checkpoint; its place is by name, then, without one, by time. `flops`: model FLOPs of its training here, forward
 -- and backward: 6 for each weight of the blocks and each token that went through them, padding included; products of
--- attention are not counted. A FEN encoder that did not say reads 78 tokens a move.
+-- attention are not counted. A FEN encoder that did not say reads 78 tokens a move. `import_loss`: nats per token on 20
+-- sample games when it was imported; `import_entropy`: that of single tokens there; `import_legal`: share of legal moves.
 SELECT c.id AS checkpoint_id,
        coalesce(n.name, CASE WHEN c.source_format = 'external' THEN json_extract_string(c.detail, '$.player') END,
                 right(replace(c.id::VARCHAR, '-', ''), 6)) AS checkpoint,
@@ -57,7 +58,10 @@ SELECT c.id AS checkpoint_id,
            * coalesce(TRY_CAST(json_extract_string(c.detail, '$.source.tokens_read') AS BIGINT),
                       CASE WHEN c.architecture = 'fen-encoder' AND c.run_id IS NOT NULL THEN 78 * c.tokens_seen END) AS flops,
        c.residual, c.tokenizer, coalesce(json_extract_string(c.detail, '$.shape.attention'), 'causal') AS attention,
-       c.source_format, c.source_format = 'random-init' AS random_init, c.parent_id, t.tags,
+       c.source_format, c.source_format = 'random-init' AS random_init,
+       TRY_CAST(json_extract_string(c.detail, '$.games.loss') AS DOUBLE) AS import_loss,
+       TRY_CAST(json_extract_string(c.detail, '$.games.entropy') AS DOUBLE) AS import_entropy,
+       TRY_CAST(json_extract_string(c.detail, '$.games.legal') AS DOUBLE) AS import_legal, c.parent_id, t.tags,
        coalesce(t.archived, false) AS archived, coalesce(t.invalid, false) AS invalid, c.artifact, c.created_at,
        coalesce(n.name, CASE WHEN c.source_format = 'external' THEN json_extract_string(c.detail, '$.player') END) AS own_name,
        row_number() OVER (ORDER BY own_name, c.created_at, c.id) AS place

@@ -22,7 +22,7 @@ from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.masking import is_secret_name
 from chessreg.named import Registry, checked_name
 from chessreg.runs.exits import FILE_MODULES, guard
-from chessreg.runs.spec import ExecutionOptions, Spec
+from chessreg.runs.spec import ExecutionOptions, Spec, settings_of
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -175,7 +175,8 @@ def checked(cls: type[Kind]) -> Kind:
     both = set(cls.spec.model_fields) & set(cls.options.model_fields)
     if both:
         raise BadInputError(f"kind {cls.name}: {', '.join(sorted(both))} is both a setting and an execution option")
-    if secret := sorted(filter(is_secret_name, (*cls.spec.model_fields, *cls.options.model_fields))):
+    texts = (each.path for model in (cls.spec, cls.options) for each in settings_of(model) if each.form == "text")
+    if secret := sorted(filter(is_secret_name, texts)):
         raise BadInputError(
             f"kind {cls.name}: the setting {secret[0]} would be recorded in the registry",
             "read it from the environment or a file in run()",

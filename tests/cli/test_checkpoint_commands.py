@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pickle
+import re
 from collections.abc import Callable
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -69,6 +70,43 @@ def test_import_list_show_export_and_back(here: Any, tmp_path: Path) -> None:
     assert "checkpoint tiny already" in here.err
     assert here("export", "checkpoint", "tiny", "out") == 4
     assert here.state() == before
+
+
+def test_an_import_prints_and_keeps_how_well_the_model_predicts_games(here: Any, tmp_path: Path) -> None:
+    """An untrained model is allowed, with a warning that `show` repeats."""
+    characters = [*encoding("pgn-char-32").vocabulary[::-1], "\x1b", "~"]
+    source = nanogpt(tmp_path / "ckpt.pt", vocabulary=34)
+    (tmp_path / "vocab.json").write_text(json.dumps({text: number for number, text in enumerate(characters)}))
+    assert here("import", "checkpoint", source, "--vocabulary", "vocab.json", "--name", "tiny") == 0
+    loss, entropy = (re.search(rf"import {name} +([\d.]+)", here.out)[1] for name in ("loss", "entropy"))
+    assert float(loss) > float(entropy)
+    warning = "warning: the model does not predict the sample games: "
+    assert warning in here.err
+    assert here("checkpoint", "show", "tiny") == 0
+    assert warning in here.err
+    assert "import legal" in here.out
+    assert "vocab.json, reordered, 2 rows dropped ('\\x1b', '~')" in here.out
+    shown = here.json("checkpoint", "show", "tiny")
+    assert shown["detail"]["source"]["tokenizer"]["rows"] == list(range(31, -1, -1))
+    games = shown["detail"]["games"]
+    assert (games["games"], games["learned"], shown["import_legal"]) == (20, False, games["legal"])
+    asked = "select checkpoint, import_loss, import_entropy, import_legal from checkpoints"
+    (row,) = here.json("query", "--sql", asked)["rows"]
+    assert row == {"checkpoint": "tiny", **{f"import_{n}": games[n] for n in ("loss", "entropy", "legal")}}
+    assert here("import", "checkpoint", source, "--vocabulary", "nowhere.json") == 3
+    assert here("import", "checkpoint", source, "--heads", "0") == 2
+    assert here("import", "checkpoint", "--reference", "--heads", "2") == 2
+
+
+def test_a_checkpoint_that_was_not_measured_learns_it_from_an_import(here: Any, tmp_path: Path) -> None:
+    here("import", "checkpoint", nanogpt(tmp_path / "ckpt.pt"), "--name", "tiny")
+    here("checkpoint", "twin", "tiny", "--name", "untrained")
+    assert here.json("checkpoint", "show", "untrained")["import_loss"] is None
+    here("checkpoint", "export", "untrained", tmp_path / "out")
+    again = here.json("import", "checkpoint", tmp_path / "out")
+    assert (again["created"], again["name"]) == (False, "untrained")
+    assert again["import_loss"] > again["import_entropy"]
+    assert here.json("checkpoint", "show", "untrained")["import_loss"] == again["import_loss"]
 
 
 def test_a_twin_names_its_parent(here: Any, tmp_path: Path) -> None:

@@ -205,7 +205,10 @@ def test_what_does_not_go_together_is_refused_in_one_line(
 
 def test_an_encoding_that_does_not_fit_is_refused(typed: Any, llama: Path) -> None:
     for words, message in (
-        (("--encoding", "uci-square-72"), "has a vocabulary of 327, encoding uci-square-72 has 72"),
+        (
+            ("--encoding", "uci-square-72"),
+            "not the vocabulary of uci-square-72: it has no token '<pad>' and 65 more",
+        ),
         (("--template", "junkin-1"), "--template is of prompts: give --encoding prompt"),
         (("--encoding", "prompt-junkin-1-0123456789ab"), "holds no prompt.json"),
     ):

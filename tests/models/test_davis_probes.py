@@ -12,7 +12,8 @@ from safetensors.numpy import save_file
 from chessreg.errors import BadInputError
 from chessreg.experiments.imported.directions import ImportedProbe, spec_of
 from chessreg.games.labels import label
-from chessreg.models.importers.davis_probes import ORDER, hook_point_of, is_safetensors, read_probe
+from chessreg.models.importers.davis_probes import ORDER, hook_point_of, read_probe
+from chessreg.models.importers.source import is_safetensors
 from chessreg.registry import tables
 
 AUTHORS = {  # specification 4.1
@@ -129,7 +130,7 @@ def test_an_import_names_place_and_phase_and_refuses_what_does_not_go_together(s
     report = session.run(spec_of(ImportedProbe, paths, session.inputs), name="joint")
     probe = session.probe("joint", 1)
     assert (probe.hook_point, probe.label, probe.centred) == ("blocks.1.hook_resid_post", "piece", False)
-    assert {k: probe.detail[k] for k in ("phase", "alignment", "final")} == {
+    assert {k: probe.detail[k] for k in ("phase", "alignment", "last_sites")} == {
         "phase": 2, "alignment": "pre-ply", "last_sites": 5,
     }  # fmt: skip
     with session.database.read() as sql:

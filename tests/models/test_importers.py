@@ -24,35 +24,7 @@ from chessreg.models.importers import FORMATS, import_checkpoint, register
 from chessreg.models.importers import registry as importing
 from chessreg.models.importers.nanogpt import gpt2_logits
 from chessreg.models.language_model import LanguageModel
-
-ARGUMENTS = {"n_layer": 2, "n_head": 4, "n_embd": 32, "block_size": 64, "bias": False, "vocab_size": 32, "dropout": 0.0}
-
-
-def nanogpt_checkpoint(bias: bool = False, **arguments: Any) -> dict[str, Any]:
-    """What Karvonen's training code saves, under the names of torch.compile (specification 2.1)."""
-    generator = torch.Generator().manual_seed(0)
-    shape = {**ARGUMENTS, "bias": bias, **arguments}
-    d = shape["n_embd"]
-    sizes = {"transformer.wte.weight": (shape["vocab_size"], d), "transformer.wpe.weight": (shape["block_size"], d)}
-    for i in range(shape["n_layer"]):
-        block = f"transformer.h.{i}"
-        sizes |= {f"{block}.ln_1.weight": (d,), f"{block}.ln_2.weight": (d,)}
-        sizes |= {f"{block}.attn.c_attn.weight": (3 * d, d), f"{block}.attn.c_proj.weight": (d, d)}
-        sizes |= {f"{block}.mlp.c_fc.weight": (4 * d, d), f"{block}.mlp.c_proj.weight": (d, 4 * d)}
-    sizes["transformer.ln_f.weight"] = (d,)
-    if bias:
-        layers = [n for n in sizes if n.endswith(".weight") and n.split(".")[1] not in ("wte", "wpe")]
-        sizes |= {n.removesuffix("weight") + "bias": (sizes[n][0],) for n in layers}
-    weights = {n: 0.3 * torch.randn(*s, generator=generator) for n, s in sizes.items()}
-    weights["lm_head.weight"] = weights["transformer.wte.weight"]
-    weights["transformer.h.0.attn.bias"] = torch.ones(1, 1, 64, 64).tril()  # the mask buffer of older torch
-    model = {f"_orig_mod.{name}": tensor for name, tensor in weights.items()}
-    return {"model": model, "model_args": shape, "iter_num": 7, "best_val_loss": torch.tensor(1.5), "config": {"a": 1}}
-
-
-def written(checkpoint: Any, path: Path) -> Path:
-    torch.save(checkpoint, path)
-    return path
+from tests.models.foreign import ARGUMENTS, nanogpt_checkpoint, written
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -170,20 +142,19 @@ def test_a_tokenizer_of_squares_is_found_by_its_vocabulary(
 def test_a_tokenizer_of_squares_that_does_not_fit_is_refused_in_one_line(
     square_folders: dict[int, Path], tmp_path: Path
 ) -> None:
-    swapped = list(davis.vocabulary)
-    swapped[4:6] = "b1", "a1"
-    wrong = with_tokenizer(square_folders[72], tmp_path / "swapped", swapped, "vocab.json")
+    joined = [*davis.vocabulary[:2], "e2e4", *davis.vocabulary[3:]]
+    wrong = with_tokenizer(square_folders[72], tmp_path / "joined", joined, "vocab.json")
     short = with_tokenizer(square_folders[72], tmp_path / "short", list(davis.vocabulary)[:-1], "vocab.json")
     other = with_tokenizer(square_folders[72], tmp_path / "other", list(davis.vocabulary), "tokenizer.json")
     broken = with_tokenizer(square_folders[72], tmp_path / "broken", [], "vocab.json")
     words = with_tokenizer(square_folders[72], tmp_path / "words", [f"w{n}" for n in range(72)], "vocab.json")
     (broken / "vocab.json").write_text("{")
     for folder, encoding, message in (
-        (wrong, None, "id 4 is 'b1', in uci-square-72 it is 'a1'"),
-        (short, None, "it has 71 tokens, uci-square-72 has 72"),
-        (other, "uci-square-77", "tokenizer.json is uci-square-72, not uci-square-77"),
-        (broken, None, "is no tokenizer's vocabulary"),
-        (words, "uci-square-72", "words/vocab.json is not uci-square-72: it has no tokens of squares"),
+        (wrong, None, "not the vocabulary of uci-square-72 or another encoding: it has no token '</s>'"),
+        (short, None, "not the vocabulary of uci-square-72 or another encoding: it has no token 'n'"),
+        (other, "uci-square-77", "not the vocabulary of uci-square-77: it has no token 'P' and 5 more .*-72"),
+        (broken, None, "broken/vocab.json is not a vocabulary"),
+        (words, "uci-square-72", "vocab.json is not the vocabulary of uci-square-72: it has no token '<pad>'"),
         (square_folders[72], None, "vocabulary of 72, encoding pgn-char-32 has 32 .--encoding uci-square-72"),
     ):
         with pytest.raises(BadInputError, match=message) as caught:
@@ -336,7 +307,7 @@ def test_paths_formats_and_folders_are_checked(tmp_path: Path) -> None:
     for content, message in (
         ("{", "not JSON"),
         ('{"model_type": "llama"}', "no file named model.safetensors"),
-        (json.dumps(plain), "no weights"),
+        (json.dumps(plain), "no file named model.safetensors"),
         (json.dumps(plain | {"activation_function": "relu"}), "activation relu"),
         (json.dumps(plain | {"scale_attn_by_inverse_layer_idx": True}), "scale_attn_by_inverse_layer_idx"),
         (json.dumps(plain | {"n_layer": "8"}), "positive integers"),
@@ -395,4 +366,4 @@ def test_a_file_in_the_folder_is_a_format_that_is_asked_before_that_of_hugging_f
         f"print(sorted(made.FORMATS), recognise(Source(Path({str(tmp_path)!r}))).name)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.stdout == "['huggingface', 'mine', 'nanogpt', 'transformer_lens'] mine\n", done.stderr
+    assert done.stdout == "['huggingface', 'mine', 'nanogpt', 'state_dict', 'transformer_lens'] mine\n", done.stderr

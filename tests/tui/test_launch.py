@@ -112,11 +112,11 @@ def test_a_number_that_a_preset_fills_is_taken_away_by_the_command_too() -> None
     form = Form(kind("probe"), "probe", {"cache": "fit", "last_sites": "none"})
     assert "--last-sites" not in form.arguments(), "it is none already"
     form.preset = "davis-paper"
-    assert form.filled["final"] is not None
+    assert form.filled["last_sites"] is not None
     command, left = command_of(form.arguments())
     spec, _, sources = settings(kind("probe"), command.make_context("probe", left).params)
     assert (spec, tuple(sorted(sources))) == (form.check().spec, form.explicit_names)
-    assert spec.final is None
+    assert spec.last_sites is None
     form.give("alignment", "none")
     assert form.arguments()[-2:] == ["--alignment", "none"], "which the command refuses: it launches nothing else"
 

@@ -27,9 +27,9 @@ UNKNOWN = "unknown model"
 def read_probe(path: Path, name: str | None = None) -> ProbeFile:
     """A saved probe: safetensors are Davis's, anything else is to be Karvonen's. `name` is the file's own where `path`
     is a copy of it. Raises BadInputError."""
-    from chessreg.models.importers import davis_probes, directions
+    from chessreg.models.importers import davis_probes, directions, source
 
-    if davis_probes.is_safetensors(path):
+    if source.is_safetensors(path):
         return davis_probes.read_probe(path, str(path) if name is None else name)
     return directions.read_probe(path, name)
 

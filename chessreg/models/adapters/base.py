@@ -102,6 +102,15 @@ class Network(nn.Module, ABC):
     def untrained(self, seed: int) -> Self:
         """A model of this shape with initial weights: a pure function of (shape, seed)."""
 
+    def with_vocabulary(self, rows: Sequence[int]) -> Network:
+        """A model whose token i is this one's token rows[i], in its embedding and in its output head.
+
+        Raises BadInputError where the adapter cannot do this.
+        """
+        raise BadInputError(
+            f"the vocabulary of a {self.architecture} model cannot be reordered", "save it in the encoding's order"
+        )
+
     def norm(self, layer: int | None = None) -> nn.Module:
         """The norm that the output of a block passes next: that of the next block, or the final one (also None)."""
         raise BadInputError(

@@ -23,6 +23,8 @@ SHAPE = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediat
          "vocab_size", "hidden_act")  # fmt: skip
 """What a configuration has to tell, by the library's own names."""
 READABLE = "gpt2, llama, gpt_neox and other transformers with a longest context can be read"
+BUFFERS = (".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq")
+"""Names of masks and angles that earlier versions of the library saved as weights."""
 RUN_TIME = ("transformers_version", "_name_or_path", "_attn_implementation_autoset", "torch_dtype")
 
 
@@ -47,6 +49,8 @@ class Bridged(Network):
         self.named = named_weights(hf)
         embedding, head = hf.get_input_embeddings().weight, hf.get_output_embeddings().weight
         self.embedding_size = embedding.numel() + (0 if head is embedding else head.numel())
+        of_tokens = {id(embedding), id(head), id(getattr(hf.get_output_embeddings(), "bias", None))}
+        self.rows_of_tokens = [name for name, parameter in self.named.items() if id(parameter) in of_tokens]
         try:
             self.bridge = bridged(hf)
         except (ValueError, NotImplementedError) as error:
@@ -107,6 +111,15 @@ class Bridged(Network):
     def load(cls, folder: Path, shape: Mapping[str, Any], dtype: torch.dtype) -> Bridged:
         return cls(hugging_face_model(folder, dtype))
 
+    def with_vocabulary(self, rows: Sequence[int]) -> Bridged:
+        config, weights = self.files("float32")
+        for name in self.rows_of_tokens:
+            weights[name] = weights[name][list(rows)]
+        hf = initial(with_tokens(config, rows), 0)
+        hf.load_state_dict(weights, strict=False, assign=True)
+        hf.tie_weights()
+        return Bridged(hf)
+
     def untrained(self, seed: int) -> Bridged:
         """As the library initialises it, from `seed`."""
         return Bridged(initial(self.hf_config, seed))
@@ -136,9 +149,11 @@ def initial(config: Any, seed: int) -> Any:
 def hugging_face_model(folder: Path, dtype: torch.dtype) -> Any:
     """The causal model of a folder, by its own config.json; nothing is downloaded and no code of the folder runs.
 
-    Raises BadInputError for weights that are missing, unknown, not finite, or of another shape than it says.
+    The library resolves the files: model.safetensors, or an index of shards, or the same of pytorch_model.bin. Names
+    with the prefixes of torch.compile, DDP, FSDP and Lightning are read without them. An adapter is not applied.
+    Raises BadInputError for weights that are missing, unknown, not finite, or of another shape than config.json says.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
     from transformers.utils import logging
 
     read_config(folder)
@@ -147,24 +162,60 @@ def hugging_face_model(folder: Path, dtype: torch.dtype) -> Any:
     logging.set_verbosity_error()  # its report is printed below, in one line
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        model, report = AutoModelForCausalLM.from_pretrained(
-            folder, config=config, local_files_only=True, dtype=dtype, output_loading_info=True,
-            ignore_mismatched_sizes=True,
-        )  # fmt: skip
+        check_size(folder, config)
+        model, report = loaded(folder, config, dtype)
+        if named_weights(model).keys() <= report["missing_keys"] and report["unexpected_keys"]:
+            model, report = loaded(folder, config, dtype, key_mapping=PREFIXES)
+    except BadInputError:
+        raise
     except Exception as error:  # errors of four libraries, which share no class
         hint = "gpt2, llama, gpt_neox and what else the installed transformers knows can be read"
+        if isinstance(error, OSError):
+            hint = "copy all files of the model into the folder"
         raise BadInputError(f"{folder.name} cannot be read: {first_line(error)}", hint) from error
     finally:
         logging.set_verbosity(verbosity)
     for name, stored, configured in sorted(report["mismatched_keys"]):
         shapes = f"shape {list(stored)}, the configuration says {list(configured)}"
         raise BadInputError(f"{folder.name}: weight {name} has {shapes}")
-    if wrong := sorted({*report["missing_keys"], *report["unexpected_keys"]}):
+    unknown = {name for name in report["unexpected_keys"] if not name.endswith(BUFFERS)}
+    if wrong := sorted({*report["missing_keys"], *unknown}):
         raise BadInputError(f"{folder.name}: weights are missing or unknown: {', '.join(wrong[:3])}")
     for name, parameter in model.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
             raise BadInputError(f"{folder.name}: weight {name} holds NaN or infinite values")
     return model.eval()
+
+
+PREFIXES = {r"^(?:(?:_orig_mod|module|model|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.)+": ""}
+"""What training wrappers put before the names of weights, in any order, as the library renames."""
+
+
+def loaded(folder: Path, config: Any, dtype: torch.dtype, **options: Any) -> tuple[Any, dict[str, Any]]:
+    """What the library transformers loads from a folder, and its report of names and shapes."""
+    from transformers import AutoModelForCausalLM
+
+    model, report = AutoModelForCausalLM.from_pretrained(
+        folder, config=config, local_files_only=True, trust_remote_code=False, dtype=dtype, output_loading_info=True,
+        ignore_mismatched_sizes=True, adapter_kwargs={"subfolder": NO_ADAPTER}, **options,
+    )  # fmt: skip
+    return model, report
+
+
+NO_ADAPTER = "no-adapter"  # the library looks for an adapter in this folder of the folder
+
+
+def check_size(folder: Path, config: Any) -> None:
+    """Raise BadInputError where config.json claims embeddings and layers that the files have no bytes for: the library
+    would make them all before it compares."""
+    held = sum(file.stat().st_size for kind in ("safetensors", "bin") for file in folder.glob(f"*.{kind}"))
+    rows = [getattr(config, name, 0) for name in ("vocab_size", "num_hidden_layers")]
+    rows += [config.n_positions] if config.model_type == GPT2.architecture else []
+    if held and sum(rows) * getattr(config, "hidden_size", 0) > held:
+        raise BadInputError(
+            f"{folder.name}/config.json claims {sum(rows):,} layers and rows of embeddings of {config.hidden_size:,} "
+            f"numbers; its weights are {held:,} bytes"
+        )
 
 
 def as_hugging_face(network: Network) -> Any:
@@ -177,6 +228,17 @@ def as_hugging_face(network: Network) -> Any:
     hf.load_state_dict({name: tensor.clone() for name, tensor in weights.items()}, strict=False, assign=True)
     hf.tie_weights()
     return hf.eval()
+
+
+def with_tokens(config: Mapping[str, Any], rows: Sequence[int]) -> dict[str, Any]:
+    """A config.json whose tokens became rows[0], rows[1], …; special tokens that were dropped are None."""
+    place = {row: number for number, row in enumerate(rows)}
+    special = {
+        name: place.get(config[name])
+        for name in ("bos_token_id", "eos_token_id", "pad_token_id")
+        if type(config.get(name)) is int
+    }
+    return {**config, **special, "vocab_size": len(rows)}
 
 
 def bridged(hf: Any, native: bool = False) -> Any:

@@ -34,7 +34,7 @@ from chessreg.models.slot_cache import RowKeys, SlotCache, attend_by_rows
 Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
 """Attention of q, k, v [batch, head, length, d_head] under a mask (None: the model's own) and with dropout."""
 
-PREFIX, HEAD = "transformer.", "lm_head.weight"
+PREFIX, EMBEDDING, HEAD = "transformer.", "transformer.wte.weight", "lm_head.weight"
 MATRICES = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")
 
 
@@ -332,6 +332,13 @@ class GPT2(Network):
         d_mlp = read_config(folder)["n_inner"]  # None, which means four times n_embd, is written back as None
         config = GPT2Config(**{n: shape[n] for n in names}, d_mlp=d_mlp, tied_head=shape.get("tied_head", True))
         return cls.of_weights(config, read_weights(folder, dtype))
+
+    def with_vocabulary(self, rows: Sequence[int]) -> GPT2:
+        weights = self.weights()
+        for name in (EMBEDDING, HEAD):
+            if name in weights:
+                weights[name] = weights[name][list(rows)]
+        return GPT2.of_weights(replace(self.config, vocab_size=len(rows)), weights)
 
     def trained(self) -> GPT2:
         """A copy, float32 on the CPU, in eval mode."""

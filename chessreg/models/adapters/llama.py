@@ -25,12 +25,12 @@ from chessreg.models.adapters.base import (
     read_config,
     read_weights,
 )
-from chessreg.models.adapters.bridge import Bridged, configuration, initial, named_weights
+from chessreg.models.adapters.bridge import Bridged, configuration, initial, named_weights, with_tokens
 from chessreg.models.adapters.gpt2 import fused
 from chessreg.models.hook_points import PATTERNS
 from chessreg.models.slot_cache import RowKeys, SlotCache, attend_by_rows
 
-HEAD, PREFIX = "lm_head.weight", "model."
+EMBEDDING, HEAD, PREFIX = "model.embed_tokens.weight", "lm_head.weight", "model."
 Turns = tuple[Tensor, Tensor]
 """Cosine and sine of the angle that a token's position turns each pair of features by, [batch, 1, length, d_head]."""
 
@@ -187,6 +187,13 @@ class Llama(Network):
         return (
             cls.of_weights(config, read_weights(folder, dtype)) if reads(config) else Bridged.load(folder, shape, dtype)
         )
+
+    def with_vocabulary(self, rows: Sequence[int]) -> Llama:
+        weights = {file_name(name): tensor for name, tensor in self.state_dict().items()}
+        for name in (EMBEDDING, HEAD):
+            if name in weights:
+                weights[name] = weights[name][list(rows)]
+        return Llama.of_weights(with_tokens(self.config, rows), weights)
 
     def untrained(self, seed: int) -> Llama:
         """As the library transformers initialises it, from `seed`."""

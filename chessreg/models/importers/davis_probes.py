@@ -27,13 +27,6 @@ ORDER = {  # our class → its place in the author's file
 BLOCKS = 12  # of the author's model; its last hidden state, number 12, is after the final LayerNorm (section 2)
 
 
-def is_safetensors(path: Path) -> bool:
-    """Whether a file begins as safetensors do: the length of a header, and a brace."""
-    with path.open("rb") as file:
-        start = file.read(9)
-    return len(start) == 9 and start[8:] == b"{" and int.from_bytes(start[:8], "little") < 1 << 32
-
-
 def read_probe(path: Path, name: str) -> ProbeFile:
     """A saved probe. `name` is its path, or what stands for it: layer and phase are read off it where it has them.
 

@@ -1,8 +1,8 @@
-"""A Hugging Face folder: config.json and model.safetensors (or a pytorch_model.bin of plain tensors).
+"""A Hugging Face folder: config.json and weights in the files that the library transformers resolves.
 
-A GPT-2 is read here. What chessreg saved of another architecture that has an adapter is read by that adapter. Every
-other causal model (Llama, GPT-NeoX, …) is read by the library transformers, and keeps its files' layout. A Llama has an
-adapter of its own, others go through TransformerLens' bridge; the logits are compared with those of the library.
+That library reads every causal model (GPT-2, Llama, GPT-NeoX, …), and its logits are what the conversion is compared
+with. GPT-2 and Llama have adapters; others go through TransformerLens' bridge and keep the layout of their files. A
+folder that chessreg saved is read by the adapter of its architecture.
 """
 
 from __future__ import annotations
@@ -10,21 +10,23 @@ from __future__ import annotations
 import copy
 import functools
 import json
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chessreg.errors import BadInputError
-from chessreg.models.checkpoint import INFO, CheckpointInfo, load_model, read_info
+from chessreg.models.checkpoint import INFO, WEIGHTS, CheckpointInfo, load_model, read_info
 from chessreg.models.importers.nanogpt import gpt2_logits
-from chessreg.models.importers.registry import Imported, recognise
-from chessreg.models.importers.source import Source, open_source, read_torch_file, refuse_code
+from chessreg.models.importers.registry import Imported, compared_exactly, recognise
+from chessreg.models.importers.source import Source, check_checksums, check_torch_file, open_source, refuse_code
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from chessreg.models.adapters import GPT2, Network
     from chessreg.models.adapters.fen_encoder import FenEncoder
+    from chessreg.models.adapters.gpt2 import GPT2Config
 
 # Options of GPT-2 that change its function; a folder that sets one otherwise is refused rather than misread.
 PLAIN = {
@@ -32,8 +34,7 @@ PLAIN = {
     "scale_attn_by_inverse_layer_idx": False,
     "add_cross_attention": False,
 }
-HEAD = "lm_head.weight"
-BUFFERS = (".attn.bias", ".attn.masked_bias")
+HEAD, ADAPTER = "lm_head.weight", "adapter_config.json"
 
 
 class HuggingFaceFolder:
@@ -47,7 +48,7 @@ class HuggingFaceFolder:
             raise BadInputError(f"{source.path.name} is no Hugging Face folder: it has no config.json")
         ours = read_info(source.path) if (source.path / INFO).is_file() else None  # one of our own comes home
         config = read_config(source.path)
-        read = READERS.get(config["model_type"]) or (read_own if has_adapter(ours) else read_other)
+        read = READERS.get(config["model_type"], read_own) if has_adapter(ours) else read_foreign
         model, reference = read(source.path, config)
         return Imported(
             model=model,
@@ -55,6 +56,7 @@ class HuggingFaceFolder:
             residual=ours.residual if ours else "raw",
             tokens_seen=ours.tokens_seen if ours else None,
             source={"original": ours.source} if ours else {},
+            remarks=remarks(source.path),
         )
 
 
@@ -69,6 +71,17 @@ def check_folder(path: Path) -> None:
     """Raise what an import would for a path of no known format, and for a folder whose config.json cannot be read."""
     if isinstance(recognise(open_source(path)), HuggingFaceFolder):
         read_config(path)
+
+
+def remarks(folder: Path) -> list[str]:
+    """What the user should know of files with weights that are not read, a sentence each."""
+    found = []
+    if (folder / ADAPTER).is_file():
+        found.append(f"{ADAPTER}: the adapter is not applied; merge it with peft's merge_and_unload to import both")
+    others = sorted(p.name for p in folder.glob("*.safetensors") if p.name != WEIGHTS and not p.name.startswith("."))
+    if others and (folder / WEIGHTS).is_file():
+        found.append(f"the weights are those of {WEIGHTS}, as transformers reads them; not read: {', '.join(others)}")
+    return found
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -88,13 +101,13 @@ def read_fen_encoder(folder: Path, config: dict[str, Any]) -> tuple[FenEncoder, 
     import torch
     import torch.nn.functional as F
 
-    from chessreg.models.adapters.base import read_weights as raw_weights
+    from chessreg.models.adapters.base import read_weights
     from chessreg.models.adapters.fen_encoder import FenEncoder
 
     model = load_model(folder)
     if not isinstance(model, FenEncoder):
         raise BadInputError(f"{folder.name}/config.json says fen-encoder, its {INFO} another architecture")
-    raw = raw_weights(folder, torch.float32)
+    raw = read_weights(folder, torch.float32)
     head = raw.get("action_head.weight", raw["wte.weight"])
     named = {f"transformer.{name}": tensor for name, tensor in raw.items()} | {HEAD: head}
     first, causal = model.first, model.config.attention == "causal"
@@ -113,27 +126,69 @@ def read_own(folder: Path, config: dict[str, Any]) -> tuple[Network, Callable[[T
     return load_model(folder), load_model(folder, torch.float64)
 
 
-def read_other(folder: Path, config: dict[str, Any]) -> tuple[Network, Callable[[Tensor], Tensor]]:
-    """The model as it is served, and the library's own."""
+def read_foreign(folder: Path, config: dict[str, Any]) -> tuple[Network, Callable[[Tensor], Tensor]]:
+    """The model as it is served, and the logits of the library transformers for the same folder."""
     import torch
 
-    from chessreg.models.adapters.bridge import hugging_face_model
-    from chessreg.models.adapters.llama import served
+    from chessreg.models.adapters.bridge import configuration, hugging_face_model, named_weights
+    from chessreg.models.adapters.gpt2 import GPT2
+    from chessreg.models.adapters.llama import reads, served
 
-    for pickled in sorted(folder.glob("*.bin")):
-        refuse_code(pickled)  # the library would too, and name the way round it
+    family = config["model_type"]
+    if family == "gpt2":
+        check_gpt2(folder, config)
+    pickles = {} if any(folder.glob("model.safetensors*")) else check_pickles(folder)
     hf = hugging_face_model(folder, torch.float32)
-    whole = copy.deepcopy(hf).double()
-    return served(hf), lambda tokens: whole(tokens, use_cache=False).logits
+    for file, members in pickles.items():
+        check_checksums(file, members)
+    adapted = family == "gpt2" or (family == "llama" and reads(configuration(hf.config)))
+    library = hf if adapted else copy.deepcopy(hf)  # the bridge changes its model in place
+    if family == "gpt2":
+        weights = {name: weight.detach() for name, weight in named_weights(hf).items()}
+        return GPT2.of_weights(gpt2_config(config, HEAD not in weights), weights), functools.partial(logits_of, library)
+    return served(hf), functools.partial(logits_of, library)
 
 
-def read_gpt2(folder: Path, config: dict[str, Any]) -> tuple[GPT2, Callable[[Tensor], Tensor]]:
-    """The model, and a forward pass over its raw weights that shares no code with it."""
-    from chessreg.models.adapters.gpt2 import GPT2, GPT2Config
+def logits_of(library: Any, tokens: Tensor) -> Tensor:
+    """The logits of a model of the library transformers, float64 unless it is large: then that would double its memory
+    again."""
+    if compared_exactly(library):
+        library.double()
+    logits: Tensor = library(tokens, use_cache=False).logits
+    return logits
+
+
+def check_pickles(folder: Path) -> dict[Path, list[zipfile.ZipInfo]]:
+    """The files pytorch_model*.bin and the members of their zips. Raises BadInputError for a damaged one and for one
+    that would execute code; the library would refuse that too, and name the way round it."""
+    members = {file: check_torch_file(file) for file in sorted(folder.glob("pytorch_model*.bin"))}
+    for file in members:
+        refuse_code(file)
+    return members
+
+
+def read_own_gpt2(folder: Path, config: dict[str, Any]) -> tuple[GPT2, Callable[[Tensor], Tensor]]:
+    """A GPT-2 that chessreg saved, and a forward pass over its raw weights that shares no code with it."""
+    import torch
+
+    from chessreg.models.adapters.base import read_weights
+    from chessreg.models.adapters.gpt2 import GPT2
 
     check_gpt2(folder, config)
-    raw = read_weights(folder, tied=config.get("tie_word_embeddings", True))
-    made = GPT2Config(
+    raw = read_weights(folder, torch.float32)
+    made = gpt2_config(config, HEAD not in raw)
+    transposed = {n: t.t() if ".h." in n and t.dim() == 2 else t for n, t in raw.items()}
+    reference = functools.partial(
+        gpt2_logits, transposed, n_head=made.n_head, activation=made.activation, epsilon=made.layer_norm_epsilon
+    )
+    return GPT2.of_weights(made, raw), reference
+
+
+def gpt2_config(config: dict[str, Any], tied_head: bool) -> GPT2Config:
+    """The shape that a GPT-2's config.json gives."""
+    from chessreg.models.adapters.gpt2 import GPT2Config
+
+    return GPT2Config(
         n_layer=config["n_layer"],
         n_head=config["n_head"],
         n_embd=config["n_embd"],
@@ -142,13 +197,8 @@ def read_gpt2(folder: Path, config: dict[str, Any]) -> tuple[GPT2, Callable[[Ten
         d_mlp=config.get("n_inner"),
         activation=config.get("activation_function", "gelu_new"),
         layer_norm_epsilon=config.get("layer_norm_epsilon", 1e-5),
-        tied_head=HEAD not in raw,
+        tied_head=tied_head,
     )
-    transposed = {n: t.t() if ".h." in n and t.dim() == 2 else t for n, t in raw.items()}
-    reference = functools.partial(
-        gpt2_logits, transposed, n_head=made.n_head, activation=made.activation, epsilon=made.layer_norm_epsilon
-    )
-    return GPT2.of_weights(made, {name: tensor.float().contiguous() for name, tensor in raw.items()}), reference
 
 
 def check_gpt2(folder: Path, config: dict[str, Any]) -> None:
@@ -166,41 +216,6 @@ def check_gpt2(folder: Path, config: dict[str, Any]) -> None:
         raise BadInputError(f"{folder.name}: activation {activation} is none of {', '.join(ACTIVATIONS)}")
 
 
-def read_weights(folder: Path, tied: bool = True) -> dict[str, Tensor]:
-    """Weights under the names of GPT2LMHeadModel (a bare GPT2Model lacks the prefix), without buffers and tied head.
-
-    Where the configuration says that the head is not tied, it is kept as a weight of its own.
-    """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    files = sorted(folder.glob("*.safetensors"))
-    weights: dict[str, Tensor] = {}
-    for file in files:
-        try:
-            weights |= load_file(file)
-        except (SafetensorError, OSError) as error:
-            raise BadInputError(f"{folder.name}/{file.name} is damaged or no safetensors file") from error
-    if not files:
-        pickled = folder / "pytorch_model.bin"
-        if not pickled.is_file():
-            raise BadInputError(f"{folder.name} has no weights: neither *.safetensors nor pytorch_model.bin")
-        weights = read_torch_file(pickled)
-    if not isinstance(weights, dict) or not all(hasattr(t, "dim") for t in weights.values()):
-        raise BadInputError(f"{folder.name}: its weights are not a dict of tensors")
-    head = weights.pop(HEAD, None)
-    named = {n if n.startswith("transformer.") else f"transformer.{n}": t for n, t in weights.items()}
-    named = {name: tensor for name, tensor in named.items() if not name.endswith(BUFFERS)}
-    if not all(tensor.is_floating_point() for tensor in named.values()):
-        raise BadInputError(f"{folder.name}: its weights are not all floats")
-    embedding = named.get("transformer.wte.weight")
-    if tied and head is not None and embedding is not None and not head.equal(embedding):
-        raise BadInputError(f"{folder.name}: its output head is not the token embedding, as its config.json says")
-    if not tied and head is None:
-        raise BadInputError(f"{folder.name} has no {HEAD}, and its config.json says that its head is not tied")
-    return named if tied or head is None else {**named, HEAD: head}
-
-
 Reader = Callable[[Path, dict[str, Any]], tuple["Network", Callable[["Tensor"], "Tensor"]]]
-READERS: dict[str, Reader] = {"gpt2": read_gpt2, "fen-encoder": read_fen_encoder, "llama": read_other}
-"""Families whose logits are compared with those of code that shares nothing with their adapter."""
+READERS: dict[str, Reader] = {"gpt2": read_own_gpt2, "fen-encoder": read_fen_encoder, "llama": read_foreign}
+"""Readers of folders that chessreg saved, for the families that code other than their adapter can compute."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from chessreg.errors import BadInputError
 from chessreg.models.importers.registry import Imported, register
-from chessreg.models.importers.source import Source, plain
+from chessreg.models.importers.source import Source, plain, plain_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 APPROXIMATE = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
+BUFFERS = (".attn.bias", ".attn.masked_bias")
+"""Names of causal masks, which older versions of torch and transformers saved as weights."""
 SHAPE = ("n_layer", "n_head", "n_embd", "block_size", "vocab_size")
 
 
@@ -41,16 +43,11 @@ class NanoGPTFile:
             block_size=shape["block_size"],
             vocab_size=shape["vocab_size"],
         )
-        weights = {
-            # Hugging Face's Conv1D keeps its matrices [in, out], nanoGPT's Linear [out, in]
-            name: (tensor.t() if ".h." in name and tensor.dim() == 2 else tensor).float().clone().contiguous()
-            for name, tensor in raw.items()
-        }
         recorded = {
             k: v for k in ("iter_num", "best_val_loss", "config") if (v := plain(source.content.get(k))) is not None
         }
         return Imported(
-            model=GPT2.of_weights(config, weights),
+            model=GPT2.of_weights(config, file_layout(raw)),
             reference=functools.partial(gpt2_logits, raw, n_head=shape["n_head"]),
             source={"model_args": plain(source.content["model_args"]), **recorded},
         )
@@ -58,7 +55,7 @@ class NanoGPTFile:
 
 def model_shape(source: Source) -> dict[str, int]:
     """n_layer, n_head, n_embd, block_size and vocab_size out of model_args."""
-    arguments = source.content["model_args"]
+    arguments = plain(source.content["model_args"])
     if not isinstance(arguments, dict) or not all(type(arguments.get(k)) is int and arguments[k] > 0 for k in SHAPE):
         raise BadInputError(f"{source.path.name}: model_args must give {', '.join(SHAPE)} as positive integers")
     shape = {k: int(arguments[k]) for k in SHAPE}
@@ -68,23 +65,31 @@ def model_shape(source: Source) -> dict[str, int]:
 
 
 def model_weights(source: Source) -> dict[str, Tensor]:
-    """The weights under nanoGPT's names, without torch.compile's prefix, mask buffers and the tied head."""
+    """The weights under nanoGPT's names, without the prefixes of wrappers, mask buffers and the tied head."""
     import torch
 
     raw = source.content["model"]
-    if not isinstance(raw, dict) or not all(
-        isinstance(v, torch.Tensor) and v.is_floating_point() for v in raw.values()
-    ):
+    if not isinstance(raw, dict):
         raise BadInputError(f"{source.path.name}: model is not a dict of tensors of floats")
-    weights = {str(name).removeprefix("_orig_mod."): tensor.detach() for name, tensor in raw.items()}
     weights = {
-        name: tensor for name, tensor in weights.items() if not name.endswith((".attn.bias", ".attn.masked_bias"))
+        name: tensor for name, tensor in plain_names(raw, source.path.name).items() if not name.endswith(BUFFERS)
     }
+    if not all(isinstance(v, torch.Tensor) and v.is_floating_point() for v in weights.values()):
+        raise BadInputError(f"{source.path.name}: model is not a dict of tensors of floats")
+    weights = {name: tensor.detach() for name, tensor in weights.items()}
     head = weights.pop("lm_head.weight", None)
     embedding = weights.get("transformer.wte.weight")
     if head is not None and (embedding is None or not torch.equal(head, embedding)):
         raise BadInputError(f"{source.path.name}: its output head is not the token embedding, as nanoGPT's is")
     return weights
+
+
+def file_layout(raw: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """nanoGPT's weights in the layout of GPT2LMHeadModel, float32. Its Conv1D keeps matrices [in, out], nanoGPT's
+    Linear [out, in]. Views of the given tensors where those are float32."""
+    return {
+        name: (tensor.t() if ".h." in name and tensor.dim() == 2 else tensor).float() for name, tensor in raw.items()
+    }
 
 
 def gpt2_logits(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -13,19 +14,30 @@ import chess
 from chessreg.encodings import Encoding, names
 from chessreg.encodings import encoding as encoding_named
 from chessreg.encodings.prompts import PromptEncoding
-from chessreg.encodings.uci_square import UciSquare
-from chessreg.errors import DAMAGE, BadInputError, first_line
+from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
 from chessreg.models.checkpoint import INFO, CheckpointInfo, digest, read_info, save_checkpoint
+from chessreg.models.importers.game_check import GameCheck, check_on_games, loss_on_games
 from chessreg.models.importers.source import Source, open_source
-from chessreg.models.importers.tokenizer import encoding_of
+from chessreg.models.importers.vocabulary import (
+    META,
+    TokenRows,
+    Vocabulary,
+    encoding_of,
+    read_vocabulary,
+    vocabulary_of_content,
+)
 from chessreg.named import Registry
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from chessreg.models.adapters.base import Network
 
 LARGEST_DIFFERENCE = 1e-4  # in logits; a right conversion gives about 1e-12 in float64, a wrong GELU 5e-3
+LARGEST_RELATIVE_DIFFERENCE = 1e-3  # of the largest logit, in float32
+EXACT_PARAMETERS = 1 << 28  # a larger model is compared in float32, so that its weights are held once
+PADDED_TO = (8, 16, 32, 64, 128)
+"""Multiples to which the rows of an embedding are rounded up for speed."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +52,8 @@ class Imported:
     residual: Literal["raw", "centred"] = "raw"
     tokens_seen: int | None = None
     source: dict[str, Any] = field(default_factory=dict)
+    remarks: Sequence[str] = ()
+    """What the user should know of this import, a sentence each."""
 
 
 class ImportFormat(Protocol):
@@ -56,7 +70,8 @@ class ImportFormat(Protocol):
 
 @dataclass(frozen=True)
 class ImportReport:
-    """What was imported, and how far its logits are from the original's on fixed tokens (float64, greatest |Δ|)."""
+    """What was imported, how far its logits are from the original's on fixed tokens (greatest |Δ|), and how well it
+    predicts the sample games."""
 
     format: str
     folder: Path
@@ -64,6 +79,8 @@ class ImportReport:
     digest: str
     max_logit_difference: float
     tokens_compared: int
+    games: GameCheck
+    remarks: Sequence[str]
 
 
 FORMATS: Registry[ImportFormat] = Registry("import format")
@@ -75,74 +92,149 @@ def register(format: ImportFormat) -> None:
 
 
 def import_checkpoint(
-    path: Path, folder: Path, *, encoding: str | Encoding | None = None, format: str | None = None
+    path: Path,
+    folder: Path,
+    *,
+    encoding: str | Encoding | None = None,
+    format: str | None = None,
+    vocabulary: Path | None = None,
+    heads: int | None = None,
 ) -> ImportReport:
     """Convert the checkpoint at `path` into `folder` (layout: checkpoint.py).
 
-    `encoding` None is the one that a folder of chessreg's own says, or that its tokenizer is (UCI squares), else
-    pgn-char-32. The format is recognised by content unless named. Nothing is written unless the conversion's logits
-    agree with an independent forward pass over the raw weights. A pickle that would execute code is refused, never run.
+    `encoding` None is the one that a folder of chessreg's own says, or that its vocabulary is, else pgn-char-32.
+    `vocabulary` is a file or folder with the order of the tokens, for a checkpoint that has none next to it; `heads`
+    the number of attention heads of a bare state dict. The format is recognised by content unless named. Tokens are
+    brought into the encoding's order. Nothing is written unless the conversion's logits agree with an independent
+    forward pass over the raw weights. A pickle that would execute code is refused, never run.
     Raises NotFoundError (no such path) or BadInputError (unknown or damaged format, shapes, vocabulary, NaN).
     """
-    written, tokenizer = encoding_to_read(Path(path), encoding)
-    source = open_source(Path(path))
+    from chessreg.models.language_model import LanguageModel
+
+    path = Path(path)
+    source = open_source(path, heads)
+    written, rows = encoding_to_read(source, encoding, vocabulary)
     chosen = recognise(source, format)
+
+    def loss(model: Network) -> float | None:
+        own = in_order(model, fitted_rows(written, rows, model, path.name, named=encoding is not None))
+        return loss_on_games(LanguageModel(own, CheckpointInfo.of(own, written.name)))
+
     try:
-        imported = chosen.read(source)
-        check_encoding(written, imported.model, source.path.name)
-        difference, compared = compare_logits(imported)
+        imported = chosen.read(dataclasses.replace(source, loss=loss))
+        rows = fitted_rows(written, rows, imported.model, path.name, named=encoding is not None)
+        model = in_order(imported.model, rows)
+        difference, largest, compared = compare_logits(imported, model, rows)
     except DAMAGE as error:  # a shape, key or type that the format's reader did not look for
         reason = f"{type(error).__name__} {first_line(error)}"
-        raise BadInputError(f"{source.path.name} is damaged or no {chosen.name} checkpoint: {reason}") from error
-    if not difference <= LARGEST_DIFFERENCE:
-        raise BadInputError(f"{source.path.name}: the converted model's logits differ by {difference:.2g}")
-    origin = {"format": chosen.name, "file": source.path.name, "sha256": sha256_of(source.path), **imported.source}
-    origin |= {"tokenizer": tokenizer} if tokenizer else {}
+        raise BadInputError(f"{path.name} is damaged or no {chosen.name} checkpoint: {reason}") from error
+    if not difference <= (LARGEST_DIFFERENCE if compared_exactly(model) else LARGEST_RELATIVE_DIFFERENCE * largest):
+        raise BadInputError(f"{path.name}: the converted model's logits differ by {difference:.2g}")
+    origin = {"format": chosen.name, "file": path.name, "sha256": sha256_of(path), **imported.source}
+    origin |= {"tokenizer": rows.as_json()} if rows else {}
     info = CheckpointInfo.of(
-        imported.model, written.name, residual=imported.residual, tokens_seen=imported.tokens_seen, source=origin
+        model, written.name, residual=imported.residual, tokens_seen=imported.tokens_seen, source=origin
     )
-    save_checkpoint(imported.model, folder, info)
+    save_checkpoint(model, folder, info)
     if isinstance(written, PromptEncoding):
         written.save(folder)
-    return ImportReport(chosen.name, folder, info, digest(folder), difference, compared)
+    games = check_on_games(LanguageModel(model, info, folder.name, folder))
+    return ImportReport(chosen.name, folder, info, digest(folder), difference, compared, games, imported.remarks)
 
 
-def check(path: Path, encoding: str | Encoding | None = None) -> None:
-    """Raise what `import_checkpoint` would for a path of no known format, and for an encoding that there is not."""
-    encoding_to_read(path, encoding)
-    recognise(open_source(path))
+def check(
+    path: Path, encoding: str | Encoding | None = None, vocabulary: Path | None = None, heads: int | None = None
+) -> None:
+    """Raise what `import_checkpoint` would for a path of no known format, for an encoding that does not exist and for a
+    vocabulary that is not its."""
+    source = open_source(path, heads)
+    encoding_to_read(source, encoding, vocabulary)
+    recognise(source)
 
 
-def encoding_to_read(path: Path, encoding: str | Encoding | None) -> tuple[Encoding, dict[str, str]]:
-    """The encoding, and what is to be recorded of a tokenizer of squares: its file and how it writes promotions.
+def encoding_to_read(
+    source: Source, encoding: str | Encoding | None, vocabulary: Path | None = None
+) -> tuple[Encoding, TokenRows | None]:
+    """The encoding, and the rows of its tokens where a vocabulary says them: the given one, that in a torch file, that
+    of a folder, or a meta.pkl next to a file.
 
-    Raises BadInputError where the folder's tokenizer differs from the given encoding.
+    Raises BadInputError where the vocabulary lacks tokens of the encoding, or contradicts the folder's chessreg.json.
     """
-    if encoding is None and (path / INFO).is_file():
+    path, ours = source.path, source.path.is_dir() and (source.path / INFO).is_file()
+    if encoding is None and ours:
         encoding = read_info(path).encoding
     if isinstance(encoding, str):
         encoding = encoding_named(encoding, path)
-    if encoding is None or isinstance(encoding, UciSquare):
-        beside = encoding_of(path, encoding) if path.is_dir() else None
-        if beside is not None:
-            own, tokenizer = beside
-            if encoding is not None and encoding.name != own.name:
-                raise BadInputError(
-                    f"{path.name}/{tokenizer.file} is {own.name}, not {encoding.name}", f"--encoding {own.name}"
-                )
-            return own, {"file": tokenizer.file, "promotion_case": tokenizer.promotion_case(own)}
-    return encoding or encoding_named("pgn-char-32"), {}
+    if isinstance(encoding, PromptEncoding):  # has read its tokenizer
+        if vocabulary is not None:
+            raise BadInputError(
+                "--vocabulary does not apply to a prompt", "leave it out: a prompt has a tokenizer.json"
+            )
+        return encoding, None
+    found = find_vocabulary(source, vocabulary)
+    if found is None:
+        return encoding or encoding_named("pgn-char-32"), None
+    written, rows = encoding_of(found, encoding)
+    if ours and rows.is_reordered:
+        raise BadInputError(
+            f"{path.name}/{found.file} has the tokens of {written.name} in another order than {INFO} says",
+            f"remove {found.file} if chessreg saved the weights, {INFO} if another program did",
+        )
+    return written, rows
 
 
-def check_encoding(written: Encoding, model: Network, name: str) -> None:
-    """Raise BadInputError for a model that cannot read this encoding. A language model may have rows of its embedding
-    that no token of its tokenizer uses; a prompt and its answer must fit its context."""
-    prompt, vocabulary = isinstance(written, PromptEncoding), model.vocab_size
-    if vocabulary < written.size or (vocabulary > written.size and not prompt):
-        fitting = [one for one in names() if encoding_named(one).size == vocabulary]
+def find_vocabulary(source: Source, given: Path | None) -> Vocabulary | None:
+    """The vocabulary that was given, or that comes with a checkpoint. Raises NotFoundError or BadInputError."""
+    path = source.path
+    if given is not None:
+        if not given.exists():
+            raise NotFoundError(
+                f"no file or folder {given}", "--vocabulary takes a meta.pkl, a tokenizer or its folder"
+            )
+        within = given / dataset_name(source)
+        found = read_vocabulary(given) or (read_vocabulary(within) if within.is_dir() else None)
+        if found is None:
+            raise BadInputError(f"{given} holds no vocabulary", "give the file: meta.pkl, tokenizer.json or vocab.json")
+        return found
+    if path.is_dir():
+        return read_vocabulary(path)
+    if (inside := vocabulary_of_content(source.content, path.name)) is not None:
+        return inside
+    beside = path.with_name(META)
+    return read_vocabulary(beside) if beside.is_file() else None
+
+
+def dataset_name(source: Source) -> str:
+    """The folder of a nanoGPT file's dataset below nanoGPT's data folder, `.` if the file does not name it."""
+    config = source.content.get("config") if isinstance(source.content, dict) else None
+    name = config.get("dataset") if isinstance(config, dict) else None
+    return name if isinstance(name, str) and name.isprintable() and "/" not in name else "."
+
+
+def fitted_rows(written: Encoding, rows: TokenRows | None, model: Network, name: str, named: bool) -> TokenRows | None:
+    """The rows of the encoding's tokens, None if they are all of the model's rows in order.
+
+    A vocabulary rounded up to a multiple of 8 to 128 is cut to the first rows; without an encoding that the user
+    `named`, only if no other encoding would fit. Raises BadInputError for a model that cannot read this encoding. A
+    language model may have rows that no token of its tokenizer uses; a prompt and its answer must fit its context.
+    """
+    prompt, held = isinstance(written, PromptEncoding), model.vocab_size
+    if rows is not None:
+        if max(rows.rows) >= held:
+            raise BadInputError(
+                f"{name} has a vocabulary of {held}, {rows.file} has the token of row {max(rows.rows)}",
+                f"remove {rows.file} if it belongs to another model",
+            )
+        return dataclasses.replace(rows, unused=max(held - len(rows.rows) - len(rows.dropped), 0))
+    if held < written.size or (held > written.size and not prompt):
+        tokens = [one for one in map(encoding_named, names()) if one.answer_size == one.size]
+        padded = [one for one in tokens if held in padded_sizes(one.size)]
+        if held > written.size and (padded == [written] or (named and written in padded)):
+            return TokenRows(tuple(range(written.size)), unused=held - written.size)
+        fitting = [one for one in names() if encoding_named(one).size == held] or [one.name for one in padded]
         other = f"--encoding {fitting[0]}" if fitting else "choose another with --encoding"
         raise BadInputError(
-            f"{name} has a vocabulary of {vocabulary}, encoding {written.name} has {written.size}",
+            f"{name} has a vocabulary of {held}, encoding {written.name} has {written.size}",
             "give the tokenizer.json that the model was trained with" if prompt else other,
         )
     if prompt and (needed := len(written.prompt(chess.Board())) + written.max_move_tokens - 1) > model.block_size:
@@ -150,6 +242,23 @@ def check_encoding(written: Encoding, model: Network, name: str) -> None:
             f"{name} reads {model.block_size} tokens; the first position and its answer are {needed} by {written.name}",
             "use a shorter template, without the legal moves",
         )
+    return None
+
+
+def padded_sizes(size: int) -> set[int]:
+    """The sizes of an embedding of `size` tokens whose rows were rounded up.
+
+    >>> sorted(padded_sizes(77))
+    [80, 96, 128]
+    """
+    return {-(-size // multiple) * multiple for multiple in PADDED_TO} - {size}
+
+
+def in_order(model: Network, rows: TokenRows | None) -> Network:
+    """The model with its tokens in the encoding's order."""
+    if rows is None or (not rows.is_reordered and len(rows.rows) == model.vocab_size):
+        return model
+    return model.with_vocabulary(rows.rows)
 
 
 def recognise(source: Source, name: str | None = None) -> ImportFormat:
@@ -165,18 +274,29 @@ def recognise(source: Source, name: str | None = None) -> ImportFormat:
     )
 
 
-def compare_logits(imported: Imported) -> tuple[float, int]:
-    """The greatest |Δ logit| between conversion and reference on fixed tokens, and how many tokens that were."""
+def compare_logits(imported: Imported, model: Network, rows: TokenRows | None) -> tuple[float, float, int]:
+    """The greatest |Δ logit| between `model`, whose tokens are these `rows` of the original, and the reference; the
+    greatest |logit|, and the number of tokens compared."""
     import torch
 
-    model = imported.model
     length = min(model.block_size, 128)
     tokens = torch.randint(model.vocab_size, (2, length), generator=torch.Generator().manual_seed(0))
-    model.double()  # and back, which changes nothing: in float32 the difference is the CPU's
+    place = torch.arange(model.vocab_size) if rows is None else torch.tensor(rows.rows)
+    exact = compared_exactly(model)
     with torch.no_grad():
-        theirs, ours = imported.reference(tokens), model(tokens)
-    model.float()
-    return float((theirs - ours).abs().max()), tokens.numel()
+        theirs = imported.reference(place[tokens])
+        if model.head == "next-token":
+            theirs = theirs[..., place]
+        if exact:
+            model.double()  # and back, which changes nothing: in float32 the difference is the CPU's
+        ours = model(tokens)
+        model.float()
+    return float((theirs - ours).abs().max()), float(theirs.abs().max()), tokens.numel()
+
+
+def compared_exactly(model: nn.Module) -> bool:
+    """Whether logits are compared in float64."""
+    return sum(parameter.numel() for parameter in model.parameters()) <= EXACT_PARAMETERS
 
 
 def sha256_of(path: Path) -> str:

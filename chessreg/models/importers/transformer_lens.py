@@ -36,8 +36,8 @@ class TransformerLensFile:
     name = "transformer_lens"
 
     def recognises(self, source: Source) -> bool:
-        content = source.content
-        return isinstance(content, dict) and "embed.W_E" in content and "unembed.W_U" in content
+        weights = source.weights
+        return weights is not None and "embed.W_E" in weights and "unembed.W_U" in weights
 
     def read(self, source: Source) -> Imported:
         from chessreg.models.adapters.gpt2 import GPT2, GPT2Config
@@ -70,7 +70,7 @@ def state_dict(source: Source) -> dict[str, Tensor]:
     import torch
 
     name = source.path.name
-    raw = {str(key): value for key, value in source.content.items() if not str(key).endswith(BUFFERS)}
+    raw = {key: value for key, value in (source.weights or {}).items() if not key.endswith(BUFFERS)}
     if not all(isinstance(v, torch.Tensor) and v.is_floating_point() for v in raw.values()):
         raise BadInputError(f"{name}: its weights are not all tensors of floats")
     raw = {key: value.detach() for key, value in raw.items()}

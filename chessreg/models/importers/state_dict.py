@@ -1,0 +1,170 @@
+"""A state dict of a GPT-2 without its settings: bare, in a Lightning .ckpt, or as a safetensors file.
+
+Shapes give everything but the number of attention heads. That is taken from `--heads`, from the settings that Lightning
+saves, or from a config.json in the same folder. Otherwise the number is chosen with which the model predicts the sample
+games best, if one is clearly best. The layout of the matrices tells which code they are from: GPT2LMHeadModel keeps
+them [in, out] and uses gelu_new, nanoGPT [out, in] with the exact GELU.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from chessreg.errors import BadInputError
+from chessreg.models.importers.nanogpt import BUFFERS, file_layout, gpt2_logits
+from chessreg.models.importers.registry import Imported, register
+from chessreg.models.importers.source import Source, plain
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from chessreg.models.adapters.gpt2 import GPT2Config
+
+PREFIX, HEAD = "transformer.", "lm_head.weight"
+EMBEDDING, POSITIONS = "transformer.wte.weight", "transformer.wpe.weight"
+ATTENTION = "transformer.h.0.attn.c_attn.weight"
+SETTINGS = ("hyper_parameters", "hparams", "config", "model_config", "args")
+"""Keys under which training scripts save settings. Lightning uses the first."""
+HEADS = ("n_head", "num_attention_heads", "n_heads", "num_heads", "heads")
+"""What these settings call the number of attention heads."""
+HEAD_SIZES = range(8, 257)  # features of one head, among which the number of heads is searched
+CLEARLY_BETTER = 0.05  # nats per token that the best number of heads must be ahead of the second
+
+
+class StateDictFile:
+    """A torch or safetensors file with the weights of a GPT-2, without nanoGPT's model_args."""
+
+    name = "state_dict"
+
+    def recognises(self, source: Source) -> bool:
+        if source.weights is None or "model_args" in source.content:
+            return False
+        return "wte.weight" in source.weights or EMBEDDING in source.weights
+
+    def read(self, source: Source) -> Imported:
+        from chessreg.models.adapters.gpt2 import GPT2
+
+        name = source.path.name
+        if not self.recognises(source):
+            raise BadInputError(f"{name} has no state dict of a GPT-2: {source.description}")
+        raw, conv1d = matrices_out_in(named_weights(source), name)
+        settings = settings_of(source)
+        config = shape_of(raw, settings, conv1d)
+        heads, known_from = heads_of(source, settings, config.n_embd)
+        if heads is None:
+            heads, known_from = best_heads(source, raw, config), "sample games"
+        config = replace(config, n_head=heads)
+        return Imported(
+            model=GPT2.of_weights(config, file_layout(raw)),
+            reference=functools.partial(
+                gpt2_logits, raw, n_head=heads, activation=config.activation, epsilon=config.layer_norm_epsilon
+            ),
+            source={"n_head_from": known_from, "activation": config.activation},
+            remarks=[f"{heads} attention heads, from {known_from}; activation {config.activation}"],
+        )
+
+
+def named_weights(source: Source) -> dict[str, Tensor]:
+    """The weights under GPT2LMHeadModel's names, without mask buffers and without a head that is the embedding."""
+    import torch
+
+    weights = {name: tensor for name, tensor in (source.weights or {}).items() if not name.endswith(BUFFERS)}
+    named = {n if n == HEAD or n.startswith(PREFIX) else PREFIX + n: tensor for n, tensor in weights.items()}
+    if len(named) < len(weights):
+        raise BadInputError(f"{source.path.name} holds weights with and without the prefix {PREFIX}")
+    if not all(isinstance(t, torch.Tensor) and t.is_floating_point() for t in named.values()):
+        raise BadInputError(f"{source.path.name}: its state dict holds more than tensors of floats")
+    if POSITIONS not in named:
+        raise BadInputError(f"{source.path.name}: its state dict has no {POSITIONS}")
+    if HEAD in named and torch.equal(named[HEAD], named[EMBEDDING]):
+        del named[HEAD]
+    return {name: tensor.detach() for name, tensor in named.items()}
+
+
+def matrices_out_in(weights: dict[str, Tensor], name: str) -> tuple[dict[str, Tensor], bool]:
+    """The weights with matrices [out, in], and whether the file has them [in, out], as Hugging Face's Conv1D does."""
+    width = weights[EMBEDDING].shape[-1]
+    shape = tuple(weights[ATTENTION].shape) if ATTENTION in weights else None
+    if shape not in ((width, 3 * width), (3 * width, width)):
+        raise BadInputError(f"{name}: {ATTENTION} has shape {shape}, the token embedding {width} columns")
+    conv1d = shape == (width, 3 * width)
+    turned = {n: t.t() if conv1d and ".h." in n and t.dim() == 2 else t for n, t in weights.items()}
+    return turned, conv1d
+
+
+def shape_of(raw: dict[str, Tensor], settings: dict[str, Any], conv1d: bool) -> GPT2Config:
+    """The shape that weights with matrices [out, in] have, with one head."""
+    from chessreg.models.adapters.gpt2 import ACTIVATIONS, GPT2Config
+
+    rows, width = raw[EMBEDDING].shape
+    inner = raw.get("transformer.h.0.mlp.c_fc.weight")
+    activation = settings.get("activation_function")
+    epsilon = settings.get("layer_norm_epsilon")
+    return GPT2Config(
+        n_layer=sum(name.endswith(".ln_1.weight") for name in raw),
+        n_head=1,
+        n_embd=width,
+        block_size=len(raw[POSITIONS]),
+        vocab_size=rows,
+        d_mlp=None if inner is None or len(inner) == 4 * width else len(inner),
+        activation=activation if activation in ACTIVATIONS else "gelu_new" if conv1d else "gelu",
+        layer_norm_epsilon=epsilon if isinstance(epsilon, float) else 1e-5,
+        tied_head=HEAD not in raw,
+    )
+
+
+def settings_of(source: Source) -> dict[str, Any]:
+    """The settings saved in the file, or in a config.json of a GPT-2 in the same folder; the inner ones of nested dicts
+    too."""
+    found = [plain(source.content[key]) for key in SETTINGS if isinstance(source.content.get(key), dict)]
+    config = source.path.with_name("config.json")
+    if not found and config.is_file():
+        found.append(json.loads(config.read_text(encoding="utf-8")))
+    return {key: value for settings in found for key, value in entries(settings)}
+
+
+def entries(settings: Any) -> Iterator[tuple[str, Any]]:
+    """Keys and values of a dict and of the dicts in it, the outer ones last."""
+    if isinstance(settings, dict):
+        for value in settings.values():
+            yield from entries(value)
+        yield from settings.items()
+
+
+def heads_of(source: Source, settings: dict[str, Any], width: int) -> tuple[int | None, str]:
+    """The number of attention heads and where it is from; None if neither the user nor the settings give it.
+
+    Raises BadInputError for a number that does not divide the width.
+    """
+    saved = next((settings[key] for key in HEADS if type(settings.get(key)) is int), None)
+    heads, known_from = (source.heads, "--heads") if source.heads else (saved, "its settings")
+    if heads is not None and (heads < 1 or width % heads):
+        raise BadInputError(
+            f"{source.path.name}: {heads} attention heads ({known_from}) do not divide {width} features", "--heads N"
+        )
+    return heads, known_from
+
+
+def best_heads(source: Source, raw: dict[str, Tensor], config: GPT2Config) -> int:
+    """The number of heads with which the model predicts the sample games best. Raises BadInputError if none is clearly
+    best, as for an untrained model."""
+    from chessreg.models.adapters.gpt2 import GPT2
+
+    width = config.n_embd
+    possible = [heads for heads in range(1, width + 1) if width % heads == 0 and width // heads in HEAD_SIZES]
+    models = {heads: GPT2.of_weights(replace(config, n_head=heads), file_layout(raw)) for heads in possible}
+    losses = sorted((loss, heads) for heads, model in models.items() if (loss := source.loss(model)) is not None)
+    if len(losses) == 1 or (len(losses) > 1 and losses[1][0] - losses[0][0] >= CLEARLY_BETTER):
+        return losses[0][1]
+    raise BadInputError(
+        f"{source.path.name} does not say how many attention heads share its {width} features, and no number of heads "
+        "predicts the sample games clearly best",
+        f"give --heads N, one of {', '.join(map(str, possible))}" if possible else "give --heads N",
+    )
+
+
+register(StateDictFile())

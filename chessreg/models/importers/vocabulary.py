@@ -1,0 +1,296 @@
+"""The vocabulary that comes with a checkpoint: the text of each row of its embedding, and which rows an encoding reads.
+
+Models of one encoding are published with their tokens in any order, and with tokens that no game has. Without the order
+such a model imports without an error and plays no legal move.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import chess
+
+from chessreg.encodings import Encoding, encoding, names
+from chessreg.encodings.uci_square import UciSquare
+from chessreg.errors import DAMAGE, BadInputError, first_line
+from chessreg.models.importers.source import read_plain_pickle
+
+FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "meta.pkl", "tokenizer_config.json")
+"""Files of a folder that may hold its vocabulary; the first that does is read. meta.pkl is nanoGPT's,
+tokenizer_config.json counts if it has the `char_ords` of a CharacterTokenizer."""
+META = "meta.pkl"
+LARGEST_BYTES = 64 << 20  # of a tokenizer's file
+MOST_LINES = 1 << 20  # of vocab.txt
+CHARACTER_TOKENIZER_SPECIALS = ("[CLS]", "[SEP]", "[BOS]", "[MASK]", "[PAD]", "[RESERVED]", "[UNK]")
+"""Ids 0 to 6 of a CharacterTokenizer (HyenaDNA's, which is widely copied); its characters follow."""
+SPECIALS = {
+    "<pad>": ("<|pad|>", "[PAD]"),
+    "<s>": ("<|startoftext|>", "<bos>", "<|bos|>", "[BOS]"),
+    "</s>": ("<|endoftext|>", "<eos>", "<|eos|>", "[EOS]"),
+    "<unk>": ("<|unknown|>", "<|unk|>", "[UNK]"),
+}
+"""Other names of the special tokens; the first ones are Davis's later names (specification 1.1)."""
+RESULTS = ("1-0", "0-1")
+"""Tokens of characters that games have, which no game of an encoding has."""
+SPACES = ("Ġ", "▁")
+"""A space in byte-level and in SentencePiece vocabularies."""
+MOST_DROPPED_LISTED = 100
+
+
+@dataclass(frozen=True)
+class TokenRows:
+    """Where an encoding's tokens are in a model: `rows[i]` is the row of id i in its embedding and output head.
+
+    `file` is the vocabulary's file, None if the model has none. `dropped` are the texts of the other rows and `unused`
+    the number of rows without a text. `promotion_case` is how UCI squares write promotion pieces.
+    """
+
+    rows: tuple[int, ...]
+    file: str | None = None
+    dropped: tuple[str, ...] = ()
+    unused: int = 0
+    promotion_case: str | None = None
+
+    @property
+    def is_reordered(self) -> bool:
+        return self.rows != tuple(range(len(self.rows)))
+
+    def as_json(self) -> dict[str, Any]:
+        """The record that is stored with the checkpoint. Rows are listed if any was moved or dropped; the texts of
+        dropped ones with escapes, as Python writes them."""
+        record: dict[str, Any] = {"file": self.file, "promotion_case": self.promotion_case}
+        if self.is_reordered or self.dropped or self.unused:
+            listed = [text[:60].encode("unicode_escape").decode() for text in self.dropped[:MOST_DROPPED_LISTED]]
+            record |= {"rows": list(self.rows), "dropped": listed}
+            record["dropped_rows"] = len(self.dropped) + self.unused
+        return {name: value for name, value in record.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The text of each id in `file`. `merged` are the texts that the tokenizer makes by joining others, None if it
+    could make any."""
+
+    file: str
+    texts: Mapping[int, str]
+    merged: frozenset[str] | None = None
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """The id of each text, with spaces as they are in a game."""
+        return {self._plain(text): number for number, text in self.texts.items()}
+
+    def _plain(self, text: str) -> str:
+        for space in () if self._has_space else SPACES:
+            text = text.replace(space, " ")
+        return text
+
+    @cached_property
+    def _has_space(self) -> bool:
+        return " " in self.texts.values()
+
+    def id_of(self, text: str, read: Encoding) -> int | None:
+        """The id of a token of the encoding, under any of its names; None if the vocabulary lacks it."""
+        others = SPECIALS.get(text, ())
+        if isinstance(read, UciSquare) and text in "qrbn" and text.upper() not in read.vocabulary:
+            others = (text.upper(),)
+        return next((self.ids[name] for name in (text, *others) if name in self.ids), None)
+
+    def missing(self, read: Encoding) -> list[str]:
+        """The tokens of the encoding that the vocabulary lacks."""
+        return [text for text in read.vocabulary if self.id_of(text, read) is None]
+
+    def difference(self, read: Encoding) -> str | None:
+        """Why this is not the encoding's vocabulary, None if it is: a token is missing or twice in it, or a game could
+        contain another token, one that joins several of the encoding's."""
+        if missing := self.missing(read):
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            return f"it has no token {missing[0]!r}{more}"
+        rows = self._rows(read)
+        counts = Counter(map(self._plain, self.texts.values()))
+        if twice := next((self.texts[row] for row in rows if counts[self._plain(self.texts[row])] > 1), None):
+            return f"it has the token {twice!r} twice"
+        joined = re.compile(f"(?:{'|'.join(map(re.escape, sorted(read.vocabulary, key=len, reverse=True)))}){{2,}}")
+        for text in map(self._plain, self._others(rows)):
+            possible = self.merged is None or text in self.merged
+            if possible and text not in RESULTS and joined.fullmatch(text):
+                return f"its token {text[:40]!r} joins several tokens of a game"
+        return None
+
+    def rows_of(self, read: Encoding) -> TokenRows:
+        """The rows of the tokens of an encoding from which there is no `difference`."""
+        rows, case = self._rows(read), None
+        if isinstance(read, UciSquare):
+            case = "upper" if self.texts[rows[read.vocabulary.index("q")]].isupper() else "lower"
+        return TokenRows(rows, self.file, tuple(self._others(rows)), promotion_case=case)
+
+    def _rows(self, read: Encoding) -> tuple[int, ...]:
+        return tuple(self.id_of(text, read) or 0 for text in read.vocabulary)
+
+    def _others(self, rows: Sequence[int]) -> list[str]:
+        """The texts of the other ids."""
+        chosen = set(rows)
+        return [self.texts[number] for number in sorted(self.texts) if number not in chosen]
+
+
+def encoding_of(vocabulary: Vocabulary, given: Encoding | None = None) -> tuple[Encoding, TokenRows]:
+    """The encoding of a vocabulary (`given`, or the one with the fewest tokens dropped) and the rows of its tokens.
+
+    Raises BadInputError with the reason why the given or the nearest encoding does not fit.
+    """
+    known = [encoding(name) for name in names()]
+    fitting = [(one, vocabulary.rows_of(one)) for one in known if vocabulary.difference(one) is None]
+    best = min(fitting, key=lambda fit: (len(fit[1].dropped), fit[1].is_reordered), default=None)
+    hint = f"remove {vocabulary.file} if the model was trained without it"
+    if given is not None:
+        if reason := vocabulary.difference(given):
+            other = f"--encoding {best[0].name}" if best else hint
+            raise BadInputError(f"{vocabulary.file} is not the vocabulary of {given.name}: {reason}", other)
+        return given, vocabulary.rows_of(given)
+    if best:
+        return best
+    near = known
+    if set(chess.SQUARE_NAMES) <= set(vocabulary.ids):
+        near = [one for one in known if isinstance(one, UciSquare)]
+    nearest = min(near, key=lambda one: len(vocabulary.missing(one)))
+    reason = vocabulary.difference(nearest)
+    raise BadInputError(
+        f"{vocabulary.file} is not the vocabulary of {nearest.name} or another encoding: {reason}",
+        f"{hint}; --encoding prompt reads a language model by a template",
+    )
+
+
+# -- files ----------------------------------------------------------------------------------------------------------
+
+
+def read_vocabulary(path: Path) -> Vocabulary | None:
+    """The vocabulary of a file, or of the first file of a folder that has one; None for a folder without one.
+
+    Raises BadInputError for a file that holds no vocabulary. A pickle's code is never run.
+    """
+    if path.is_dir():
+        for name in FILES:
+            if (path / name).is_file() and (found := _read_file(path / name)) is not None:
+                return found
+        return None
+    found = _read_file(path) if path.is_file() else None
+    if found is None:
+        raise BadInputError(f"{path.name} holds no vocabulary", f"known files: {', '.join(FILES)}")
+    return found
+
+
+def vocabulary_of_content(content: Any, file: str) -> Vocabulary | None:
+    """The stoi or itos that a training script saved in its checkpoint, itself or under `meta`; None without them.
+
+    Raises BadInputError for a damaged one.
+    """
+    for part in (content, content.get("meta") if isinstance(content, dict) else None):
+        if isinstance(part, dict) and ("stoi" in part or "itos" in part):
+            try:
+                return Vocabulary(file, _texts_of_meta(part))
+            except DAMAGE as error:
+                raise BadInputError(f"the stoi and itos of {file} are damaged: {first_line(error)}") from error
+    return None
+
+
+def _read_file(path: Path) -> Vocabulary | None:
+    """The vocabulary of a file; None for a tokenizer_config.json without one."""
+    try:
+        if path.stat().st_size > LARGEST_BYTES:
+            raise ValueError(f"more than {LARGEST_BYTES >> 20} MiB")
+        if path.suffix == ".pkl":
+            return Vocabulary(path.name, _texts_of_meta(read_plain_pickle(path)))
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".txt":
+            if text.count("\n") > MOST_LINES:
+                raise ValueError(f"more than {MOST_LINES:,} lines")
+            lines = text.removesuffix("\n").split("\n")
+            return Vocabulary(path.name, dict(enumerate(line.removesuffix("\r") for line in lines)))
+        return _of_json(path, json.loads(text))
+    except DAMAGE as error:
+        reason = f"{type(error).__name__} {first_line(error)}"
+        raise BadInputError(f"{path.parent.name}/{path.name} is not a vocabulary: {reason}") from error
+
+
+def _of_json(path: Path, content: Any) -> Vocabulary | None:
+    if path.name == "tokenizer_config.json":
+        if not isinstance(content, dict) or not isinstance(content.get("char_ords"), list):
+            return None
+        characters = (*CHARACTER_TOKENIZER_SPECIALS, *map(chr, content["char_ords"]))
+        return Vocabulary(path.name, dict(enumerate(characters)))
+    if isinstance(content, dict) and ("stoi" in content or "itos" in content):
+        return Vocabulary(path.name, _texts_of_meta(content))
+    if isinstance(content, dict) and isinstance(content.get("model"), dict):  # of the library tokenizers
+        model, merged = content["model"], None
+        if model.get("type") == "BPE" and not model.get("ignore_merges"):
+            merged = frozenset("".join(_pair(merge)) for merge in model.get("merges") or [])
+        texts = _texts_of(model["vocab"])
+        added = {int(token["id"]): str(token["content"]) for token in content.get("added_tokens") or []}
+        return Vocabulary(path.name, texts | added, merged)
+    texts = _texts_of(content)
+    if (added_file := path.with_name("added_tokens.json")).is_file():
+        texts |= _texts_of(json.loads(added_file.read_text(encoding="utf-8")))
+    return Vocabulary(path.name, texts, _merges(path.with_name("merges.txt")))
+
+
+def _merges(path: Path) -> frozenset[str] | None:
+    """The texts that the merges of a slow GPT-2 tokenizer make; None without the file."""
+    if not path.is_file():
+        return None
+    lines = path.read_text(encoding="utf-8").split("\n")
+    lines = lines[1:] if lines[0].startswith("#version") else lines
+    return frozenset("".join(_pair(line)) for line in lines if line.strip())
+
+
+def _pair(merge: Any) -> list[str]:
+    """The two tokens of a merge, written `e 4` or `["e", "4"]`."""
+    return merge.split(" ") if isinstance(merge, str) else list(merge)
+
+
+def _texts_of(content: Any) -> dict[int, str]:
+    """The text of each id of {text: id}, {"id": text}, [text, …] or [[text, score], …]."""
+    if isinstance(content, list):
+        return {number: _text(piece if isinstance(piece, str) else piece[0]) for number, piece in enumerate(content)}
+    if all(isinstance(value, str) for value in content.values()):
+        return {int(number): text for number, text in content.items()}
+    return _inverted(content)
+
+
+def _texts_of_meta(meta: Any) -> dict[int, str]:
+    """The text of each id of nanoGPT's meta.pkl. Raises ValueError where stoi and itos disagree."""
+    if not isinstance(meta, dict) or not ("stoi" in meta or "itos" in meta):
+        raise ValueError("it has neither stoi nor itos")
+    by_text = None if meta.get("stoi") is None else _inverted(meta["stoi"])
+    if meta.get("itos") is None:
+        return by_text or {}
+    itos = meta["itos"]
+    entries = enumerate(itos) if isinstance(itos, list) else itos.items()
+    by_id = {int(number): _text(text) for number, text in entries}
+    if by_text is not None and by_text != by_id:
+        raise ValueError("its stoi and itos disagree")
+    return by_id
+
+
+def _inverted(ids: Mapping[str, int]) -> dict[int, str]:
+    """Raises ValueError for an id of two texts and for one that is not a whole number from 0 on."""
+    texts: dict[int, str] = {}
+    for text, number in ids.items():
+        if type(number) is not int or number < 0:
+            raise ValueError(f"the id of {str(text)[:40]!r} is {str(number)[:40]!r}")
+        if number in texts:
+            raise ValueError(f"the id {number} is that of {texts[number][:40]!r} and of {str(text)[:40]!r}")
+        texts[number] = _text(text)
+    return texts
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{str(value)[:40]!r} is not the text of a token")
+    return value
