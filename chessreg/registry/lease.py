@@ -36,10 +36,16 @@ class Lease:
         self._pid = 0  # of the process that holds it through this object: a forked child does not
 
     def hold(self) -> None:
-        """Take the lease, or share it within this process. Raises RegistryError naming who holds it."""
-        if self._pid == os.getpid():
-            return
+        """Take the lease, or share it within this process. Raises RegistryError naming who holds it.
+
+        A lease that is held is read again: while this process was suspended, a person may have removed it, as the
+        message of another process said, and that one may write now.
+        """
         with self._guard:
+            if self._pid == os.getpid():
+                if not _is_this_process(self.holder() or {}):
+                    self._take()
+                return
             key = os.getpid(), self.file
             if not self._users.get(key):
                 self._take()

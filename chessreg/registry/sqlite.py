@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from chessreg.errors import BadInputError
-from store.files import make_file
+from chessreg.errors import BadInputError, RegistryError
+from store.files import FULL, is_disk_full, make_file
 
 if TYPE_CHECKING:
     import sqlite3 as dbapi
@@ -148,7 +148,14 @@ def open_readable(path: Path, copies: Copies) -> Connection:
             raise
         try:
             return copies.connect(path)
-        except OSError:
+        except OSError as refused:
+            place = copies.remove()
+            if is_disk_full(refused):
+                where = f"{FULL} at {place or tempfile.gettempdir()}, where a copy of it would be read"
+                raise RegistryError(
+                    f"the registry {path} cannot be locked here, and {where}",
+                    "free some space there, or set TMPDIR to another folder",
+                ) from refused
             raise error from None
 
 
@@ -177,10 +184,12 @@ class Copies:
         connection.execute("PRAGMA query_only=ON")
         return connection
 
-    def remove(self) -> None:
-        if self.folder:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            self.folder = None
+    def remove(self) -> str | None:
+        """Remove the copy; returns the folder that held it, if there was one."""
+        folder, self.folder = self.folder, None
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+        return folder
 
 
 # -- network file systems ----------------------------------------------------------------------------------------------

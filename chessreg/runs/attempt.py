@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 
 Progress = Callable[[float, str], None]
+END_SECONDS = 10.0  # for recording how an attempt ended; a registry that is locked for longer can be left alone
 
 
 @dataclass(frozen=True)
@@ -95,35 +97,40 @@ class Attempt:
         on_begun()
         state, cause, message, code = "finished", "finished", None, 0
         heartbeat = Heartbeat(self.task, self.take_in)
-        try:
-            with stop_on_signals(self.task):
+        with stop_on_signals(self.task) as hold_signals:
+            try:
                 heartbeat.start()
-                if self.task.units:
-                    self.resolved.kind.run(self.task)
-                self.task.flush()
-                self.require_taken()
-                if self.reduces:
-                    self.require_units()
-                    assert self.resolved.kind.reduce
-                    self.resolved.kind.reduce(self.task)
-                    self.task.done(self.resolved.units - 1)
-                    self.task.flush()
-                    self.require_taken()
-                if self.task.units_done < len(self.missing):
-                    undone = f"{len(self.missing) - self.task.units_done} of {len(self.missing)} units"
-                    raise ChessregError(f"kind {self.resolved.kind.name} left {undone} undone, and did not say why")
-        except (Stop, KeyboardInterrupt):
-            state, cause, code = "killed", "killed", 130
-            return True
-        except BaseException as error:
-            state, cause, code = "failed", cause_of(error), getattr(error, "exit_code", 1)
-            message = f"{type(error).__name__}: {error}"
-            raise
-        finally:
-            heartbeat.stop()
-            self.state, self.cause, self.message, self.code = state, cause, message, code
-            self.end(state, cause, message, code)
+                self.do_units()
+            except (Stop, KeyboardInterrupt):
+                state, cause, code = "killed", "killed", 130
+                return True
+            except BaseException as error:
+                state, cause, code = "failed", cause_of(error), getattr(error, "exit_code", 1)
+                message = f"{type(error).__name__}: {error}"
+                raise
+            finally:
+                hold_signals()
+                heartbeat.stop()
+                self.state, self.cause, self.message, self.code = state, cause, message, code
+                self.end(state, cause, message, code)
         return False
+
+    def do_units(self) -> None:
+        """Run the kind, and its `reduce` when all units are in the registry. Raises ChessregError for units undone."""
+        if self.task.units:
+            self.resolved.kind.run(self.task)
+        self.task.flush()
+        self.require_taken()
+        if self.reduces:
+            self.require_units()
+            assert self.resolved.kind.reduce
+            self.resolved.kind.reduce(self.task)
+            self.task.done(self.resolved.units - 1)
+            self.task.flush()
+            self.require_taken()
+        if self.task.units_done < len(self.missing):
+            undone = f"{len(self.missing) - self.task.units_done} of {len(self.missing)} units"
+            raise ChessregError(f"kind {self.resolved.kind.name} left {undone} undone, and did not say why")
 
     def require_taken(self) -> None:
         """Raise ChessregError for rows of this run that the registry refused: their units count as not done."""
@@ -267,20 +274,32 @@ def cause_of(error: BaseException) -> str:
 
 
 @contextmanager
-def stop_on_signals(task: Task[Any, Any]) -> Iterator[None]:
-    """First SIGINT or SIGTERM: stop at the next progress report. Second SIGINT: at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+def stop_on_signals(task: Task[Any, Any]) -> Iterator[Callable[[], None]]:
+    """First SIGINT or SIGTERM: stop at the next progress report. Second: at once, by KeyboardInterrupt.
+
+    Yields a function that holds signals back for END_SECONDS, in which the attempt's end is recorded; an impatient user
+    presses Ctrl-C more than twice.
+    """
+    held_until = -math.inf
+
+    def hold() -> None:
+        nonlocal held_until
+        held_until = time.monotonic() + END_SECONDS
 
     def ask(number: int, frame: Any) -> None:
+        if time.monotonic() < held_until:
+            return
         if task.stopping:
+            hold()
             raise KeyboardInterrupt
         task.stopping = True
 
+    if threading.current_thread() is not threading.main_thread():
+        yield hold
+        return
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield hold
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

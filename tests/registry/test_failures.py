@@ -22,6 +22,8 @@ from chessreg.registry.identity import new_id
 from chessreg.registry.place import place_of
 from chessreg.registry.sqlite import dbapi as sqlite3
 
+from ..full_disk import no_space_beyond
+
 NOBODY = 65534
 
 
@@ -79,6 +81,25 @@ def test_a_read_only_registry_can_be_read_and_says_that_it_cannot_be_written(
     assert f"{read_only} cannot be locked here: reading a copy" in capfd.readouterr().err
     said = as_an_ordinary_user(lambda: write_a_word(read_only))
     assert said.startswith(f"RegistryError: the registry {read_only} is read-only here (check the owner and mode")
+
+
+def test_a_temporary_folder_without_space_for_that_copy_is_named(
+    read_only: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def limited() -> None:
+        with no_space_beyond(20_000):
+            Database.open(read_only, create=False)
+
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        said = as_an_ordinary_user(limited)
+        assert said.startswith(
+            f"RegistryError: the registry {read_only} cannot be locked here, and the disk is full at "
+        )
+        assert folder in said
+        assert "set TMPDIR" in said
+        assert not list(Path(folder).iterdir())
 
 
 def test_a_copy_that_is_read_has_what_is_only_in_the_log(read_only: Path, rows: Any) -> None:

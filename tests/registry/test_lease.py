@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -91,6 +92,47 @@ def test_a_killed_holder_of_this_host_is_noticed_at_once(
     assert Lease(sqlite_path).file.exists()
     write_run(sqlite_path, rows)
     assert count(sqlite_path, tables.Run) == 1
+
+
+AGAIN = """
+    for line in sys.stdin:
+        try:
+            with database.write() as session:
+                names.annotate(session, "run", new_id(), "tag", "y")
+            print("written", flush=True)
+        except Exception as error:
+            print(error, flush=True)
+"""
+
+
+def test_a_holder_that_was_suspended_while_its_lease_went_to_another_writes_no_more(
+    network: None, sqlite_path: Path
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER.replace("    sys.stdin.readline()\n", AGAIN.lstrip("\n")), str(sqlite_path)],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin
+    assert process.stdout
+    assert process.stdout.readline() == "holds\n"
+    os.kill(process.pid, signal.SIGSTOP)
+    lease = Lease(sqlite_path)
+    with pytest.raises(RegistryError, match=f"remove {lease.file}"):
+        lease.hold()  # a suspended process is not gone
+    lease.file.unlink()  # as the message says
+    lease.hold()
+    os.kill(process.pid, signal.SIGCONT)
+    process.stdin.write("write\n")
+    process.stdin.flush()
+    assert f"is being written by process {os.getpid()}" in process.stdout.readline()
+    lease.release()
+    out, _ = process.communicate("write\n", timeout=300)
+    assert out == "written\n", "with the lease free it takes it again"
+    assert count(sqlite_path, tables.Annotation) == 2
+    assert not lease.file.exists()
 
 
 @pytest.mark.parametrize(

@@ -164,6 +164,25 @@ def test_a_killed_run_goes_on_where_it_stopped(session, run_toy, tmp_path, numbe
     assert count(session, tables.Score) == 40
 
 
+def test_ctrl_c_again_ends_a_run_in_the_middle_of_a_unit(session, tmp_path):
+    process = spawn(tmp_path, "--positions", "3", "--pause", "3600")
+    deadline = time.monotonic() + 300
+    while not count(session, tables.Attempt):
+        assert time.monotonic() < deadline, "the run did not begin"
+        time.sleep(0.05)
+    presses = 0
+    while rows(session, tables.Attempt, "ended_at") == [(None,)]:  # the first asks, and the unit takes an hour
+        assert time.monotonic() < deadline, "it goes on"
+        process.send_signal(signal.SIGINT)
+        presses += 1
+        time.sleep(0.01)
+    _, error = process.communicate(timeout=300)
+    assert (process.returncode, presses >= 2) == (130, True)
+    assert b"Traceback" not in error
+    assert rows(session, tables.Attempt, "state") == [(tables.AttemptState.KILLED,)]
+    assert mark_dead(session.database) == 0, "it recorded its end itself"
+
+
 def count_before(session, report) -> int:
     """Units that earlier attempts had completed."""
     with session.database.read() as sql:

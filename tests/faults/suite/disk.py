@@ -160,8 +160,8 @@ def cut_log(database: Path, random: Any) -> None:
             at = 32 + frame * (24 + page)
             number = int.from_bytes(data[at : at + 4], "big")
             if random.random() < 0.5:
-                file.seek((number - 1) * page)
-                file.write(random.bytes(page // 2))  # the disk was in the middle of it
+                file.seek((number - 1) * page + page // 2)  # the disk was in the middle of it
+                file.write(random.bytes(page - page // 2))
 
 
 def database_files(database: Path | None) -> list[Path]:
