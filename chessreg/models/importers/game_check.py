@@ -117,7 +117,8 @@ def sample_games() -> tuple[tuple[chess.Move, ...], ...]:
     import zstandard
 
     packed = files("chessreg") / "data" / SAMPLE_GAMES
-    with packed.open("rb") as file, io.TextIOWrapper(zstandard.ZstdDecompressor().stream_reader(file), encoding="utf-8") as text:
+    with packed.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as unpacked:
+        text = io.TextIOWrapper(unpacked, encoding="utf-8")
         games = [chess.pgn.read_game(text) for _ in range(GAMES)]
     return tuple(tuple(itertools.islice(game.mainline_moves(), PLIES)) for game in games if game is not None)
 
