@@ -7,7 +7,7 @@ from typing import Any
 from alembic import context
 from sqlalchemy import Connection, TypeDecorator, text
 
-from chessreg.registry.engines import writer_engine
+from chessreg.registry.engines import entered, writer_engine
 from chessreg.registry.migrations import ONE_AT_A_TIME, VERSION_TABLE
 from chessreg.registry.tables import Base
 from chessreg.registry.tables.types import Json
@@ -59,6 +59,9 @@ def run(connection: Connection) -> None:
             raw.execute("PRAGMA foreign_keys=ON")
 
 
-engine = context.config.attributes.get("engine") or writer_engine(context.config.attributes["place"], create=True)
-with engine.connect() as opened:
-    run(opened)
+place, engine = context.config.attributes["place"], context.config.attributes.get("engine")
+with entered(place, create=True):
+    engine = engine or writer_engine(place)
+    with engine.connect() as opened:
+        run(opened)
+    engine.dispose()

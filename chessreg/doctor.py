@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import ColumnElement, Select, delete, func, select
 
 from chessreg.entities import gc, groups
 from chessreg.entities.merge import merged_runs
 from chessreg.errors import ChessregError
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
-from chessreg.registry.machine import boot_id, pid_start, this_machine
 from chessreg.registry.run_state import complete_units
 from chessreg.registry.tables import Cause, JobState
 from chessreg.runs import ingest, transfer, watch
@@ -32,6 +31,7 @@ from chessreg.runs.task import ranges
 from chessreg.scheduling import queue, worker
 from chessreg.scheduling.presence import Presence
 from store.errors import CorruptError, NotInStoreError, StoreError
+from store.process import ProcessId, is_this_machine, this_process
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -72,12 +72,28 @@ def problems(database: Database, store: Store, registry: str, *, digests: bool =
             yield Problem("work", error.message, error.hint)
 
 
+def in_store(session: Session, root: Path) -> list[ColumnElement[bool]]:
+    """Return the conditions for locations in the store at `root`. Machines that share a registry in PostgreSQL may
+    have stores of their own at the same path: there only locations of this machine, or of no known one, count."""
+    location = tables.ArtifactLocation
+    conditions: list[ColumnElement[bool]] = [location.uri.startswith(f"{root}/", autoescape=True)]
+    if session.get_bind().dialect.name == "postgresql":
+        conditions.append(location.machine_id.is_(None) | location.machine_id.in_(rows_of_this_machine()))
+    return conditions
+
+
+def rows_of_this_machine() -> Select[UUID]:
+    """Return the query for the ids of this machine's rows: one for each state of its hardware and software."""
+    machine, here = tables.Machine, this_process()
+    same = machine.system_id.is_not_distinct_from(here.system_id)
+    return select(machine.id).where(machine.host == here.host, same)
+
+
 def store_gone(database: Database, root: Path) -> Problem | None:
     """What to say of a store that is not there, if anything was ever in it."""
     location = tables.ArtifactLocation
     with database.read() as session:
-        here = location.uri.startswith(f"{root}/", autoescape=True)
-        lost = session.scalar(select(func.count()).select_from(location).where(here)) or 0
+        lost = session.scalar(select(func.count()).select_from(location).where(*in_store(session, root))) or 0
     if not lost:
         return None
     mend = "put it back, or say where it is: --store FOLDER; chessreg init makes an empty one"
@@ -86,8 +102,8 @@ def store_gone(database: Database, root: Path) -> Problem | None:
 
 def orphans(database: Database) -> Iterator[Problem]:
     """Attempts that are said to run here, and whose process is gone."""
-    for attempt, host in watch.running(database):
-        if watch.gone(attempt, host):
+    for attempt, process in watch.running(database):
+        if process.is_gone():
             lost = [attempt.id]
             yield Problem(
                 "orphans",
@@ -126,15 +142,15 @@ def unattended(database: Database, store: Store, registry: str) -> Iterator[Prob
             lambda: presence.start(registry),
         )
     for path in store.runs.glob("*/jobs/*/process.json"):
-        record = worker.read(path)
-        if record is None or path.parent.name in running or record.get("host") != socket.gethostname():
+        process = ProcessId.of(worker.read(path))
+        if process is None or path.parent.name in running:
             continue
-        if record["boot_id"] == boot_id() and pid_start(record["pid"]) == record["started"]:
+        if process.is_gone() is False:
             if presence.who():
                 continue  # just started, and about to be noted
             yield Problem(
                 "orphans",
-                f"process {record['pid']} works at job {path.parent.name[-6:]}, which is not said to run",
+                f"process {process.pid} works at job {path.parent.name[-6:]}, which is not said to run",
                 "chessreg supervisor start",
             )
 
@@ -190,13 +206,13 @@ def forgotten(database: Database, store: Store) -> Iterator[Problem]:
 
 
 def leftovers(store: Store) -> Iterator[Problem]:
-    """What crashed writers left in `tmp/`."""
-    stale = store.stale_staging()
-    if stale:
-        oldest = max(item.age for item in stale) / 86400
+    """What processes that have ended left in `tmp/`."""
+    left = gc.leftovers(store)
+    if left:
         yield Problem(
             "staging",
-            f"{len(stale)} left-overs of crashed writers in {store.tmp}, up to {oldest:.0f} days old",
+            f"processes that have ended left {len(left)} unfinished files or folders in {store.tmp}, "
+            f"{sum(item.bytes for item in left):,} bytes",
             "chessreg doctor --fix",
             store.clean_staging,
         )
@@ -232,7 +248,7 @@ def missing_files(database: Database, store: Store) -> Iterator[Problem]:
         rows = session.execute(
             select(tables.Artifact.digest, tables.Artifact.kind, tables.Artifact.bytes, location.uri)
             .join(location, location.digest == tables.Artifact.digest)
-            .where(location.uri.startswith(str(store.root) + "/", autoescape=True))
+            .where(*in_store(session, store.root))
         ).all()
         activations = groups_of_activations(session)
         away = {item.digest for item in not_pulled(session, store)}
@@ -262,7 +278,7 @@ def not_pulled(session: Session, store: Store) -> list[transfer.Item]:
     """Activations of merged runs that nobody has pulled into this store: a merge brings rows, and no bytes. What this
     machine has noted to be here was pulled, and is missing if it is gone."""
     location = tables.ArtifactLocation
-    here = location.uri.startswith(str(store.root) + "/", autoescape=True), location.machine_id == this_machine()["id"]
+    here = *in_store(session, store.root), location.machine_id.in_(rows_of_this_machine())
     noted, merged = set(session.scalars(select(location.digest).where(*here))), merged_runs(session)
     return [
         item
@@ -287,9 +303,9 @@ def elsewhere(database: Database, store: Store) -> Iterator[Problem]:
 
 
 def written_here(database: Database, item: transfer.Item) -> bool:
-    """Whether a group of activations was written on this host, and so should be here."""
+    """Whether a group of activations was written on this machine, and so should be here."""
     with database.read() as session:
-        return socket.gethostname() in transfer.cache_hosts(session, item)
+        return any(is_this_machine(host, system) for host, system in transfer.cache_machines(session, item))
 
 
 def missing(database: Database, store: Store, item: transfer.Item, uri: str | None) -> Problem:

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
-revision: str = "0001_b3ecf549"
+revision: str = "0001_230fae5b"
 down_revision: str | None = None
 
 
@@ -119,6 +119,7 @@ def upgrade() -> None:
         sa.Column("spec_hash", sa.String(length=64), nullable=False),
         sa.Column("executor", sa.String(length=255), nullable=False),
         sa.Column("host", sa.String(length=255), nullable=False),
+        sa.Column("system_id", sa.String(length=32), nullable=True),
         sa.Column("shard", sa.Integer(), nullable=False),
         sa.Column("shards", sa.Integer(), nullable=False),
         sa.Column("priority", sa.Integer(), nullable=False),
@@ -177,6 +178,7 @@ def upgrade() -> None:
         "machine",
         sa.Column("id", sa.Uuid(), nullable=False),
         sa.Column("host", sa.String(length=255), nullable=False),
+        sa.Column("system_id", sa.String(length=32), nullable=True),
         sa.Column("platform", sa.String(length=255), nullable=False),
         sa.Column("cpu", sa.String(length=255), nullable=False),
         sa.Column("cores", sa.Integer(), nullable=False),

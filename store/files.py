@@ -1,15 +1,17 @@
 """Files that survive a crash: fsync in the right order, digests, and OS errors in one line.
 
-Everything is written in `tmp/` before one rename makes it visible. A staging name is `<kind>~<host>~<pid>~<random>`, so
-that what a crashed writer left says whose it was.
+Everything is written in `tmp/` before one rename makes it visible. A staging name is
+`<kind>~<machine>~<boot>~<pid>~<start>~<random>`, so that what a crashed writer left says whose it was.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import re
+import socket
 import stat
 import time
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from store.errors import DiskFullError, StoreError
+from store.process import ProcessId, machine_name, system_id, this_process
 
 FULL = "the disk is full"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -265,7 +268,7 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 DAY = 86_400.0
-_ALIVE_FOR = 7 * DAY  # after this long without a write, a living process of that number is taken for another process
+STAGING_PARTS = 6
 
 
 @dataclass(frozen=True)
@@ -274,51 +277,65 @@ class Staging:
 
     path: Path
     kind: str
-    host: str
+    machine: str  # of the process that made it: `machine_name`, or the host name for a lock
     pid: int
+    is_gone: bool | None  # whether that process has ended; None if this machine cannot tell
     age: float
-
-
-def hostname() -> str:
-    """This machine's name, with only characters that a file name can hold."""
-    return re.sub(r"[^A-Za-z0-9.-]", "-", os.uname().nodename) or "unnamed"
 
 
 def staging_path(tmp: Path, kind: str) -> Path:
     """A fresh path in `tmp/` for this process; nothing is created."""
-    return tmp / f"{safe_name('kind', kind)}~{hostname()}~{os.getpid()}~{os.urandom(8).hex()}"
+    me = this_process()
+    owner = f"{machine_name()}~{me.boot_id}~{me.pid}~{me.started}"
+    return tmp / f"{safe_name('kind', kind)}~{owner}~{os.urandom(8).hex()}"
 
 
 def staged_kind(path: Path) -> str:
     """The kind that a staging path was made for."""
     parts = path.name.split("~")
-    if len(parts) != 4:
+    if len(parts) != STAGING_PARTS:
         raise StoreError(f"{path} is not a staging folder of this store", "make one with store.stage(kind)")
     return parts[0]
 
 
 def stale(tmp: Path, older_than: float = DAY) -> list[Staging]:
-    """What lies in `tmp/` unwritten for `older_than` seconds and has no living owner on this machine; oldest first."""
-    here, now, stagings = hostname(), time.time(), []
+    """Return what processes that have ended left in `tmp/`, oldest first.
+
+    If this machine cannot tell whether a process has ended, what it has not written to for `older_than` seconds.
+    """
+    now, stagings = time.time(), []
     for path in tmp.iterdir():
-        owner = _owner(path)
-        if owner is None:
-            continue
-        kind, host, pid = owner
-        age = now - _newest(path)
-        if age >= older_than and not (host == here and _alive(pid) and age < _ALIVE_FOR):
-            stagings.append(Staging(path, kind, host, pid, age))
+        staging = _staging(path, now)
+        if staging is not None and staging.is_gone is not False and (staging.is_gone or staging.age >= older_than):
+            stagings.append(staging)
     return sorted(stagings, key=lambda staging: -staging.age)
 
 
-def _owner(path: Path) -> tuple[str, str, int] | None:
-    """What something in `tmp/` was made for, and the host and process that made it; None for what is not ours."""
-    if path.suffix == ".lock":  # of one that was killed holding it; whoever holds it writes itself in
-        with contextlib.suppress(OSError):
-            match = re.fullmatch(r"process (\d+) on (\S+)\n", path.read_text(encoding="utf-8", errors="replace")[:200])
-            return ("lock", match[2], int(match[1])) if match else ("lock", "", 0)
+def _staging(path: Path, now: float) -> Staging | None:
+    """Read who made something in `tmp/`; None for what is not ours."""
+    age = now - _newest(path)
+    if path.suffix == ".lock":  # of one that was killed holding it; its holder writes itself in
+        holder = _holder(path)
+        if holder is None:
+            return Staging(path, "lock", "", 0, None, age)
+        return Staging(path, "lock", holder.host, holder.pid, holder.is_gone(), age)
     parts = path.name.split("~")
-    return (parts[0], parts[1], int(parts[2])) if len(parts) == 4 and parts[2].isdigit() else None
+    if len(parts) != STAGING_PARTS or not parts[3].isdigit():
+        return None
+    kind, machine, boot, pid, start, _ = parts
+    gone = None
+    with contextlib.suppress(ValueError):
+        if machine == machine_name():
+            gone = ProcessId(socket.gethostname(), system_id(), boot, int(pid), float(start)).is_gone()
+    return Staging(path, kind, machine, int(pid), gone, age)
+
+
+def _holder(lock: Path) -> ProcessId | None:
+    """The process that wrote itself into a lock."""
+    try:
+        return ProcessId.of(json.loads(lock.read_bytes()[:1000]))
+    except (OSError, ValueError):
+        return None
 
 
 def clean(tmp: Path, older_than: float = DAY) -> list[Staging]:
@@ -326,8 +343,31 @@ def clean(tmp: Path, older_than: float = DAY) -> list[Staging]:
     stagings = stale(tmp, older_than)
     with explained("clean the staging folder"):
         for staging in stagings:
-            discard(staging.path)
+            remove_staging(staging.path)
     return stagings
+
+
+def remove_staging(path: Path) -> None:
+    """Remove something that `stale` has listed; a lock only if no process has taken it since."""
+    if path.suffix == ".lock":
+        _remove_lock(path)
+    else:
+        discard(path)
+
+
+def _remove_lock(path: Path) -> None:
+    import fcntl
+
+    with contextlib.suppress(FileNotFoundError):
+        handle = os.open(path, os.O_RDWR)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(handle), os.stat(path)):
+                path.unlink()
+        except BlockingIOError:
+            return
+        finally:
+            os.close(handle)
 
 
 def discard(path: Path) -> None:
@@ -361,9 +401,10 @@ class WriterLock:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(handle, 200, 0).decode(errors="replace").strip() or "another process"
             os.close(handle)
-            raise StoreError(f"{what} is being written by {holder}", "wait for it, or stop that process") from None
+            holder = _holder(self._path)
+            who = f"process {holder.pid} on {holder.host}" if holder else "another process"
+            raise StoreError(f"{what} is being written by {who}", "wait for it, or stop that process") from None
         except OSError:  # no locks here
             os.close(handle)
             return True
@@ -374,7 +415,7 @@ class WriterLock:
             os.close(handle)
             return False
         os.ftruncate(handle, 0)
-        os.pwrite(handle, f"process {os.getpid()} on {hostname()}\n".encode(), 0)
+        os.pwrite(handle, json.dumps(this_process().record()).encode(), 0)
         self._handle = handle
         return True
 
@@ -396,13 +437,3 @@ def _newest(path: Path) -> float:
                 with contextlib.suppress(FileNotFoundError):
                     newest = max(newest, (Path(parent) / name).lstat().st_mtime)
     return newest
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True

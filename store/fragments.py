@@ -24,7 +24,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from store.errors import CorruptError, NotInStoreError, StoreError
-from store.files import discard, explained, fsync_path, hostname, safe_name, staging_path, write_synced
+from store.files import discard, explained, fsync_path, safe_name, staging_path, write_synced
+from store.process import machine_name
 
 if TYPE_CHECKING:
     from store.store import Store
@@ -105,7 +106,7 @@ def pack(run_id: str, attempt_id: str, created_ns: int, lines: list[bytes]) -> b
     import zstandard
 
     header = {"chessreg_fragment": FORMAT, "run": run_id, "attempt": attempt_id}
-    head = json.dumps({**header, "host": hostname(), "created": created_ns / 1e9}).encode()
+    head = json.dumps({**header, "machine": machine_name(), "created": created_ns / 1e9}).encode()
     body = b"\n".join([head, *lines]) + b"\n"
     footer = json.dumps({"end": len(lines), "crc32": zlib.crc32(body)}).encode() + b"\n"
     return zstandard.ZstdCompressor(level=3, write_checksum=True).compress(body + footer)

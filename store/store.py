@@ -190,7 +190,7 @@ class Store:
         return artifacts.list_all(self, kind)
 
     def stale_staging(self, older_than: float = files.DAY) -> Sequence[files.Staging]:
-        """What crashed writers left in `tmp/`, unwritten for `older_than` seconds."""
+        """What processes that have ended left in `tmp/`; see files.stale."""
         return files.stale(self.tmp, older_than)
 
     def clean_staging(self, older_than: float = files.DAY) -> Sequence[files.Staging]:

@@ -178,6 +178,12 @@ class Home:
         keep_private(shared_by=store_path_of(self.given_store, place))
         return place
 
+    def is_registry(self, path: Path) -> bool:
+        """Whether `path` leads to a file of the registry."""
+        from chessreg.registry.file_gate import files_of, key_of
+
+        return self.place.path is not None and key_of(path) in files_of(self.place.path)
+
     @property
     def named(self) -> bool:
         """Whether an option or variable names the registry or the store: then a command that only reads creates nothing
@@ -263,6 +269,9 @@ class FilePath(click.Path):
             self.fail("it is empty, and names no file", param, ctx)
         if re.match(r"(https?|ftp)://", str(value)):
             self.fail(f"{value} is an address: download it, or take what `chessreg fetch` lists", param, ctx)
+        home = ctx.find_object(Home) if ctx is not None else None
+        if home is not None and home.is_registry(Path(value)):
+            self.fail(f"{value} belongs to the registry that this command uses: name another file", param, ctx)
         return super().convert(value, param, ctx)
 
 

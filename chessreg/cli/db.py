@@ -117,7 +117,12 @@ DAYS = 7.0
 
 
 @click.command()
-@click.option("--remove", is_flag=True, help="Move them into the store's bin; without it they are only listed.")
+@click.option(
+    "--remove",
+    is_flag=True,
+    help="Move them into the store's bin, and delete what killed processes left "
+    "in its staging folder. [default: list them]",
+)
 @click.option("--restore", is_flag=True, help="Take back what is in the bin.")
 @click.option("--empty", is_flag=True, help="Remove for good what has been in the bin for --days.")
 @click.option(
@@ -128,7 +133,8 @@ DAYS = 7.0
 def gc(home: Home, remove: bool, restore: bool, empty: bool, days: float) -> None:
     """List bytes that nothing registered needs: leftovers, and what only archived things refer to. Never rows.
 
-    What is removed goes into a bin, from which `--restore` takes it back; `--empty` ends that.
+    What is removed goes into a bin, from which `--restore` takes it back; `--empty` ends that. What a killed process
+    left unfinished is deleted at once.
 
     \b
     Example: chessreg gc --remove

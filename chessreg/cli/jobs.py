@@ -95,12 +95,9 @@ def duration(seconds: float) -> str:
 
 
 def warn_without_supervisor(home: Home, rows: list[dict[str, Any]]) -> None:
-    import socket
-
     from chessreg.scheduling.presence import Presence
 
-    host = socket.gethostname()
-    open_here = [r for r in rows if r["host"] == host and r["state"] in ("queued", "waiting", "running", "cancelling")]
+    open_here = [r for r in rows if r["here"] and r["state"] in ("queued", "waiting", "running", "cancelling")]
     if open_here and not Presence(home.session().store).who():
         click.echo(
             f"no supervisor looks after the jobs of this machine ({len(open_here)} open): chessreg supervisor start",
@@ -186,14 +183,13 @@ def retry(home: Home, references: tuple[str, ...]) -> None:
 
 def change(home: Home, references: tuple[str, ...], do: Any) -> list[str]:
     """Do it to the jobs that are meant, and see that a supervisor is there to carry it out; returns their ids."""
-    import socket
-
     from chessreg.scheduling.presence import Presence
+    from store.process import is_this_machine
 
     with fresh(home).write() as session:
         changed = do(session, named_jobs(session, references))
         ids = [each.id.hex for each in changed]
-        here = any(each.host == socket.gethostname() for each in changed)
+        here = any(is_this_machine(each.host, each.system_id) for each in changed)
     if here:
         Presence(home.session().store).start(home.registry_reference)
     return ids
@@ -241,11 +237,9 @@ def until_over(home: Home, references: tuple[str, ...] | list[str], timeout: flo
 
 def warn_once(home: Home, rows: list[dict[str, Any]]) -> None:
     """A queue that nobody looks after would be waited for in vain: see that somebody does."""
-    import socket
-
     from chessreg.scheduling.presence import Presence
 
-    if any(row["host"] == socket.gethostname() for row in rows):
+    if any(row["here"] for row in rows):
         Presence(home.session().store).start(home.registry_reference)
 
 

@@ -44,6 +44,7 @@ from chessreg.folders import expanded
 from chessreg.games.moves import replay
 from chessreg.games.san import of_legal_moves
 from chessreg.named import Registry
+from chessreg.registry.file_gate import refuse_registry
 
 if TYPE_CHECKING:
     from chessreg.games.dataset import Games
@@ -565,6 +566,7 @@ def template_text(given: str) -> str:
         path = expanded(given)
         if not os.path.isfile(path):  # also of what is too long for a name
             raise NotFoundError(f"no prompt template and no file {given[:60]!r}", f"known: {', '.join(TEMPLATES)}")
+        refuse_registry(path)
         try:
             text = path.read_text(encoding="utf-8").removesuffix("\n")
         except (OSError, ValueError) as error:

@@ -22,6 +22,7 @@ from chessreg.registry import lineage, names, tables
 from chessreg.registry.database import Database
 from chessreg.runs import transfer
 from store.errors import StoreError
+from store.files import remove_staging
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -47,7 +48,8 @@ class Rubbish:
 
 def find(database: Database, store: Store, *, now: float | None = None) -> list[Rubbish]:
     """Artifacts and arrays in the store that nothing needs, neither registered nor in a fragment, or only archived
-    things; scratch of complete runs. Nothing younger than an hour, so that what is being written is left alone."""
+    things; scratch of complete runs. Nothing younger than an hour, so that what is being written is left alone. What
+    processes that have ended left in `tmp/` comes last, whatever its age."""
     now = time.time() if now is None else now
     coming = of_fragments(store)  # before the registry is read: a fragment that is taken in meanwhile counts in both
     with database.read() as session:
@@ -71,7 +73,22 @@ def find(database: Database, store: Store, *, now: float | None = None) -> list[
         if folder.name != LOGS and old(folder, now):
             path, run = str(folder.relative_to(store.root)), folder.parent.name[-6:]
             rubbish.append(Rubbish(path, f"scratch of run {run}", "the run is complete", size(folder)))
-    return rubbish
+    return rubbish + leftovers(store)
+
+
+def leftovers(store: Store) -> list[Rubbish]:
+    """What processes that have ended left in the staging folder."""
+    return [
+        Rubbish(
+            str(staging.path.relative_to(store.root)),
+            f"unfinished {staging.kind}",
+            f"process {staging.pid} on {staging.machine} has ended"
+            if staging.is_gone
+            else f"not written to for {staging.age / DAY:.0f} days",
+            size(staging.path),
+        )
+        for staging in store.stale_staging()
+    ]
 
 
 def dataset_in(folder: Path) -> str | None:
@@ -135,6 +152,7 @@ def references(session: Session) -> tuple[set[str], dict[str, str]]:
 
 def remove(store: Store, rubbish: list[Rubbish], now: float | None = None) -> int:
     """Move these into the bin; returns the bytes. `restore` takes them back until `empty` removes them for good.
+    Left-overs in the staging folder are deleted.
 
     What is gone already, by hand or by another's `gc`, is passed over; and, with the `now` that `find` had, what was
     published again since.
@@ -144,6 +162,10 @@ def remove(store: Store, rubbish: list[Rubbish], now: float | None = None) -> in
     folder = store.root / BIN / time.strftime(STAMP, time.gmtime())
     for item in rubbish:
         place, target = store.root / item.path, folder / item.path
+        if place.parent == store.tmp:
+            remove_staging(place)
+            moved += item.bytes
+            continue
         target.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
             place.rename(target)

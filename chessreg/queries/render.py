@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from chessreg.errors import BadInputError, writing
 from chessreg.queries.result import QueryResult
+from chessreg.registry.file_gate import refuse_registry
 from chessreg.terminal import visible
 from store.files import write_whole
 
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all. Raises BadInputError when the place cannot be written."""
+    """Write a file whole or not at all.
+
+    Raises BadInputError when the place cannot be written, or is a file of the open registry.
+    """
+    refuse_registry(path)
     with writing(path):
         write_whole(path, data)
 

@@ -24,7 +24,7 @@ from chessreg.queries.buffers import bits, bytes_of, validity
 from chessreg.queries.column_files import ColumnFiles
 from chessreg.queries.stop import StoppedError
 from chessreg.registry import sqlite
-from chessreg.registry.engines import sqlalchemy_url
+from chessreg.registry.engines import link_options, sqlalchemy_url
 from chessreg.registry.migrations import VERSION_TABLE
 from chessreg.registry.run_state import run_now
 from chessreg.registry.tables import Base
@@ -309,8 +309,8 @@ def _connection(database: Database) -> Iterator[Any]:
             "-c default_transaction_read_only=on -c default_transaction_isolation=repeatable\\ read -c timezone=UTC"
         )
         url = sqlalchemy_url(database.place)
-        place = url.set(drivername="postgresql").render_as_string(hide_password=False)
-        place += f"{'&' if url.query else '?'}options={quote(options)}"
+        url = url.set(drivername="postgresql").update_query_dict(link_options(url))
+        place = f"{url.render_as_string(hide_password=False)}&options={quote(options)}"
     try:
         with (
             database.foreign_reader(),

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
-from weakref import WeakMethod, WeakValueDictionary
 
 from sqlalchemy import Engine, Select, func, select, update
 from sqlalchemy.orm import Session
@@ -19,7 +17,8 @@ from sqlalchemy.orm import Session
 from chessreg.errors import RegistryError
 from chessreg.masking import mask
 from chessreg.registry import migrations
-from chessreg.registry.engines import AwayError, explained, reader_engine, require_sqlite, writer_engine
+from chessreg.registry.engines import AwayError, entered, explained, reader_engine, require_file, writer_engine
+from chessreg.registry.file_gate import gate_at, register_user
 from chessreg.registry.place import Place, place_of
 from chessreg.registry.sqlite import Copies
 from chessreg.registry.tables import RegistryState
@@ -36,88 +35,6 @@ def rows_among(session: Session, query: Select[*tuple[Any, ...]], column: Any, k
     every = list(keys)
     for start in range(0, len(every), KEYS_AT_ONCE):
         yield from session.execute(query.where(column.in_(every[start : start + KEYS_AT_ONCE])))
-
-
-class FileGate:
-    """Keeps apart the two copies of SQLite in this process at one file: Python's own, and the one inside ADBC.
-
-    File locks belong to a process, not to a library: two copies do not see each other's locks, and when one of them
-    closes the file, the other's locks are gone (sqlite.org/howtocorrupt.html, 2.2.1). So while the foreign copy reads,
-    Python's has no connection open, and the other way round. Readers of one copy may share the file. Other processes
-    are not affected.
-    """
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._inside: Counter[int] = Counter()  # thread → how many of our transactions it is in
-        self._foreign: Counter[int] = Counter()
-        self._waiting = 0
-        self._closers: list[WeakMethod[Callable[[], None]]] = []
-
-    def closes_with(self, close: Callable[[], None]) -> None:
-        """`close` (a bound method) closes the idle connections of one of ours; it is held weakly."""
-        with self._changed:
-            self._closers = [held for held in self._closers if held() is not None]
-            self._closers.append(WeakMethod(close))
-
-    @contextmanager
-    def own(self) -> Iterator[None]:
-        """A transaction of Python's SQLite; waits while the foreign copy reads or is about to."""
-        me = threading.get_ident()
-        with self._changed:
-            if self._foreign[me]:
-                raise RuntimeError("this thread reads the registry through ADBC; end that first")
-            if not self._inside[me]:
-                self._changed.wait_for(lambda: not self._waiting and not self._foreign.total())
-            self._inside[me] += 1
-        try:
-            yield
-        finally:
-            self._leave(self._inside, me)
-
-    @contextmanager
-    def foreign_reader(self) -> Iterator[None]:
-        """A read by the foreign copy: waits until none of our transactions is open, and closes our connections."""
-        me = threading.get_ident()
-        with self._changed:
-            if self._inside[me]:
-                raise RuntimeError("a query inside read() or write() would wait for itself for ever")
-            self._waiting += 1
-            try:
-                self._changed.wait_for(lambda: not self._inside.total())
-                if not self._foreign.total():
-                    for held in self._closers:
-                        close = held()
-                        if close is not None:
-                            close()
-                self._foreign[me] += 1
-            finally:
-                self._waiting -= 1
-                self._changed.notify_all()
-        try:
-            yield
-        finally:
-            self._leave(self._foreign, me)
-
-    def _leave(self, held: Counter[int], me: int) -> None:
-        with self._changed:
-            held[me] -= 1
-            if not held[me]:
-                del held[me]
-            self._changed.notify_all()
-
-
-_gates: WeakValueDictionary[Path, FileGate] = WeakValueDictionary()
-_lock = threading.Lock()
-
-
-def gate_at(path: Path) -> FileGate:
-    """The gate of this file, the same for everybody in this process."""
-    with _lock:
-        gate = _gates.get(path.resolve())
-        if gate is None:
-            gate = _gates[path.resolve()] = FileGate()
-        return gate
 
 
 class Database:
@@ -142,9 +59,8 @@ class Database:
         self._reader = reader_engine(place, copies=self._copies)
         self._pid = os.getpid()
         self._thread = threading.local()
-        self._gate = gate_at(place.path) if place.path is not None else None
-        if self._gate is not None:
-            self._gate.closes_with(self._dispose)
+        if place.path is not None:
+            register_user(place.path, self._dispose)
 
     @classmethod
     def open(
@@ -160,7 +76,7 @@ class Database:
         """
         place = place_of(url)
         if place.path is not None and not (create and not place.path.exists()):
-            require_sqlite(place.path)
+            require_file(place.path)
         made = place.path is not None and not place.path.exists()
         if made:
             migrations.upgrade(place)
@@ -168,11 +84,11 @@ class Database:
         try:
             database.made = made
             database._await_server()
-            status = migrations.status_of(database._reader, place)
-            if status.state == "empty" and create:
-                migrations.upgrade(place)
-                database.made = True
+            with entered(place):
                 status = migrations.status_of(database._reader, place)
+            if status.state == "empty" and create:
+                status = migrations.upgrade(place)
+                database.made = True
             migrations.require(status, place)
         except BaseException:
             database.close()
@@ -216,7 +132,7 @@ class Database:
             self._lease.hold()
         self._thread.writing = True
         try:
-            with self._entered(), explained(self.place), Session(self._writer, expire_on_commit=False) as session:
+            with entered(self.place), explained(self.place), Session(self._writer, expire_on_commit=False) as session:
                 before = _changes(session)
                 yield session
                 session.flush()
@@ -231,7 +147,7 @@ class Database:
         """A transaction that sees one state of the registry and can change nothing."""
         self._after_fork()
         self._await_server()
-        with self._entered(), explained(self.place), Session(self._reader, expire_on_commit=False) as session:
+        with entered(self.place), explained(self.place), Session(self._reader, expire_on_commit=False) as session:
             yield session
 
     def data_version(self) -> str:
@@ -248,8 +164,8 @@ class Database:
             self._lease.release()
 
     def foreign_reader(self) -> AbstractContextManager[None]:
-        """Hold this while another copy of SQLite (ADBC's) has the file open in this process; see FileGate."""
-        return self._gate.foreign_reader() if self._gate is not None else nullcontext()
+        """Hold this while ADBC's copy of SQLite has the file open in this process; see file_gate."""
+        return gate_at(self.place.path).foreign() if self.place.path is not None else nullcontext()
 
     def _await_server(self) -> None:
         """Return when the server answers; at once for a registry that is a file, and for who does not wait."""
@@ -265,9 +181,6 @@ class Database:
                     self._on_wait(f"waiting: {error.message}")
                 waits = True
                 time.sleep(WAIT_SECONDS)
-
-    def _entered(self) -> AbstractContextManager[None]:
-        return self._gate.own() if self._gate is not None else nullcontext()
 
     def _dispose(self) -> None:
         self._reader.dispose()

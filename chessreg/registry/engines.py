@@ -4,12 +4,14 @@ what their errors mean."""
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
+import stat
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from sqlalchemy.pool import NullPool, Pool
 from chessreg.errors import BadInputError, ChessregError, NotFoundError, RegistryError
 from chessreg.masking import mask
 from chessreg.registry import sqlite
+from chessreg.registry.file_gate import create_file, gate_at
 from chessreg.registry.place import FILE, HOME, Place
 
 
@@ -51,7 +54,8 @@ SAYINGS: tuple[tuple[str, type[ChessregError], str, str], ...] = (
     (r"role .* does not exist", RegistryError, "knows no such user", "check the user in the URL"),
     (r"database .* does not exist", NotFoundError, "is no database of that server", "createdb makes it"),
     (
-        r"connection refused|could not connect|connection failed|timeout expired|no route to host|no such file",
+        r"connection refused|could not connect|connection failed|timeout expired|timed out|no route to host"
+        r"|no such file",
         AwayError,
         "does not answer: no PostgreSQL server is there",
         "check host and port, and that the server runs",
@@ -129,16 +133,47 @@ def explain(place: Place, error: BaseException) -> ChessregError:
     return RegistryError(f"the registry {place.masked}: {mask(text.splitlines()[0])}")
 
 
-MAGIC = b"SQLite format 3\0"
+SMALLEST_PAGE_BYTES = 512  # of SQLite; a database that is not empty has at least one page
+LINK = {  # libpq's options: seconds, but for the last, which is milliseconds without an acknowledgement
+    "connect_timeout": "10",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "15000",
+}
 READ_ONLY = "-c default_transaction_read_only=on -c default_transaction_isolation=repeatable\\ read"
 
 
-def writer_engine(place: Place, *, create: bool = False) -> Engine:
+@contextmanager
+def entered(place: Place, *, create: bool = False) -> Iterator[None]:
+    """Let this thread connect to the registry inside the block, and dispose of its engines there (see file_gate).
+
+    With `create`, a missing SQLite file is made first.
+    """
+    if place.path is None:
+        yield
+        return
+    if create:
+        with suppress(OSError):  # SQLite says why it cannot
+            create_file(place.path)  # what SQLite makes beside the file gets the file's mode
+    with gate_at(place.path).own():
+        yield
+
+
+def link_options(url: URL) -> dict[str, str]:
+    """Return the options of libpq by which a connection over a network that drops packets fails within half a minute.
+
+    Left out are those that the URL itself has. Linux alone knows all of them; other systems ignore what they do not.
+    """
+    return {name: value for name, value in LINK.items() if name not in url.query}
+
+
+def writer_engine(place: Place) -> Engine:
     """The engine that writes. Every transaction of SQLite takes the write lock at its start (BEGIN IMMEDIATE)."""
     if place.path is None:
         return _postgresql(place, "")
     path, network = place.path, place.on_network
-    return _sqlite(place, lambda: sqlite.open_writable(path, network, create), "IMMEDIATE")
+    return _sqlite(place, lambda: sqlite.open_writable(path, network), "IMMEDIATE")
 
 
 def reader_engine(place: Place, *, copies: sqlite.Copies | None = None) -> Engine:
@@ -164,20 +199,24 @@ def to_json(value: Any) -> str:
         raise BadInputError("a JSON column would hold a number that is not finite") from error
 
 
-def require_sqlite(path: Path) -> None:
-    """Raises NotFoundError or BadInputError unless the file could be a SQLite database (an empty one counts)."""
-    if path.exists() and not path.is_file():  # a pipe would be waited for
-        raise BadInputError(f"the registry {path} is not a file", "give the path of a registry")
+def require_file(path: Path) -> None:
+    """Raise NotFoundError, BadInputError or RegistryError unless `path` is a file that this user may read.
+
+    Does not open it: closing it again would drop this process's locks (file_gate). SQLite checks its header.
+    """
     try:
-        with path.open("rb") as file:
-            head = file.read(len(MAGIC))
+        status = path.stat()
     except FileNotFoundError:
         raise NotFoundError(f"there is no registry {path}", f"{making(path)} makes one") from None
     except OSError as error:
         message, hint = f"the registry {path} cannot be read: {error.strerror}", "check its owner and mode"
         raise RegistryError(message, hint) from error
-    if head and head != MAGIC:
+    if not stat.S_ISREG(status.st_mode):  # SQLite would wait for a pipe
+        raise BadInputError(f"the registry {path} is not a file", "give the path of a registry")
+    if 0 < status.st_size < SMALLEST_PAGE_BYTES:  # SQLite takes a file of one byte for an empty database
         raise BadInputError(f"the registry {path} is not a SQLite database", "give the path of a registry")
+    if not os.access(path, os.R_OK):
+        raise RegistryError(f"the registry {path} cannot be read: Permission denied", "check its owner and mode")
 
 
 def making(path: Path) -> str:
@@ -212,7 +251,7 @@ def _sqlite(
 
 
 def _readable(path: Path, copies: sqlite.Copies) -> sqlite.Connection:
-    require_sqlite(path)
+    require_file(path)
     return sqlite.open_readable(path, copies)
 
 
@@ -221,11 +260,9 @@ def _postgresql(place: Place, options: str) -> Engine:
     url = sqlalchemy_url(place)
     own = url.query.get("options", "")
     settings = {"options": " ".join(filter(None, [own if isinstance(own, str) else " ".join(own), options]))}
-    if "connect_timeout" not in url.query:
-        settings["connect_timeout"] = "10"
     return create_engine(
         url.difference_update_query(["options"]),
-        connect_args={"application_name": "chessreg", **settings},
+        connect_args={"application_name": "chessreg", **settings, **link_options(url)},
         json_serializer=to_json,
         pool_pre_ping=True,
     )

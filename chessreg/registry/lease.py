@@ -11,7 +11,6 @@ import fcntl
 import hashlib
 import json
 import os
-import socket
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -20,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from chessreg.errors import RegistryError
-from chessreg.registry.machine import boot_id, pid_start, system_id, this_process
 from store.files import reason
+from store.process import ProcessId, machine_name, this_process
 
 
 class Lease:
@@ -94,9 +93,10 @@ class Lease:
 
     def _write(self) -> bool:
         """Make the file, whole or not at all; False when it exists."""
-        aside = self.file.with_name(f"{self.file.name}.{socket.gethostname()}.{os.getpid()}")
+        aside = self.file.with_name(f"{self.file.name}.{machine_name()}.{os.getpid()}")
+        record = json.dumps(this_process().record())
         try:
-            aside.write_text(json.dumps(this_process()), encoding="utf-8")
+            aside.write_text(record, encoding="utf-8")
             try:
                 os.link(aside, self.file)  # atomic on NFS too, and the content is there from the first moment
             except FileExistsError:
@@ -107,7 +107,7 @@ class Lease:
                 except FileExistsError:
                     return False
                 with os.fdopen(handle, "w", encoding="utf-8") as out:
-                    out.write(json.dumps(this_process()))
+                    out.write(record)
             return True
         except OSError as error:
             message = f"the registry {self.registry} cannot be written: {reason(error)}"
@@ -127,15 +127,10 @@ class Lease:
 
 
 def _is_this_process(holder: dict[str, Any]) -> bool:
-    own = this_process()
-    return all(holder.get(key) == own[key] for key in ("host", "pid", "started", "boot_id"))
+    return ProcessId.of(holder) == this_process()
 
 
 def _is_gone(holder: dict[str, Any]) -> bool:
     """Whether the holder surely ran on this host and does so no longer."""
-    if holder.get("host") != socket.gethostname():
-        return False
-    if holder.get("boot_id") == boot_id():
-        return pid_start(int(holder["pid"])) != holder.get("started")
-    # This machine's earlier boot, or another machine of the same name: a holder that does not say which may live.
-    return system_id() is not None and holder.get("system") == system_id()
+    process = ProcessId.of(holder)
+    return process is not None and process.is_gone() is True

@@ -1,5 +1,6 @@
-"""This machine: which one it is, its boot and its processes, and how busy it is. An attempt says the
-last with every check-in. Nothing here imports torch: versions are read from the installed packages' own files.
+"""This machine: what it is, and how busy it is, which an attempt records with every check-in.
+
+Nothing here imports torch: versions are read from the installed packages' own files.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import os
 import platform
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from chessreg.registry.identity import digest_of, uuid_of
+from store.process import this_process
 
 Load = dict[str, Any]
 GPU_COLUMNS = ("index", "name", "memory.total", "memory.used", "utilization.gpu")
@@ -37,10 +38,11 @@ def this_machine() -> dict[str, Any]:
 def _machine() -> dict[str, Any]:
     import psutil
 
-    gpus, driver = _gpus()
+    me, (gpus, driver) = this_process(), _gpus()
     torch, cuda = _torch()
     return {
-        "host": socket.gethostname(),
+        "host": me.host,
+        "system_id": me.system_id,
         "platform": platform.platform(),
         "cpu": _cpu(),
         "cores": os.cpu_count() or 1,
@@ -97,63 +99,6 @@ def _output(command: Sequence[str]) -> str:
         ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""
-
-
-@lru_cache(maxsize=1)
-def boot_id() -> str:
-    """A text that is new at every boot of this machine."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:  # macOS
-        import psutil
-
-        return f"boot-{psutil.boot_time():.0f}"
-
-
-@lru_cache(maxsize=1)
-def system_id() -> str | None:
-    """A text that is this installation's own and outlives its boots; None where it has none. Two machines may have one
-    host name. It is a digest: the machine's id itself is confidential (man machine-id)."""
-    if sys.platform == "darwin":
-        found = re.search(r'"IOPlatformUUID" = "([^"]+)"', _output(["ioreg", "-rd1", "-c", "IOPlatformExpertDevice"]))
-        return digest_of(["chessreg", found[1]])[:32] if found else None
-    with suppress(OSError):
-        text = Path("/etc/machine-id").read_text(encoding="utf-8").strip()
-        return digest_of(["chessreg", text])[:32] if re.fullmatch("[0-9a-f]{32}", text) else None
-    return None
-
-
-def pid_start(pid: int) -> float | None:
-    """When a process of this machine started (Linux: seconds since boot), or None when it is gone or a zombie.
-
-    A process id is used again; with the boot and this it is not mistaken. The wall clock plays no part on Linux.
-    """
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        return None if fields[0] in "ZX" else int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    except (FileNotFoundError, ProcessLookupError):
-        if Path("/proc/self/stat").exists():
-            return None
-    import psutil
-
-    try:
-        process = psutil.Process(pid)
-        return None if process.status() == psutil.STATUS_ZOMBIE else float(process.create_time())
-    except psutil.Error:
-        return None
-
-
-def this_process() -> dict[str, Any]:
-    """Who this process is, on which machine and boot: what a lease file and a supervisor's say."""
-    pid = os.getpid()
-    return {
-        "host": socket.gethostname(),
-        "system": system_id(),
-        "pid": pid,
-        "started": pid_start(pid),
-        "boot_id": boot_id(),
-        "since": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
 
 
 def load() -> Load:

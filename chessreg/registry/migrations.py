@@ -12,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -28,9 +29,11 @@ from chessreg.masking import mask
 from chessreg.registry import sqlite
 from chessreg.registry.engines import (
     SchemaError,
+    entered,
     explained,
+    link_options,
     reader_engine,
-    require_sqlite,
+    require_file,
     sqlalchemy_url,
     writer_engine,
 )
@@ -118,12 +121,13 @@ def status(url: str | Path | Place | None = None) -> Status:
     """The schema revision of a registry. Creates nothing: raises NotFoundError when there is no file."""
     place = place_of(url)
     if place.path is not None:
-        require_sqlite(place.path)
-    engine = reader_engine(place)
-    try:
-        return status_of(engine, place)
-    finally:
-        engine.dispose()
+        require_file(place.path)
+    with entered(place):
+        engine = reader_engine(place)
+        try:
+            return status_of(engine, place)
+        finally:
+            engine.dispose()
 
 
 def status_of(engine: Engine, place: Place) -> Status:
@@ -184,16 +188,19 @@ def upgrade(url: str | Path | Place | None = None, *, shared: bool = False) -> S
         require(schema, place)
     if lease is not None:
         lease.hold()
-    engine = writer_engine(place, create=True)
     try:
-        saved = backup(place) if schema.state == "behind" and place.path is not None else None
-        if schema.state == "empty":
-            _make(engine, place)
-        elif schema.state != "equal":
-            _migrate(engine, place, saved)
-        return status_of(engine, place)
+        with entered(place, create=True):
+            engine = writer_engine(place)
+            try:
+                saved = backup(place) if schema.state == "behind" and place.path is not None else None
+                if schema.state == "empty":
+                    _make(engine, place)
+                elif schema.state != "equal":
+                    _migrate(engine, place, saved)
+                return status_of(engine, place)
+            finally:
+                engine.dispose()
     finally:
-        engine.dispose()
         if lease is not None:
             lease.release()
 
@@ -240,7 +247,7 @@ def backup(url: str | Path | Place | None = None, target: Path | None = None) ->
     """
     place = place_of(url)
     if place.path is not None:
-        require_sqlite(place.path)
+        status(place)  # nothing is made for a file that is not a database
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3] + "Z"
     if target is None and place.path is not None:
         target = place.path.parent / "backups" / f"{place.path.stem}-{stamp}.db"
@@ -269,18 +276,17 @@ def backup(url: str | Path | Place | None = None, target: Path | None = None) ->
 
 def _copy_sqlite(place: Place, target: Path) -> None:
     """SQLite's backup, in one step: writers go on beside it."""
-    assert place.path is not None
     try:
-        engine = reader_engine(place)
-        with engine.connect() as connection:
-            source: Any = connection.connection.dbapi_connection
-            copy = sqlite.dbapi.connect(target)
+        with entered(place), explained(place):
+            engine = reader_engine(place)
             try:
-                source.backup(copy)
-                copy.execute("PRAGMA journal_mode=DELETE")
+                with engine.connect() as connection:
+                    source: Any = connection.connection.dbapi_connection
+                    with closing(sqlite.dbapi.connect(target)) as copy:
+                        source.backup(copy)
+                        copy.execute("PRAGMA journal_mode=DELETE")
             finally:
-                copy.close()
-        engine.dispose()
+                engine.dispose()
     except sqlite.dbapi.Error as error:
         message = f"no backup of {place.masked} in {target.parent}: {reason(error)}"
         raise RegistryError(message, "name a file with --to") from error
@@ -299,7 +305,8 @@ def _dump_postgresql(place: Place, target: Path) -> None:
     environment = dict(os.environ)
     if url.password:
         environment["PGPASSWORD"] = str(url.password)
-    dsn = url.set(drivername="postgresql", password=None).render_as_string(hide_password=False)
+    plain = url.set(drivername="postgresql", password=None).update_query_dict(link_options(url))
+    dsn = plain.render_as_string(hide_password=False)
     done = subprocess.run(
         [program, "--format=custom", f"--file={target}", f"--dbname={dsn}"],
         env=environment,

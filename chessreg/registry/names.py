@@ -98,10 +98,11 @@ def holds() -> tuple[ColumnElement[bool], ...]:
 
 def annotate(
     session: Session, noun: str, target: UUID | str, word: str, value: str = "", withdrawn: bool = False
-) -> tables.Annotation:
+) -> None:
     """Annotate a thing: with a name, tag, note, pin, star, archive or invalid. `withdrawn` takes it back.
 
-    A new name takes the place of all that the thing has (`add_name` leaves them). Raises BadInputError for a word that
+    Does nothing if the thing has that annotation already: a command that was killed may be repeated. A new name takes
+    the place of all that the thing has (`add_name` leaves them). Raises BadInputError for a word that
     is none, a name that cannot be one, or one that another thing of this noun has.
     """
     try:
@@ -115,7 +116,8 @@ def annotate(
         for old in _texts(session, noun, target_hex, annotated):
             if old != value:
                 _add(session, noun, target_hex, annotated, old, True)
-    return _add(session, noun, target_hex, annotated, value, withdrawn)
+    if withdrawn or value not in _texts(session, noun, target_hex, annotated):
+        _add(session, noun, target_hex, annotated, value, withdrawn)
 
 
 def add_name(session: Session, noun: str, target: UUID, name: str) -> None:
@@ -134,7 +136,7 @@ def take_back(session: Session, noun: str, target: UUID, word: str) -> list[str]
     return values
 
 
-def _add(session: Session, noun: str, target: str, word: tables.Word, value: str, withdrawn: bool) -> tables.Annotation:
+def _add(session: Session, noun: str, target: str, word: tables.Word, value: str, withdrawn: bool) -> None:
     """Append to the log. The row is newer than all others of its thing and word, also than those of a fast clock."""
     log, now = tables.Annotation, utc_now()
     same = log.noun == noun, log.target == target, unindexed(log.word) == word
@@ -151,7 +153,6 @@ def _add(session: Session, noun: str, target: str, word: tables.Word, value: str
     )
     session.add(row)
     session.flush()
-    return row
 
 
 def _texts(session: Session, noun: str, target: str, word: tables.Word) -> list[str]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from chessreg import settings
 from chessreg.masking import mask
+from chessreg.registry.file_gate import key_of, open_files
 
 UNTRACKED_BYTES = 2**20  # of the text of all untracked files together
 PATCH_BYTES = 2**22
@@ -65,11 +66,19 @@ def repository_state(folder: Path) -> dict[str, Any] | None:
 
 
 def _untracked(top: Path, names: list[str], with_text: bool) -> tuple[dict[str, str], dict[str, str]]:
-    """The digests of untracked files, the smallest first, and the text of small ones."""
+    """The digests of untracked files, the smallest first, and the text of small ones.
+
+    Files of the open registry are left out: opening and closing one would drop SQLite's locks on it.
+    """
     digests: dict[str, str] = {}
     texts: dict[str, str] = {}
     room = UNTRACKED_BYTES if with_text else 0
-    files = [(path.stat().st_size, name, path) for name in names if (path := top / name).is_file()]
+    in_use = open_files()
+    files = [
+        (path.stat().st_size, name, path)
+        for name in names
+        if (path := top / name).is_file() and key_of(path) not in in_use
+    ]
     for size, name, path in sorted(files)[:MOST_FILES]:
         printable = _printable(name)
         if size > 64 * UNTRACKED_BYTES:

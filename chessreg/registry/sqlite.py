@@ -13,16 +13,17 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from chessreg.errors import BadInputError, RegistryError
-from store.files import FULL, is_disk_full, make_file
+from chessreg.registry.file_gate import gate_at, require_entered
+from store.files import FULL, is_disk_full
 
 if TYPE_CHECKING:
     import sqlite3 as dbapi
@@ -63,6 +64,12 @@ def uri(path: Path, mode: str) -> str:
 
 
 def _connect(path: Path, mode: str) -> Connection:
+    """Open a registry. The caller is inside `gate_at(path).own()`."""
+    require_entered(path)
+    return _opened(path, mode)
+
+
+def _opened(path: Path, mode: str) -> Connection:
     # isolation_level=None: Python must not begin transactions of its own; SQLAlchemy hands a connection to one thread.
     connection = dbapi.connect(
         uri(path, mode), uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
@@ -71,11 +78,8 @@ def _connect(path: Path, mode: str) -> Connection:
     return connection
 
 
-def open_writable(path: Path, network: bool, create: bool) -> Connection:
-    if create:
-        with suppress(OSError):  # SQLite says why it cannot
-            make_file(path)  # what SQLite makes beside the file gets the file's mode
-    connection = _connect(path, "rwc" if create else "rw")
+def open_writable(path: Path, network: bool) -> Connection:
+    connection = _connect(path, "rw")
     try:
         _set_journal(connection, path, network)
     except BaseException:
@@ -86,13 +90,14 @@ def open_writable(path: Path, network: bool, create: bool) -> Connection:
 
 def quick_check(path: Path) -> list[str]:
     """What SQLite's own check of a file's pages finds wrong with it; reads the whole file."""
-    connection = _connect(path, "ro")
-    try:
-        rows = connection.execute("PRAGMA quick_check(20)").fetchall()
-    except dbapi.DatabaseError as error:
-        return [str(error)]
-    finally:
-        connection.close()
+    with gate_at(path).own():
+        connection = _connect(path, "ro")
+        try:
+            rows = connection.execute("PRAGMA quick_check(20)").fetchall()
+        except dbapi.DatabaseError as error:
+            return [str(error)]
+        finally:
+            connection.close()
     return [row[0] for row in rows if row[0] != "ok"]
 
 
@@ -140,15 +145,15 @@ def open_readable(path: Path, copies: Copies) -> Connection:
     try:
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         return connection
-    except dbapi.OperationalError as error:
+    except dbapi.DatabaseError as error:
         # A write-ahead log cannot be read without a file beside it that shares its index, and here none can be made.
         # immutable=1 would leave the log out in silence; a copy of both files has all that was committed.
         connection.close()
-        if "locked" in str(error):
+        if not isinstance(error, dbapi.OperationalError) or "locked" in str(error):
             raise
         try:
             return copies.connect(path)
-        except OSError as refused:
+        except (OSError, subprocess.SubprocessError) as refused:
             place = copies.remove()
             if is_disk_full(refused):
                 where = f"{FULL} at {place or tempfile.gettempdir()}, where a copy of it would be read"
@@ -177,10 +182,12 @@ class Copies:
         copy = self.of(path)
         for suffix in ("", "-wal", "-journal"):
             if (source := path.with_name(path.name + suffix)).exists():
-                shutil.copyfile(source, copy.with_name(copy.name + suffix))
+                # Not by this process: closing the file here would drop the locks of its open connections (file_gate).
+                words = ["cp", "--", str(source), str(copy.with_name(copy.name + suffix))]
+                subprocess.run(words, check=True, capture_output=True)
         if not in_copy:
             print(f"chessreg: {path} cannot be locked here: reading a copy of it as it is now", file=sys.stderr)
-        connection = _connect(copy, "rw")
+        connection = _opened(copy, "rw")
         connection.execute("PRAGMA query_only=ON")
         return connection
 

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import math
-import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
-
-from sqlalchemy.exc import DBAPIError
 
 from chessreg.errors import ChessregError
 from chessreg.masking import mask, mask_words
 from chessreg.registry import provenance
 from chessreg.registry.database import Database
 from chessreg.registry.identity import new_id, uuid_of
-from chessreg.registry.machine import boot_id, load, pid_start, this_machine
+from chessreg.registry.machine import load, this_machine
 from chessreg.registry.tables.types import utc_now
+from chessreg.runs.background import Ingester
 from chessreg.runs.ingest import ingest
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Kind
@@ -30,6 +28,7 @@ from chessreg.runs.resolve import ResolvedSpec, check, keep, missing_units, refe
 from chessreg.runs.spec import ExecutionOptions, Spec
 from chessreg.runs.task import Stop, Task, plain
 from chessreg.runs.watch import mark_dead
+from store.process import this_process
 
 if TYPE_CHECKING:
     from store import Store
@@ -79,24 +78,25 @@ class Attempt:
             flush_bytes=1 << 60,
             flush_seconds=math.inf,
         )
-        self.outage: str | None = None
-        self.refused: list[str] = []  # why rows of this run were not taken in
+        self.ingester = Ingester(inputs.database, inputs.store, resolved.run_id) if where.ingests else None
         last = resolved.units - 1
         self.reduces = resolved.kind.reduce is not None and last in missing
         units = [unit for unit in missing if not (resolved.kind.reduce is not None and unit == last)]
-        self.task: Task[Any, Any] = Task(
-            resolved, options, units, inputs, self.id, self.writer, self.take_in, on_progress
-        )
+        self.task: Task[Any, Any] = Task(resolved, options, units, inputs, self.id, self.writer, self.wake, on_progress)
 
     def go(self, on_begun: Callable[[], None] = lambda: None) -> bool:
         """Do the units; returns whether it was interrupted. The attempt's end is recorded whatever happens.
 
         `on_begun` is called once the registry has the run and the attempt.
         """
+        with self.ingester.running() if self.ingester is not None else nullcontext():
+            return self._go(on_begun)
+
+    def _go(self, on_begun: Callable[[], None]) -> bool:
         self.begin()
         on_begun()
         state, cause, message, code = "finished", "finished", None, 0
-        heartbeat = Heartbeat(self.task, self.take_in)
+        heartbeat = Heartbeat(self.task, self.ingester.wake if self.ingester is not None else lambda: None)
         with stop_on_signals(self.task) as hold_signals:
             try:
                 heartbeat.start()
@@ -134,9 +134,11 @@ class Attempt:
 
     def require_taken(self) -> None:
         """Raise ChessregError for rows of this run that the registry refused: their units count as not done."""
-        if self.refused:
+        self.take_in()
+        if self.ingester is not None and self.ingester.refused:
             raise ChessregError(
-                f"rows of kind {self.resolved.kind.name} were set aside: {self.refused[0]}", "chessreg recover --list"
+                f"rows of kind {self.resolved.kind.name} were set aside: {self.ingester.refused[0]}",
+                "chessreg recover --list",
             )
 
     def require_units(self) -> None:
@@ -173,7 +175,7 @@ class Attempt:
             units=self.resolved.units,
             created_at=utc_now(),
         )
-        pid = os.getpid()
+        process = this_process()
         self.add(
             "attempt",
             id=self.id,
@@ -183,9 +185,9 @@ class Attempt:
             executor=self.where.executor,
             execution_options=self.recorded_options,
             argv=mask_words(sys.argv),
-            pid=pid,
-            pid_started=pid_start(pid),
-            boot_id=boot_id(),
+            pid=process.pid,
+            pid_started=process.started,
+            boot_id=process.boot_id,
             started_at=utc_now(),
             checked_in_at=utc_now(),
             next_check_in_seconds=PROMISE_SECONDS,
@@ -197,6 +199,7 @@ class Attempt:
             environment=provenance.environment(),
         )
         self.task.flush()
+        self.take_in()
         if self.outage:
             raise ChessregError(self.outage)
 
@@ -254,15 +257,21 @@ class Attempt:
     def add(self, table: str, **columns: Any) -> None:
         self.writer.add(table, plain(columns))
 
+    @property
+    def outage(self) -> str | None:
+        """Why the registry did not take the fragments that wait; None if it took all."""
+        return self.ingester.outage if self.ingester is not None else None
+
+    def wake(self) -> None:
+        """Have what is written ingested in the background. Raises what went wrong there but for an outage."""
+        if self.ingester is not None:
+            self.ingester.wake()
+            self.ingester.raise_error()
+
     def take_in(self) -> None:
-        """Ingest what is written. If the registry does not answer, the fragments wait and the attempt goes on."""
-        if not self.where.ingests:
-            return
-        try:
-            self.refused += ingest(self.inputs.database, self.inputs.store).of_run(self.resolved.run_id)
-            self.outage = None
-        except (DBAPIError, ChessregError) as error:
-            self.outage = str(error).split("\n", 1)[0]
+        """Wait until what is written was ingested. If the registry does not answer, it waits in the store."""
+        if self.ingester is not None:
+            self.ingester.settle()
 
 
 def cause_of(error: BaseException) -> str:
@@ -317,7 +326,7 @@ PROMISE_SECONDS = 12 * CHECK_IN_SECONDS
 class Heartbeat(threading.Thread):
     """Checks in after 1, 2, 4 and 8 seconds, then every ten. A check-in that fails is left to the next one."""
 
-    def __init__(self, task: Task[Any, Any], after: Callable[[], None]) -> None:
+    def __init__(self, task: Task[Any, Any], after: Callable[[], object]) -> None:
         super().__init__(name="heartbeat", daemon=True)
         self.task, self.after = task, after
         self._end = threading.Event()

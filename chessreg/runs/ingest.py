@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -62,11 +62,11 @@ class IngestReport:
         return [why for name, why in self.set_aside.items() if name.endswith(f".{run_id.hex}{SUFFIX}")]
 
 
-def ingest(database: Database, store: Store) -> IngestReport:
+def ingest(database: Database, store: Store, on_fragment: Callable[[], None] = lambda: None) -> IngestReport:
     """Take in every fragment that waits in the store. One that is damaged, or not understood, goes into quarantine
     with the reason; one whose run or machine has not arrived yet waits on.
 
-    Raises RegistryError when the registry does not answer: then everything waits.
+    `on_fragment` is called after each. Raises RegistryError when the registry does not answer: then everything waits.
     """
     from store.fragments import pending
 
@@ -77,6 +77,7 @@ def ingest(database: Database, store: Store) -> IngestReport:
         report.waiting.clear()
         for fragment in waiting:
             one(database, store, fragment, report)
+            on_fragment()
         # Names sort by the writers' clocks, so a fragment may come before one that it builds on: try it again.
         waiting = [each for each in waiting if each.name in report.waiting] if report.fragments > before else []
     return report

@@ -22,6 +22,7 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.folders import expanded
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
+from chessreg.registry.file_gate import refuse_registry
 from chessreg.registry.identity import uuid_of
 from chessreg.runs.spec import clipped
 
@@ -67,7 +68,7 @@ class Located:
 
 
 def users_file(name: str) -> Path:
-    """Raises NotFoundError for what is no file."""
+    """Raises NotFoundError for what is no file, BadInputError for a file of the open registry."""
     path = expanded(name)
     try:
         is_file, is_folder, is_there = path.is_file(), path.is_dir(), path.exists()
@@ -76,6 +77,7 @@ def users_file(name: str) -> Path:
     if not is_file:
         what = "is a folder, not a file" if is_folder else "is no file" if is_there else "does not exist"
         raise NotFoundError(f"{path if is_folder else clipped(name)} {what}")
+    refuse_registry(path)
     return path
 
 

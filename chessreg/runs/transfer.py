@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import shlex
-import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +22,7 @@ from chessreg.registry.tables.types import utc_now
 from chessreg.runs import trust
 from store.errors import StoreError
 from store.files import fsync_path, is_disk_full
+from store.process import is_this_machine
 
 if TYPE_CHECKING:
     from store import Store
@@ -245,15 +245,16 @@ def nowhere(database: Database, item: Item) -> tuple[str, str]:
     """Message and hint for bytes that no place within reach has: the machines that have them."""
     with database.read() as session:
         location, machine = tables.ArtifactLocation, tables.Machine
-        hosts = set(
-            session.scalars(
-                select(machine.host)
+        holders = set(
+            session.execute(
+                select(machine.host, machine.system_id)
                 .join(location, location.machine_id == machine.id)
                 .where(location.digest == item.digest)
-            )
-        ) - {socket.gethostname()}
+            ).tuples()
+        )
+        hosts = {host for host, system in holders if not is_this_machine(host, system)}
         if item.array is not None and not hosts:
-            hosts = cache_hosts(session, item) - {socket.gethostname()}
+            hosts = {host for host, system in cache_machines(session, item) if not is_this_machine(host, system)}
     short = item.digest[:6]
     if hosts:
         where = " and ".join(sorted(hosts))
@@ -273,15 +274,15 @@ def remade_by(database: Database, item: Item) -> str:
     return "run again what made it" if run_id is None else f"chessreg reproduce {run_id.hex[-6:]} --run"
 
 
-def cache_hosts(session: Session, item: Item) -> set[str]:
-    """The machines that wrote a group of activations."""
+def cache_machines(session: Session, item: Item) -> set[tuple[str, str | None]]:
+    """Return host name and `system_id` of each machine that wrote a group of activations."""
     attempt, machine = tables.Attempt, tables.Machine
-    made = select(machine.host).join(attempt, attempt.machine_id == machine.id)
-    return {
-        host
-        for table in names.with_arrays(session)
-        for host in session.scalars(made.join(table, table.run_id == attempt.run_id).where(table.digest == item.digest))
-    }
+    made = select(machine.host, machine.system_id).join(attempt, attempt.machine_id == machine.id)
+    found: set[tuple[str, str | None]] = set()
+    for table in names.with_arrays(session):
+        rows = session.execute(made.join(table, table.run_id == attempt.run_id).where(table.digest == item.digest))
+        found.update(rows.tuples())
+    return found
 
 
 # -- whether the inputs of a spec can be read from here ---------------------------------------------------------------

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -21,8 +20,8 @@ from sqlalchemy.orm import Session
 
 from chessreg.registry import tables
 from chessreg.registry.database import Database
-from chessreg.registry.machine import boot_id, pid_start, this_machine
 from chessreg.registry.tables.types import utc_now
+from store.process import ProcessId, boot_id, machine_name
 
 if TYPE_CHECKING:
     from store import Store
@@ -33,30 +32,23 @@ SLOW_SECONDS = 5.0  # a look that took longer says nothing: the registry, not th
 
 def mark_dead(database: Database) -> int:
     """Mark as lost the attempts of this host whose process is gone (boot id, pid and start time tell at once)."""
-    dead = [attempt.id for attempt, host in running(database) if gone(attempt, host)]
+    dead = [attempt.id for attempt, process in running(database) if process.is_gone()]
     return lose(database, dead, tables.Cause.KILLED, GONE)
 
 
-def running(database: Database) -> list[tuple[tables.Attempt, str]]:
-    """Attempts that the registry has as running, each with its host."""
+def running(database: Database) -> list[tuple[tables.Attempt, ProcessId]]:
+    """Attempts that the registry has as running, each with its process."""
     with database.read() as session:
         attempts = session.execute(
-            select(tables.Attempt, tables.Machine.host)
+            select(tables.Attempt, tables.Machine.host, tables.Machine.system_id)
             .join(tables.Machine, tables.Machine.id == tables.Attempt.machine_id)
             .where(tables.Attempt.state == tables.AttemptState.RUNNING)
         ).all()
         session.expunge_all()
-    return [(attempt, host) for attempt, host in attempts]
-
-
-def gone(attempt: tables.Attempt, host: str) -> bool | None:
-    """Whether the process of an attempt of this host is gone; None when this host cannot tell."""
-    if host != socket.gethostname():
-        return None
-    if attempt.boot_id == boot_id():
-        return pid_start(attempt.pid) != attempt.pid_started
-    # Another boot: this machine's own earlier one, or another machine of the same name.
-    return True if attempt.machine_id == this_machine()["id"] else None
+    return [
+        (attempt, ProcessId(host, system, attempt.boot_id, attempt.pid, attempt.pid_started))
+        for attempt, host, system in attempts
+    ]
 
 
 def lose(database: Database, attempts: list[UUID], cause: tables.Cause, message: str) -> int:
@@ -89,7 +81,7 @@ class Watcher:
     """
 
     def __init__(self, store: Store) -> None:
-        self.file = store.root / f"watch-{socket.gethostname()}.json"
+        self.file = store.root / f"watch-{machine_name()}.json"
 
     def look(self, database: Database, began: float | None = None) -> int:
         """Mark as lost whose process is gone or whose promise is overdue; returns how many.
@@ -104,7 +96,7 @@ class Watcher:
     def overdue(self, database: Database, began: float | None = None) -> list[tables.Attempt]:
         """Attempts of other hosts whose promise was not kept, by what was seen so far; notes what is seen now."""
         began = time.monotonic() if began is None else began
-        elsewhere = [attempt for attempt, host in running(database) if gone(attempt, host) is None]
+        elsewhere = [attempt for attempt, process in running(database) if process.is_gone() is None]
         now = time.monotonic()
         if not elsewhere:
             self.forget()

@@ -9,7 +9,6 @@ import itertools
 import math
 import os
 import re
-import socket
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,6 +33,7 @@ from chessreg.runs.resolve import check, counted, identified, keep, missing_unit
 from chessreg.runs.spec import ExecutionOptions, Spec, clipped, flat
 from chessreg.scheduling import queue
 from chessreg.scheduling.executors import executor
+from store.process import is_this_machine, this_process
 
 if TYPE_CHECKING:
     from store import Store
@@ -257,7 +257,7 @@ def jobs_of(planned: Planned, group: UUID, store: Store, folder: Path, differs: 
     """One job a shard, and one for the reduce of a kind that has one. `differs`: what makes it another than the other
     runs of its launch."""
     order, shards = planned.order, planned.shards
-    options = order.options.model_dump(mode="json")
+    options, here = order.options.model_dump(mode="json"), this_process()
     numbers = list(range(shards)) + ([shards] if order.kind.reduce is not None else [])
     return [
         Job(
@@ -267,7 +267,8 @@ def jobs_of(planned: Planned, group: UUID, store: Store, folder: Path, differs: 
             kind=order.kind.name,
             spec_hash=planned.spec_hash,
             executor=order.on,
-            host=socket.gethostname(),
+            host=here.host,
+            system_id=here.system_id,
             shard=number,
             shards=shards,
             priority=order.priority,
@@ -339,12 +340,12 @@ def preview(planned: Planned, database: Database, store: Store) -> Row:
 def seconds_a_unit(planned: Planned, database: Database) -> tuple[float | None, int]:
     """Seconds that a unit took in the finished attempts whose settings are nearest to these, and how many those were.
 
-    Attempts of this host count before those of others, equal settings before newer ones; the median of the three
+    Attempts of this machine count before those of others, equal settings before newer ones; the median of the three
     nearest is taken.
     """
     attempt, run, machine = tables.Attempt, tables.Run, tables.Machine
     query = (
-        select(attempt.started_at, attempt.ended_at, attempt.units_done, run.spec, machine.host)
+        select(attempt.started_at, attempt.ended_at, attempt.units_done, run.spec, machine.host, machine.system_id)
         .join(run, run.id == attempt.run_id)
         .join(machine, machine.id == attempt.machine_id)
         .where(
@@ -358,8 +359,10 @@ def seconds_a_unit(planned: Planned, database: Database) -> tuple[float | None, 
     )
     with database.read() as session:
         attempts = session.execute(query).all()
-    wanted, here = planned.spec.model_dump(mode="json"), socket.gethostname()
-    near = sorted(attempts, key=lambda row: (row.host != here, -alike(wanted, row.spec)))[:NEAREST]
+    wanted = planned.spec.model_dump(mode="json")
+    near = sorted(attempts, key=lambda row: (not is_this_machine(row.host, row.system_id), -alike(wanted, row.spec)))[
+        :NEAREST
+    ]
     paces = [(row.ended_at - row.started_at).total_seconds() / row.units_done for row in near if row.ended_at]
     return (statistics.median(paces), len(paces)) if paces else (None, 0)
 

@@ -1,4 +1,4 @@
-"""Whether this machine's supervisor runs, and starting and stopping it. One for each store and host.
+"""Whether this machine's supervisor runs, and starting and stopping it. One for each store and machine.
 
 The right to be it is a lock on a file in the store, which ends with the process however that dies. The file says who.
 """
@@ -10,7 +10,6 @@ import json
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from chessreg import child
 from chessreg.errors import ChessregError
-from chessreg.registry.machine import boot_id, pid_start, this_process
+from store.process import ProcessId, machine_name, this_process
 
 if TYPE_CHECKING:
     from store import Store
@@ -32,9 +31,8 @@ class Presence:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        host = socket.gethostname()
-        self.file = store.root / "supervisors" / f"{host}.json"
-        self.log = store.root / "supervisors" / f"{host}.log"
+        self.file = store.root / "supervisors" / f"{machine_name()}.json"
+        self.log = store.root / "supervisors" / f"{machine_name()}.log"
         self._handle = -1
 
     def who(self) -> dict[str, Any] | None:
@@ -43,8 +41,8 @@ class Presence:
             holder: dict[str, Any] = json.loads(self.file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        alive = holder.get("boot_id") == boot_id() and pid_start(int(holder["pid"])) == holder.get("started")
-        return holder if alive else None
+        process = ProcessId.of(holder)
+        return holder if process is not None and process.is_gone() is False else None
 
     def hold(self) -> bool:
         """Become it; False when another process is it."""
@@ -56,7 +54,7 @@ class Presence:
             os.close(handle)
             return False
         os.ftruncate(handle, 0)
-        os.pwrite(handle, json.dumps(this_process()).encode(), 0)
+        os.pwrite(handle, json.dumps(this_process().record()).encode(), 0)
         self._handle = handle
         return True
 
@@ -98,7 +96,7 @@ class Presence:
                     return False
                 if tries <= 1:
                     raise ChessregError(
-                        f"another machine has the host name {socket.gethostname()} and this store's supervisor",
+                        f"another machine named {machine_name()} runs this store's supervisor",
                         "stop it there, or give one of the two another host name",
                     )
                 return self.start(registry, tries - 1)

@@ -24,6 +24,7 @@ from chessreg.runs import trust
 from chessreg.scheduling import worker
 from chessreg.scheduling.executors import Needs, Work
 from chessreg.terminal import visible
+from store.process import is_this_machine
 
 if TYPE_CHECKING:
     from store import Store
@@ -33,13 +34,18 @@ ACTIVE = (JobState.QUEUED, JobState.RUNNING)
 
 
 def mine(session: Session, store: Store, *states: JobState) -> list[Job]:
-    """Jobs in these states that the supervisor of this host and store looks after: urgent first, then oldest."""
+    """Jobs in these states that the supervisor of this machine and store looks after: urgent first, then oldest."""
     jobs = session.scalars(
         select(Job)
         .where(Job.state.in_(states), Job.host == socket.gethostname())
         .order_by(Job.priority.desc(), Job.created_at, Job.shard, Job.id)
     )
-    return [job for job in jobs if job.detail["store"] == str(store.root)]
+    return [job for job in jobs if is_mine(job, store)]
+
+
+def is_mine(job: Job, store: Store) -> bool:
+    """Whether the supervisor of this machine and store looks after a job."""
+    return is_this_machine(job.host, job.system_id) and job.detail["store"] == str(store.root)
 
 
 def folder_of(store: Store, job: Job) -> Path:

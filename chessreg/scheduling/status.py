@@ -19,6 +19,7 @@ from chessreg.registry.tables import Attempt, AttemptState, Cause, Job, JobState
 from chessreg.scheduling import queue
 from chessreg.scheduling.executors import executor
 from chessreg.scheduling.worker import share
+from store.process import is_this_machine
 
 if TYPE_CHECKING:
     from store import Store
@@ -73,6 +74,7 @@ def _row(session: Session, job: Job, run: tables.Run | None, attempt: tables.Att
         "doing": attempt.doing if attempt and state == "running" else None,
         "executor": job.executor,
         "host": job.host,
+        "here": is_this_machine(job.host, job.system_id),
         "priority": job.priority,
         "tries": job.tries,
         "cause": job.cause,

@@ -28,9 +28,9 @@ from uuid import UUID
 
 from chessreg.errors import ChessregError, first_line, of_own_kind
 from chessreg.masking import masked_streams
-from chessreg.registry.machine import this_process
 from chessreg.terminal import visible
 from store.files import file_of, is_disk_full, keep_private
+from store.process import this_process
 
 BUSY = 75  # exit status (EX_TEMPFAIL): another process is at this job
 NO_SPACE = 73  # exit status (EX_CANTCREAT): the disk is full, perhaps too full for outcome.json
@@ -56,7 +56,7 @@ def main(path: Path) -> int:
 
 def run_try(path: Path) -> int:
     """What `main` does with the lock held. Raises OSError where its files cannot be written."""
-    folder, order, here = path.parent, json.loads(path.read_text(encoding="utf-8")), this_process()
+    folder, order, here = path.parent, json.loads(path.read_text(encoding="utf-8")), this_process().record()
     write_log(f"== try {order['try']} of {order['title']} on {here['host']}, process {here['pid']}, {here['since']}")
     write(folder / "process.json", {**here, "try": order["try"], "attempt": None})
     outcome = done(order, folder, here)

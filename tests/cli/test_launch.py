@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from chessreg.registry.machine import pid_start
 from chessreg.scheduling.presence import Presence
 from store import Store
+from store.process import pid_start
 
 GATED = Path(__file__).parent.parent / "kinds" / "gated_kind.py"
 PATIENCE = 300.0
@@ -211,7 +211,7 @@ def test_doctor_finds_and_mends_what_crashes_left(here, presence, gated):
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
     until(lambda: not any(map(pid_start, killed)))  # a busy machine takes its time
-    left = presence.store.tmp / "probe~gone~1~0123456789abcdef"
+    left = presence.store.tmp / "probe~gone~boot~1~1.0~0123456789abcdef"
     left.mkdir()
     os.utime(left, (0, 0))
     (presence.store.quarantine / f"0.{'0' * 32}.jsonl.zst").write_bytes(b"torn")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import time
 
 import pytest
@@ -45,6 +47,34 @@ def test_a_leftover_artifact_is_rubbish_once_it_is_old_enough(session, tmp_path)
     assert gc.find(session.database, session.store) == []  # young: it may be about to be registered
     (item,) = [i for i in found(session) if i.what.startswith("artifact")]
     assert (item.what, item.why) == (f"artifact {artifact.digest[:12]}", "nothing registered refers to it")
+
+
+LEAVE = """
+import os, signal, sys
+from pathlib import Path
+from store import Store
+from store.files import WriterLock
+store = Store(sys.argv[1])
+WriterLock(store.tmp, "array-1")
+with store.stage("dataset") as folder:
+    (folder / "games.parquet").write_bytes(b"0" * 1000)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_process_left_unfinished_is_reported_and_removed_at_once(session):
+    with session.store.stage("probe") as ours:  # of a living process
+        (ours / "weights").write_bytes(b"half")
+        subprocess.run([sys.executable, "-c", LEAVE, str(session.store.root)])
+        rubbish = gc.find(session.database, session.store)
+        assert {item.what for item in rubbish} == {"unfinished dataset", "unfinished lock"}
+        assert all(item.why.startswith("process ") and item.why.endswith(" has ended") for item in rubbish)
+        (problem,) = health.leftovers(session.store)
+        assert "left 2 unfinished files or folders" in problem.detail
+        assert gc.remove(session.store, rubbish) >= 1000
+        assert list(session.store.tmp.iterdir()) == [ours]
+        assert gc.binned(session.store) == []
+        assert list(health.leftovers(session.store)) == []
 
 
 @pytest.mark.parametrize("folder", ["incoming", "quarantine"])

@@ -18,12 +18,27 @@ from chessreg.registry import tables
 from chessreg.runs.kind import RESULT_TABLES, kind, kinds
 from chessreg.runs.spec import settings_of
 
+from ..file_locks import HAS_PROC_LOCKS, holds_log, read_once, watched
+
 TOY = str(Path(__file__).parent / "toy_kind.py")
 EVERY = [*kinds(), TOY]
 
 
 def command_line(world: Path, *words: str) -> list[str]:
     return ["--registry", str(world / "registry.db"), "--store", str(world / "store"), *words]
+
+
+@pytest.fixture
+def locks_kept(world, world_session, monkeypatch):
+    """No command drops the locks of this process, which has the registry open."""
+    if not HAS_PROC_LOCKS:
+        yield
+        return
+    read_once(world_session.database)
+    with watched(world / "registry.db", monkeypatch):
+        yield
+    read_once(world_session.database)
+    assert holds_log(world / "registry.db")
 
 
 @pytest.fixture
@@ -48,6 +63,7 @@ def results(session, run_id) -> dict[str, int]:
     return {family: count for family, count in counts.items() if count}
 
 
+@pytest.mark.usefixtures("locks_kept")
 @pytest.mark.parametrize("name", EVERY)
 def test_a_kind_is_helped_planned_killed_resumed_reproduced_queried_and_drawn(
     name, world, world_session, chessreg, spawn, tmp_path

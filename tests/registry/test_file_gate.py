@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from chessreg.registry.database import Database, gate_at
+from chessreg.registry.database import Database
+from chessreg.registry.file_gate import gate_at
 
 PATIENCE = 300  # seconds for what takes a moment, on a machine that does much else
 

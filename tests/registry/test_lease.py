@@ -20,9 +20,9 @@ from chessreg.errors import RegistryError
 from chessreg.registry import tables
 from chessreg.registry.database import Database
 from chessreg.registry.lease import Lease
-from chessreg.registry.machine import boot_id, pid_start
 from chessreg.registry.sqlite import dbapi as sqlite3
 from chessreg.registry.sqlite import network_file_system
+from store.process import boot_id, pid_start
 
 ROOT = Path(__file__).resolve().parents[2]
 HOLDER = """
@@ -140,8 +140,9 @@ def test_a_holder_that_was_suspended_while_its_lease_went_to_another_writes_no_m
     [
         ({}, False),
         ({"boot_id": "another"}, True),
-        ({"boot_id": "another", "system": "another"}, False),  # a machine of the same name
-        ({"boot_id": "another", "system": None}, False),  # written by an earlier version
+        ({"boot_id": "another", "system_id": "another"}, False),  # a machine of the same name
+        ({"boot_id": "another", "system_id": None}, False),  # of a machine that has no id, as this one has
+        ({"boot_id": f"{boot_id().partition('.')[0]}.1"}, False),  # another container of this machine
         ({"started": 1.0}, True),  # the process id was given out again
         ({"pid": 2**22 + 1}, True),
         ({"host": "box2", "boot_id": "another"}, False),  # nobody here can tell
@@ -155,10 +156,10 @@ def test_a_lease_falls_when_its_process_is_surely_gone(
     gone: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("chessreg.registry.lease.system_id", lambda: "own")  # not every machine has one
+    monkeypatch.setattr("store.process.system_id", lambda: "own")  # not every machine has one
     lease = Lease(sqlite_path)
     parent = os.getppid()
-    written = {"host": socket.gethostname(), "system": "own", "boot_id": boot_id()}
+    written = {"host": socket.gethostname(), "system_id": "own", "boot_id": boot_id()}
     written |= {"pid": parent, "started": pid_start(parent)}
     lease.file.write_text(json.dumps(written | {"since": "then"} | changed))
     if gone:

@@ -61,6 +61,23 @@ def test_a_thing_has_one_name_and_a_new_one_takes_its_place(database: Database, 
         assert names.names(session, "run") == {}
 
 
+@pytest.mark.parametrize(("word", "value"), [("name", "first"), ("tag", "paper"), ("note", "odd"), ("pin", "")])
+def test_what_a_thing_has_already_is_not_said_again(database: Database, rows: Any, word: str, value: str) -> None:
+    with database.write() as session:
+        run = rows.run(session).id
+    versions = set()
+    for _ in range(3):  # a command that was killed, and typed again
+        with database.write() as session:
+            names.annotate(session, "run", run, word, value)
+        versions.add(database.data_version())
+    assert len(versions) == 1
+    with database.write() as session:
+        names.annotate(session, "run", run, word, value, withdrawn=True)
+        names.annotate(session, "run", run, word, value)
+        assert said(session) == [(word, value)]
+        assert len(session.scalars(select(tables.Annotation)).all()) == 3
+
+
 @pytest.mark.parametrize("at", [utc_now() + timedelta(days=10), names.LAST + names.TICK])
 def test_what_a_machine_with_a_fast_clock_said_is_replaced_and_taken_back(
     database: Database, rows: Any, at: datetime

@@ -15,6 +15,7 @@ from chessreg import settings
 from chessreg.registry import machine, provenance, tables
 from chessreg.registry.database import Database
 from chessreg.registry.provenance import UNTRACKED_BYTES, repository_state
+from store.process import is_hidden, pid_start, process
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -166,19 +167,19 @@ def test_machine_and_environment_are_known_without_importing_torch() -> None:
 
 
 def test_a_process_is_known_by_its_start_and_a_zombie_counts_as_gone() -> None:
-    own = machine.pid_start(os.getpid())
+    own = pid_start(os.getpid())
     assert own is not None
-    assert own == machine.pid_start(os.getpid())
+    assert own == pid_start(os.getpid())
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    started = machine.pid_start(child.pid)
+    started = pid_start(child.pid)
     assert started is not None
     assert started >= own
     assert child.stdin
     child.stdin.close()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert machine.pid_start(child.pid) is None
+    assert pid_start(child.pid) is None
     child.wait()
-    assert machine.pid_start(child.pid) is None
+    assert pid_start(child.pid) is None
 
 
 def test_packages_that_ray_carries_are_not_installed_ones(tmp_path, monkeypatch):
@@ -191,3 +192,19 @@ def test_packages_that_ray_carries_are_not_installed_ones(tmp_path, monkeypatch)
     found = provenance.environment()
     assert found["site-only"] == "1.0"
     assert "thirdparty-files-only" not in found
+
+
+def test_the_hidden_process_of_another_user_is_not_taken_for_a_dead_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With hidepid /proc shows a user no process of another user."""
+    theirs = process(os.getppid())
+    assert theirs.is_gone() is False
+
+    def refuse(pid: int, signal: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("store.process.pid_start", lambda pid: None)
+    assert theirs.is_gone() is True
+    monkeypatch.setattr("os.kill", refuse)
+    monkeypatch.setattr("store.process.Path.exists", lambda path: False)
+    assert is_hidden(theirs.pid)
+    assert theirs.is_gone() is None

@@ -15,6 +15,7 @@ from chessreg.cli.root import run_command_line
 from chessreg.errors import BadInputError
 from chessreg.registry import tables
 from chessreg.runs.exits import ProcessEndError
+from chessreg.runs.ingest import ingest
 from chessreg.runs.kind import kind
 from chessreg.runs.watch import GONE, mark_dead
 from chessreg.session import open_session
@@ -112,6 +113,7 @@ def test_the_exit_of_the_c_library_is_no_success_and_the_same_command_goes_on(le
     process.join(60)
     assert process.exitcode == -signal.SIGABRT
     with open_session(str(tmp_path / "registry.db")) as session:
+        ingest(session.database, session.store)
         mark_dead(session.database)
         assert attempts(session) == [("lost", "killed", GONE, 1)]
     assert run_command_line(["run", leaving("pass"), *place]) == 0

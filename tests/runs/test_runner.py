@@ -65,19 +65,19 @@ def test_how_settings_and_key_order_do_not_change_the_run(session, toy, run_toy)
 
 def test_what_needs_all_units_waits_until_the_registry_has_them(session, monkeypatch):
     from chessreg.errors import RegistryError
-    from chessreg.runs import attempt
+    from chessreg.runs import attempt, background
     from chessreg.runs.kind import kind
 
     path = str(TOY.parent / "captures_kind.py")
     spec = kind(path).spec(games=5, plies=20, shuffles=3)
-    taken, began = attempt.ingest, []
+    taken, began = background.ingest, []
 
-    def full(database, store):
+    def full(database, store, on_fragment):
         if began:  # the run is there; then the disk of the registry is full
             raise RegistryError("the registry cannot grow: the disk is full")
-        return taken(database, store)
+        return taken(database, store, on_fragment)
 
-    monkeypatch.setattr(attempt, "ingest", full)
+    monkeypatch.setattr(background, "ingest", full)
     monkeypatch.setattr(attempt.Attempt, "begin", lambda self, begin=attempt.Attempt.begin: began.append(begin(self)))
     with pytest.raises(ChessregError, match=r"lacks 5 of 5 units.*the disk is full"):
         session.run(spec, kind=path)
@@ -113,6 +113,18 @@ def test_a_name_that_is_taken_is_refused_before_anything_is_done(session, toy, r
     with pytest.raises(BadInputError, match="mine"):
         session.run(toy.spec(positions=3), kind=str(TOY), name="mine")
     assert count(session, tables.Run) == 1
+
+
+def test_a_run_that_is_interrupted_and_typed_again_is_named_once(session, toy):
+    def stop(fraction: float, text: str) -> None:
+        raise KeyboardInterrupt
+
+    for on_progress in (stop, stop, lambda fraction, text: None):
+        report = session.run(toy.spec(positions=2), kind=str(TOY), name="mine", on_progress=on_progress)
+    assert report.state == "complete"
+    with session.database.read() as sql:
+        assert names.name_of(sql, "run", report.run_id) == "mine"
+        assert sql.scalar(select(func.count()).select_from(tables.Annotation)) == 1
 
 
 def test_a_run_has_its_name_while_it_runs_and_a_finished_one_takes_another(session, toy):

@@ -13,12 +13,12 @@ import pytest
 from chessreg import doctor as health
 from chessreg.registry import tables
 from chessreg.registry.identity import new_id
-from chessreg.registry.machine import boot_id, pid_start
 from chessreg.registry.tables import AttemptState, Cause
 from chessreg.registry.tables.types import utc_now
 from chessreg.runs import watch
 from chessreg.runs.attempt import PROMISE_SECONDS
 from chessreg.runs.ingest import ingest
+from store.process import boot_id, pid_start, system_id
 
 
 class Clock:
@@ -162,9 +162,23 @@ def test_on_this_host_the_process_table_tells_at_once(session, attempt):
     alive = attempt(here, pid=me, pid_started=pid_start(me), boot_id=boot_id())
     used_again = attempt(here, pid=me, pid_started=1.25, boot_id=boot_id())
     earlier_boot = attempt(here, pid=me, pid_started=pid_start(me), boot_id="an earlier one")
-    assert watch.mark_dead(session.database) == 2
-    assert state(session, alive) == ("running", None)
-    assert state(session, used_again) == state(session, earlier_boot) == ("lost", str(Cause.KILLED))
+    in_container = attempt(here, pid=me, pid_started=1.25, boot_id=f"{boot_id().partition('.')[0]}.1")
+    known = 1 if system_id() is not None else 0
+    assert watch.mark_dead(session.database) == 1 + known
+    assert state(session, alive) == state(session, in_container) == ("running", None)
+    assert state(session, used_again) == ("lost", str(Cause.KILLED))
+    assert state(session, earlier_boot)[0] == ("lost" if known else "running")
+
+
+def test_attempts_of_another_machine_with_this_host_name_are_left_alone(session, attempt, monkeypatch):
+    """Not even two machines of the same hardware and software are mistaken for each other."""
+    import socket
+
+    running = attempt(socket.gethostname(), pid=os.getpid(), pid_started=1.25, boot_id="of that machine")
+    monkeypatch.setattr("store.process.system_id", lambda: "another" * 4)
+    assert watch.mark_dead(session.database) == 0
+    assert list(health.orphans(session.database)) == []
+    assert state(session, running) == ("running", None)
 
 
 def test_notes_of_an_earlier_boot_prove_nothing(session, attempt, clock):

@@ -14,11 +14,11 @@ import pytest
 from sqlalchemy import select
 
 from chessreg.registry import tables
-from chessreg.registry.machine import pid_start
 from chessreg.runs.kind import kind
 from chessreg.scheduling.launch import Order, launch
 from chessreg.scheduling.supervisor import Supervisor
 from chessreg.session import Session
+from store.process import pid_start
 
 from .forking import ForkingExecutor
 

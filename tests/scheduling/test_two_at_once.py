@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
+from chessreg import doctor as health
 from chessreg.errors import BadInputError
 from chessreg.registry.tables import Job, MetricPoint
 from chessreg.runs.ingest import ingest
 from chessreg.scheduling import launch as launching
-from chessreg.scheduling import queue
+from chessreg.scheduling import queue, status
 from chessreg.scheduling.executors.local import LocalExecutor
 from chessreg.session import open_session
 
@@ -161,3 +162,30 @@ def test_a_worker_waits_for_a_registry_that_is_away_while_it_sets_up(postgres, t
         assert "the registry answers again" in desk.said()
         ingest(opened.database, opened.store)
         assert sorted(row.unit for row in desk.rows(MetricPoint)) == [0, 1, 2]
+
+
+def test_a_machine_of_the_same_name_and_store_path_looks_after_its_own_jobs(either_desk, monkeypatch):
+    """Two machines share a registry; host name, store path and hardware are the same."""
+    desk = either_desk
+    monkeypatch.setattr("store.process.system_id", lambda: "a" * 32)
+    desk.launch(desk.order(count=2))
+    desk.until(lambda: desk.states() == ["running"])
+    ours = desk.supervisor
+
+    monkeypatch.setattr("store.process.system_id", lambda: "b" * 32)
+    theirs = desk.next_supervisor()
+    assert not theirs.beat(), "it has nothing to do"
+    theirs.put_back()
+    with desk.session.database.read() as session:
+        assert queue.mine(session, desk.session.store, *queue.ACTIVE) == []
+        (row,) = status.rows(session, desk.jobs())
+    assert (row["state"], row["here"]) == ("running", False)
+    assert list(health.unattended(desk.session.database, desk.session.store, "")) == []
+    assert desk.states() == ["running"]
+
+    monkeypatch.setattr("store.process.system_id", lambda: "a" * 32)
+    desk.supervisor = ours
+    desk.open_gate()
+    desk.finish()
+    assert desk.states() == ["finished"]
+    assert [job.tries for job in desk.jobs()] == [1]

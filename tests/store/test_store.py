@@ -13,6 +13,7 @@ import pytest
 
 from store import Store, StoreError
 from store.files import WriterLock
+from store.process import machine_name, system_id, this_process
 
 
 def test_a_missing_folder_is_one_clear_error(tmp_path: Path) -> None:
@@ -112,7 +113,7 @@ def test_importing_the_store_is_light() -> None:
 
 
 @pytest.mark.parametrize("folder", ["stage", "scratch"])
-def test_what_a_killed_writer_left_is_listed_and_cleaned(store: Store, folder: str) -> None:
+def test_what_a_killed_writer_left_is_listed_and_cleaned_at_once(store: Store, folder: str) -> None:
     code = f"""
 import os, signal
 from store import Store
@@ -122,16 +123,46 @@ with Store({str(store.root)!r}).{folder}("probe") as folder:
 """
     subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
     assert list(store.list()) == []
-    (left,) = store.stale_staging(0)
-    assert left.kind == "probe"
-    assert store.stale_staging() == []  # too fresh for the default age
-    old = time.time() - 2 * 86_400
-    for path in (left.path, left.path / "weights"):
-        os.utime(path, (old, old))
     (left,) = store.stale_staging()
-    assert left.age == pytest.approx(2 * 86_400, abs=60)
+    assert (left.kind, left.is_gone) == ("probe", True)
+    assert left.age < 60
     assert [staging.path for staging in store.clean_staging()] == [left.path]
     assert not left.path.exists()
+
+
+ME = this_process()
+
+
+@pytest.mark.parametrize(
+    ("machine", "boot", "gone"),
+    [
+        (machine_name(), f"{'0' * 16}.1", True if system_id() else None),  # before a restart of this machine
+        (machine_name(), f"{ME.boot_id.partition('.')[0]}.1", None),  # in another container
+        ("another-machine", ME.boot_id, None),
+        (machine_name(), ME.boot_id, True),  # its number was given to another process
+    ],
+)
+def test_what_this_machine_cannot_tell_is_left_for_a_day(
+    store: Store, machine: str, boot: str, gone: bool | None
+) -> None:
+    path = store.tmp / f"probe~{machine}~{boot}~{ME.pid}~{(ME.started or 0) - 1}~0123"
+    path.mkdir()
+    assert [staging.is_gone for staging in store.stale_staging(0)] == [gone]
+    assert [staging.path for staging in store.stale_staging()] == [path] * (gone is True)
+    old = time.time() - 2 * 86_400
+    os.utime(path, (old, old))
+    (left,) = store.stale_staging()
+    assert left.age == pytest.approx(2 * 86_400, abs=60)
+
+
+@pytest.mark.parametrize("name", ["probe", "a~b~c~d~e~f", "probe~m~b~12~soon~0", "~~~~~", "probe~m~b~-1~0.5~0"])
+def test_names_that_are_not_ours_end_nothing(store: Store, name: str) -> None:
+    (store.tmp / name).mkdir()
+    (store.tmp / "odd.lock").write_bytes(b"[1, 2")
+    (store.tmp / "other.lock").write_bytes(b'{"pid": "x"}')
+    assert store.stale_staging() == []
+    store.clean_staging(0)
+    assert not list(store.tmp.glob("*.lock"))
 
 
 def test_scratch_is_gone_after_its_block(store: Store) -> None:

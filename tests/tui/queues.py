@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from chessreg.registry.machine import pid_start
 from chessreg.registry.tables import Job
 from chessreg.runs.kind import kind
 from chessreg.scheduling import status
 from chessreg.scheduling.launch import Order, launch
 from chessreg.scheduling.supervisor import Supervisor
 from chessreg.session import Session, open_session
+from store.process import pid_start
 
 from ..conftest import SHARED, shared
 from ..scheduling.forking import ForkingExecutor

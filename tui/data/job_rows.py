@@ -248,13 +248,12 @@ def newest_of(session: Session, group_id: UUID) -> UUID:
 
 def change(session: Session, do: Callable[[SqlSession, list[Job]], list[Job]], ids: Sequence[UUID]) -> int:
     """Do it to these jobs, and see that a supervisor is there to carry it out; returns to how many it was done."""
-    import socket
-
     from chessreg.scheduling.presence import Presence
+    from store.process import is_this_machine
 
     with session.database.write() as sql:
         changed = do(sql, list(sql.scalars(select(Job).where(Job.id.in_(list(ids))))))
-        here = any(job.host == socket.gethostname() for job in changed)
+        here = any(is_this_machine(job.host, job.system_id) for job in changed)
         number = len(changed)
     if here:
         Presence(session.store).start(session.database.reference)

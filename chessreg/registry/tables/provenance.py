@@ -53,6 +53,7 @@ class Machine(Base):
     __noun__ = Noun("machine", listed="chessreg machines")
     id: Mapped[UUID] = mapped_column(primary_key=True)
     host: Mapped[str] = mapped_column(String(255))
+    system_id: Mapped[str | None] = mapped_column(String(32))  # of the installation: machines may share a host name
     platform: Mapped[str] = mapped_column(String(255))
     cpu: Mapped[str] = mapped_column(String(255))
     cores: Mapped[int]
@@ -204,6 +205,7 @@ class Job(Base):
     spec_hash: Mapped[str] = mapped_column(Digest)
     executor: Mapped[str] = mapped_column(String(255))  # "local", "slurm:PROFILE", "ray:ADDRESS"
     host: Mapped[str] = mapped_column(String(255))  # of the supervisor that looks after it
+    system_id: Mapped[str | None] = mapped_column(String(32))  # of that machine, as in `machine`
     shard: Mapped[int]
     shards: Mapped[int]
     priority: Mapped[int] = mapped_column(default=0)

@@ -15,9 +15,10 @@ from typing import Any
 from uuid import UUID
 
 from chessreg.errors import BadInputError, ChessregError
-from chessreg.registry.machine import boot_id, gpus, pid_start
+from chessreg.registry.machine import gpus
 from chessreg.registry.tables import Cause
 from chessreg.scheduling.executors import Needs, Seen, Work, ended
+from store.process import boot_id, pid_start
 
 GIB = float(2**30)
 GRACE_SECONDS = 20.0  # from SIGTERM to SIGKILL: a batch may have to come to its end first

@@ -23,12 +23,12 @@ from typing import Any, BinaryIO
 
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.folders import cache_folder
-from chessreg.registry.machine import pid_start
 from chessreg.registry.tables import Cause
 from chessreg.scheduling.executors import Seen
 from chessreg.scheduling.executors.ray_shard import NOTE, Shard
 from chessreg.scheduling.executors.ray_staging import Home
 from chessreg.scheduling.worker import read, write
+from store.process import ProcessId, machine_name, process
 
 NAMESPACE = "chessreg"
 START_SECONDS = 60.0
@@ -112,7 +112,7 @@ class Driver:
         folder.mkdir(parents=True, exist_ok=True)
         write(folder / NOTE, {"actor": name})
         log, order = folder / "log.txt", read(folder / "work.json")
-        base = hashlib.sha256(f"{socket.gethostname()}:{order and order['store']}".encode()).hexdigest()[:12]
+        base = hashlib.sha256(f"{machine_name()}:{order and order['store']}".encode()).hexdigest()[:12]
         work_of_actor = {**work, "actor": name, "base": base, "order": order, "threads": max(int(cpus), 1)}
         work_of_actor["log_size"] = log.stat().st_size if log.exists() else 0
         made = ray.remote(Shard).options(
@@ -208,12 +208,12 @@ def resources(work: dict[str, Any], nodes: list[dict[str, float]]) -> tuple[floa
 
 
 def home_name() -> str:
-    return f"home-{socket.gethostname()}-{os.getuid()}"
+    return f"home-{machine_name()}-{os.getuid()}"
 
 
 def head_file() -> Path:
     """Says which process is the Ray that was started for chessreg on this machine."""
-    return cache_folder() / "ray-head.json"
+    return cache_folder() / f"ray-head-{machine_name()}.json"  # a home may be shared by several machines
 
 
 def running() -> str:
@@ -240,7 +240,7 @@ def start_head() -> str:
     with open(os.devnull, "wb") as nowhere:
         head = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=nowhere, stderr=nowhere, start_new_session=True)
     head_file().parent.mkdir(parents=True, exist_ok=True)
-    write(head_file(), {"pid": head.pid, "started": pid_start(head.pid)})
+    write(head_file(), process(head.pid).record())
     deadline = time.monotonic() + START_SECONDS
     while not (address := running()):
         if head.poll() is not None or time.monotonic() > deadline:
@@ -251,9 +251,9 @@ def start_head() -> str:
 
 def stop_head() -> None:
     """End the Ray that was started here for chessreg, by this process or one before it; no other."""
-    noted = read(head_file())
-    if noted and noted["started"] is not None and pid_start(noted["pid"]) == noted["started"]:
-        os.kill(noted["pid"], signal.SIGTERM)
+    noted = ProcessId.of(read(head_file()))
+    if noted is not None and noted.is_gone() is False:
+        os.kill(noted.pid, signal.SIGTERM)
         head_file().unlink(missing_ok=True)
 
 

@@ -15,13 +15,13 @@ from sqlalchemy.orm import Session as SqlSession
 
 from chessreg import doctor as health
 from chessreg.registry import tables
-from chessreg.registry.machine import boot_id, pid_start
 from chessreg.registry.tables import AttemptState, Cause, JobState
 from chessreg.scheduling import queue, worker
 from chessreg.scheduling.worker import share
 from store import Store
 from store.errors import StoreError
 from store.fragments import ingested, pending
+from store.process import boot_id, pid_start
 
 if TYPE_CHECKING:
     from rounds import Round

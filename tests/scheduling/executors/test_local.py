@@ -14,10 +14,10 @@ import pytest
 
 from chessreg.errors import BadInputError
 from chessreg.registry.identity import new_id
-from chessreg.registry.machine import boot_id, pid_start
 from chessreg.registry.tables import Cause
 from chessreg.scheduling.executors import Needs, Work
 from chessreg.scheduling.executors.local import Gpu, LocalExecutor, Slots, read_gpus
+from store.process import boot_id, pid_start
 
 from .conformance import Conformance
 
@@ -115,7 +115,7 @@ print('child', child.pid, flush=True); time.sleep(600)"""
 
 def test_a_number_used_again_is_not_taken_for_the_work(tmp_path):
     mine = {"pid": os.getpid(), "started": 1.0, "log": "x", "gpu": None, "threads": 1, "shared": False}
-    from chessreg.registry.machine import boot_id
+    from store.process import boot_id
 
     handle = json.dumps({**mine, "boot": boot_id()})
     executor = LocalExecutor(read=list)

@@ -1,0 +1,192 @@
+"""Keeps the POSIX locks of SQLite files in this process.
+
+A process loses all its locks on a file when it closes any descriptor of that file, whoever opened it and for whatever
+reason (sqlite.org/howtocorrupt.html, 2.2). Another process may then delete the write-ahead log while it is still
+written here, and acknowledged commits are lost. Three rules follow:
+
+1. Only SQLite opens a registry that this process has open. Its existence, owner and mode come from `stat`, its header
+   is checked by SQLite, raw copies are made by another process, and a user's path that leads to it is refused.
+2. This process has two SQLite libraries, Python's and the one inside ADBC. Neither knows the other's locks, and each
+   drops them when it closes the file. `FileGate` lets only one of them have a file open at a time.
+3. A forked child must not inherit connections: its SQLite would count the parent's locks as its own and take none.
+   Idle connections are closed before a fork; a file in use at that moment cannot be opened by the child.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from weakref import WeakMethod, WeakValueDictionary
+
+from chessreg.errors import BadInputError
+from store.files import make_file
+
+FileKey = tuple[int, int]  # device and inode
+SUFFIXES = ("", "-wal", "-shm", "-journal")
+
+
+class FileGate:
+    """Admits one SQLite library at a time to a file; any number of connections of that library may share it.
+
+    Other processes are not affected.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._own: Counter[int] = Counter()  # thread → its open transactions through Python's SQLite
+        self._foreign: Counter[int] = Counter()  # thread → its open reads through ADBC's
+        self._waiting = 0
+
+    @contextmanager
+    def own(self) -> Iterator[None]:
+        """Use the file through Python's SQLite. Waits while ADBC's reads it or waits to; may be nested."""
+        me = threading.get_ident()
+        with self._changed:
+            if self._foreign[me]:
+                raise RuntimeError("this thread reads the registry through ADBC; end that first")
+            if not self._own[me]:
+                self._changed.wait_for(lambda: not self._waiting and not self._foreign.total())
+            self._own[me] += 1
+        try:
+            yield
+        finally:
+            self._leave(self._own, me)
+
+    @contextmanager
+    def foreign(self) -> Iterator[None]:
+        """Use the file through ADBC's SQLite. Waits for open transactions, then closes idle connections."""
+        me = threading.get_ident()
+        with self._changed:
+            if self._own[me]:
+                raise RuntimeError("a query inside read() or write() would wait for itself for ever")
+            self._waiting += 1
+            try:
+                self._changed.wait_for(lambda: not self._own.total())
+                if not self._foreign.total():
+                    close_idle()
+                self._foreign[me] += 1
+            finally:
+                self._waiting -= 1
+                self._changed.notify_all()
+        try:
+            yield
+        finally:
+            self._leave(self._foreign, me)
+
+    def is_entered(self) -> bool:
+        """Whether this thread is inside `own()`."""
+        return self._own[threading.get_ident()] > 0
+
+    def is_used(self) -> bool:
+        """Whether any thread is inside `own()` or `foreign()`."""
+        return bool(self._own.total() or self._foreign.total())
+
+    def _leave(self, counts: Counter[int], me: int) -> None:
+        with self._changed:
+            counts[me] -= 1
+            if not counts[me]:
+                del counts[me]
+            self._changed.notify_all()
+
+
+_guard = threading.Lock()  # of all below
+_gates: WeakValueDictionary[FileKey, FileGate] = WeakValueDictionary()
+_users: list[tuple[Path, WeakMethod[Callable[[], None]]]] = []  # registry, and what closes its idle connections
+_in_use: set[FileKey] = set()  # files in use when a fork begins
+_inherited: set[FileKey] = set()  # files that this process's parent was using when it forked
+
+
+def gate_at(path: Path) -> FileGate:
+    """Return the gate of the file that is at `path` now, the same for every name of that file.
+
+    Raises RuntimeError in a forked child whose parent was using the file at the moment of the fork.
+    """
+    key = key_of(path)
+    with _guard:
+        if key is None:
+            return FileGate()  # nothing can have it open
+        if key in _inherited:
+            raise RuntimeError(f"{path} was in use when this process was forked; start processes with 'spawn' instead")
+        gate = _gates.get(key)
+        if gate is None:
+            gate = _gates[key] = FileGate()
+        return gate
+
+
+def require_entered(path: Path) -> None:
+    """Raise RuntimeError unless this thread is inside `gate_at(path).own()`. Every connection is opened there."""
+    if key_of(path) is not None and not gate_at(path).is_entered():
+        raise RuntimeError(f"{path} is opened outside its FileGate")
+
+
+def create_file(path: Path) -> None:
+    """Create an empty file, as `make_file` does, before any thread can have it open. Raises OSError."""
+    with _guard:
+        make_file(path)
+
+
+def register_user(path: Path, close: Callable[[], None]) -> None:
+    """Note that the owner of `close`, a bound method that closes its idle connections, uses the registry at `path`."""
+    with _guard:
+        _users[:] = [user for user in _users if user[1]() is not None]
+        _users.append((path, WeakMethod(close)))
+
+
+def close_idle() -> None:
+    """Close every idle connection of this process, to whichever registry."""
+    for _, reference in list(_users):
+        close = reference()
+        if close is not None:
+            close()
+
+
+def files_of(registry: Path) -> set[FileKey]:
+    """Return the keys of a registry's database, log and shared memory, those that exist."""
+    keys = (key_of(registry.with_name(registry.name + suffix)) for suffix in SUFFIXES)
+    return {key for key in keys if key is not None}
+
+
+def open_files() -> set[FileKey]:
+    """Return the keys of all files of the registries that this process uses. Only SQLite may open these."""
+    return set().union(*(files_of(registry) for registry, close in list(_users) if close() is not None))
+
+
+def refuse_registry(path: Path) -> None:
+    """Raise BadInputError for a file of a registry that this process uses, whatever it is called."""
+    if key_of(path) in open_files():
+        raise BadInputError(f"{path} belongs to the registry that is open here", "name another file")
+
+
+def key_of(path: Path) -> FileKey | None:
+    """Return the device and inode that `path` leads to, None if there is no such file."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):  # ValueError: a NUL in the name
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _before_fork() -> None:
+    _guard.acquire()  # no thread enters a gate until the fork is over
+    _in_use.update(key for key, gate in _gates.items() if gate.is_used())
+    close_idle()
+
+
+def _after_fork_in_parent() -> None:
+    _in_use.clear()
+    _guard.release()
+
+
+def _after_fork_in_child() -> None:
+    global _guard
+    _guard = threading.Lock()
+    _inherited.update(_in_use)
+    _in_use.clear()
+    _gates.clear()  # their conditions may be held by threads that do not exist here
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
