@@ -3,7 +3,8 @@
 # make deps   system packages that tests can use: stockfish (engine), tmux (drives the TUI), slurm-wlm (a cluster of one)
 # make slow   the tests that make test has no time for
 # make bench  timings, as ratios; make faults: long rounds of induced crashes; make wheel: the wheel in dist/
-.PHONY: demo test slow deps bench faults wheel setup stockfish format clean
+# make gpu    correctness and speed on a GPU, and a model trained with the time left; needs only torch, numpy, safetensors
+.PHONY: demo test slow deps bench gpu faults wheel setup stockfish format clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -29,6 +30,9 @@ slow: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	@for b in tests/benchmarks/bench_*.py; do echo "== $$b"; $(BIN)/python $$b || exit 1; done
+
+gpu:
+	@python=$(BIN)/python; test -x $$python || python=python3; $$python tests/gpu/run.py $(ARGS)
 
 faults: $(VENV)/.installed-dev
 	@$(BIN)/python -m pytest -q -m faults $(ARGS)

@@ -12,8 +12,8 @@ from chessreg.registry.database import Database
 from chessreg.registry.place import Place, place_of, store_path_of
 
 if TYPE_CHECKING:
-    from chessreg.experiments.sae.gated import GatedSae
     from chessreg.games.dataset import Games
+    from chessreg.models.gated_sae import GatedSae
     from chessreg.models.language_model import LanguageModel
     from chessreg.queries.result import QueryResult
     from chessreg.runs.attempt import RunReport
@@ -169,7 +169,7 @@ class Session:
     def sae(self, reference: str, layer: int | None = None, hook_point: str | None = None) -> GatedSae:
         """A sparse autoencoder of an SAE run, which may have one of each layer: `.encode(residual)` [..., features],
         `.decode(latents)` [..., d_model], `.W_dec` float32 [features, d_model] and its other parameters, as tensors."""
-        from chessreg.experiments.sae.gated import load_sae
+        from chessreg.experiments.sae.stored import load_sae
 
         return load_sae(self.inputs, self.inputs.reference("run:sae", reference), layer, hook_point)
 

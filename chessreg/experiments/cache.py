@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from sqlalchemy import select
 
 from chessreg.encodings import Alignment, Encoding
-from chessreg.errors import BadInputError, ChessregError, DivergedError
+from chessreg.errors import BadInputError, ChessregError
 from chessreg.experiments.settings.games import GameBatches, GameSelection, select_items
 from chessreg.experiments.settings.sites import EncodedGames
 from chessreg.games.dataset import holds_positions, numbers
@@ -281,27 +281,14 @@ def activations(
     sites: np.ndarray,
     dtype: str,
 ) -> list[np.ndarray]:
-    """One array [sites, d_model] per hook point, in the stored type, from one forward pass over the items.
-
-    Raises DivergedError for NaN or infinite activations, BadInputError for those that only the stored type cannot hold.
-    """
+    """Return one array [sites, d_model] per hook point, as `compute_stored_activations` does, for these items."""
     import torch
+
+    from chessreg.models.language_model import compute_stored_activations
 
     tokens = encoded.padded(items, int(encoded.widths[items].max()))
     at = torch.from_numpy(row), torch.from_numpy(encoded.sites.token[sites])
-    residuals = model.activations_at(torch.from_numpy(tokens), points, *at)
-    kind = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}[dtype]
-    picked = []
-    for point in points:
-        exact = residuals[point]
-        stored = exact.to(kind)
-        if not bool(stored.isfinite().all()):
-            if not bool(exact.isfinite().all()):
-                raise DivergedError(f"activations at {point} are NaN or infinite: the model overflows")
-            largest = float(exact.abs().max())
-            raise BadInputError(f"activations at {point} reach {largest:.3g}: {dtype} ends before", "--dtype bfloat16")
-        picked.append(stored.cpu())
-    return [(p.view(torch.uint16) if kind is torch.bfloat16 else p).numpy() for p in picked]
+    return compute_stored_activations(model, torch.from_numpy(tokens), points, *at, dtype)
 
 
 def record_group(

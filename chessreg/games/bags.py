@@ -13,21 +13,18 @@ and then
 from __future__ import annotations
 
 import itertools
-import os
 import re
 import struct
 import tempfile
-import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from store.files import is_disk_full, reason
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.games.exporting import open_new_file
 
 if TYPE_CHECKING:
     from chessreg.games.dataset import DatasetFile
@@ -394,36 +391,20 @@ def _fen_at(text: bytes, at: int) -> int:
 def write_bag(path: Path, records: Iterable[bytes]) -> int:
     """Write records as a bag (a `.bagz` packed), whole or not at all; returns how many.
 
-    BadInputError where the file exists, or its name is none of a bag; NotFoundError without its folder; ChessregError
-    where it cannot be written."""
+    Raises as `open_new_file` does, and BadInputError for a name that is not a bag's."""
     if not is_bag(path):
         raise BadInputError(f"{path} is not called as a bag is", "end its name in .bag or .bagz")
-    if path.exists():
-        raise BadInputError(f"{path} exists already", "name a file that is not there")
-    if not path.absolute().parent.is_dir():
-        raise NotFoundError(f"the folder {path.absolute().parent} does not exist")
     pack = _packer() if path.suffix.lower() == ".bagz" else bytes
-    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     end = count = 0
-    try:
-        with aside.open("xb") as file, tempfile.TemporaryFile(dir=path.absolute().parent) as limits:
-            for one in records:
-                data = pack(one) if one else b""
-                file.write(data)
-                end, count = end + len(data), count + 1
-                limits.write(struct.pack("<q", end))
-            limits.seek(0)
-            while chunk := limits.read(1 << 20):
-                file.write(chunk)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(aside, path)
-    except OSError as error:
-        hint = "free some space and export it again" if is_disk_full(error) else ""
-        raise ChessregError(f"{path} cannot be written: {reason(error)}", hint) from error
-    finally:
-        with suppress(OSError):
-            aside.unlink(missing_ok=True)
+    with open_new_file(path) as file, tempfile.TemporaryFile(dir=path.absolute().parent) as limits:
+        for one in records:
+            data = pack(one) if one else b""
+            file.write(data)
+            end, count = end + len(data), count + 1
+            limits.write(struct.pack("<q", end))
+        limits.seek(0)
+        while chunk := limits.read(1 << 20):
+            file.write(chunk)
     return count
 
 

@@ -3,7 +3,8 @@ its tokenizer.json and prompt.json.
 
 The first two are in Hugging Face's format where the architecture is one of theirs, and any other tool loads them.
 chessreg.json adds what that format has no place for: encoding, attention, head, residual convention, where the weights
-came from. torch is imported only by what handles weights.
+came from. Functions import torch where they handle weights, and encodings (python-chess) where they need a prompt's
+files.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from chessreg.encodings import prompts
 from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
 
 if TYPE_CHECKING:
@@ -135,11 +135,15 @@ def read_info(folder: Path) -> CheckpointInfo:
 
 def files_of(folder: Path) -> list[str]:
     """The files of a checkpoint's folder that belong to it."""
+    from chessreg.encodings import prompts
+
     return [CONFIG, WEIGHTS, INFO, *(name for name in prompts.FILES if (folder / name).is_file())]
 
 
 def copy_encoding(source: Path, folder: Path) -> None:
     """Give a checkpoint's folder what another holds of its prompt encoding, if it holds any."""
+    from chessreg.encodings import prompts
+
     for name in set(files_of(source)) & set(prompts.FILES):
         shutil.copyfile(source / name, folder / name)
 

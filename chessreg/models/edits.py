@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from torch import Tensor, nn
 
-from chessreg.encodings import Encoding, Tokens
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.named import Registry
 
 if TYPE_CHECKING:
+    from chessreg.encodings import Encoding
     from chessreg.models.adapters.base import Network
 
 
@@ -57,6 +57,8 @@ def _of_sites(name: str, prefix_stable: bool = True) -> TokenMask:
     with a destination only where no promotion follows."""
 
     def mask(tokens: np.ndarray, encoding: Encoding) -> np.ndarray:
+        from chessreg.encodings import Tokens
+
         chosen = np.zeros(len(tokens), bool)
         chosen[encoding.sites(name, Tokens.of([tokens])).token] = True
         return chosen

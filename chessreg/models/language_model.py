@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from chessreg.encodings import Encoding, encoding
-from chessreg.errors import BadInputError, NotFoundError
+from chessreg.errors import BadInputError, DivergedError, NotFoundError
 from chessreg.models.adapters.base import AttentionKind, HeadKind, Network
 from chessreg.models.checkpoint import CheckpointInfo, load_model, read_info
 from chessreg.models.edits import ResidualEdit, editing, mask_named
 from chessreg.models.hook_points import hook_point
 
 if TYPE_CHECKING:
+    from chessreg.encodings import Encoding
     from chessreg.models.decoding.session import DecodingSession
 
 
@@ -54,7 +54,9 @@ class LanguageModel:
 
     @cached_property
     def encoding(self) -> Encoding:
-        """How chess is written for it."""
+        """How chess is written for it. Only this imports python-chess: tensors go in and out without it."""
+        from chessreg.encodings import encoding
+
         return encoding(self.info.encoding, self.folder)
 
     @property
@@ -288,3 +290,27 @@ class LanguageModel:
             raise BadInputError(f"{tokens.shape[1]} tokens do not fit the {self.block_size} positions of {self.name}")
         if int(tokens.max()) >= self.vocab_size or int(tokens.min()) < 0:
             raise BadInputError(f"a token id is outside the vocabulary of {self.name} (0 to {self.vocab_size - 1})")
+
+
+def compute_stored_activations(
+    model: LanguageModel, tokens: Tensor, points: Sequence[str], row: Tensor, token: Tensor, dtype: str
+) -> list[np.ndarray]:
+    """Return one array [n, d_model] per hook point, in the stored type (bfloat16 as uint16), from one forward pass.
+
+    `row` and `token` int64 [n] are places in `tokens`, as in `LanguageModel.activations_at`. Raises DivergedError for
+    NaN or infinite activations, BadInputError for activations that are too large for `dtype` alone.
+    """
+    residuals = model.activations_at(tokens, points, row, token)
+    kind = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}[dtype]
+    arrays = []
+    for point in points:
+        exact = residuals[point]
+        stored = exact.to(kind)
+        if not bool(stored.isfinite().all()):
+            if not bool(exact.isfinite().all()):
+                raise DivergedError(f"activations at {point} are NaN or infinite: the model overflows")
+            largest = float(exact.abs().max())
+            raise BadInputError(f"activations at {point} reach {largest:.3g}: {dtype} ends before", "--dtype bfloat16")
+        stored = stored.cpu()
+        arrays.append((stored.view(torch.uint16) if kind is torch.bfloat16 else stored).numpy())
+    return arrays

@@ -23,10 +23,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from chessreg.experiments.sae.gated import ROWS, GatedSae
 from chessreg.experiments.sae.spec import SaeSpec
 from chessreg.experiments.sae.training import Trainer
 from chessreg.models.devices import denormals_flushed
+from chessreg.models.gated_sae import ROWS, GatedSae
 
 BATCH = 4096
 

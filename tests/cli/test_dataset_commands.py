@@ -21,6 +21,7 @@ from typing import Any
 from uuid import UUID
 
 import click
+import numpy as np
 import pytest
 import zstandard
 
@@ -533,3 +534,37 @@ def test_a_list_of_games_reads_no_byte_that_it_does_not_show_and_fetches_nothing
 
 def never(*_: Any, **__: Any) -> None:
     raise AssertionError("a list asked for all bytes of a dataset")
+
+
+def test_games_are_exported_as_a_token_file(here: Any, pgn: Path, tmp_path: Path) -> None:
+    from chessreg.encodings import encoding
+    from chessreg.models.token_file import TokenFile
+
+    here.json("dataset", "add", pgn, "--name", "games")
+    here.json("dataset", "split", "games", "--parts", "train=0.5,test=0.5")
+    path = tmp_path / "games.npz"
+    made = here.json("dataset", "export", "games:train", path, "--tokens", "--heldout", "games:test", "--positions", 3)
+    assert (made["encoding"], made["positions"], made["heldout_left_out"]) == ("pgn-char-32", 3, 0)
+    assert made["games"] + made["heldout"] == len(MOVES)  # once each
+    assert made["duplicates_left_out"] > 0
+    content = TokenFile.read(path)
+    assert len(content.tokens) == made["tokens"]
+    assert made["bytes"] == path.stat().st_size
+    ids = np.split(content.tokens, np.cumsum(content.lengths))[0]
+    assert encoding("pgn-char-32").decode(ids).startswith(";1.")
+    assert content.source["dataset"].startswith("dataset:")
+    before = here.state()
+    for words, status, problem in (
+        ((path, "--tokens", "--heldout", "games:test"), 4, "exists already"),
+        (("--tokens",), 2, "--tokens needs --heldout DATASET: chessreg dataset split games --parts"),
+        (("--heldout", "games:test"), 2, "--heldout needs --tokens"),
+        (("--tokens", "--heldout", "nothing"), 3, "there is no dataset 'nothing'"),
+        (("--tokens", "--heldout", "games:test", "--format", "bag"), 2, "leave them out with --tokens"),
+        (("--tokens", "--heldout", "games:test", "--encoding", "fen-77"), 2, "writes positions"),
+        (("--tokens", "--heldout", "games:test", "--encoding", "morse"), 3, "there is no encoding 'morse'"),
+        (("games.txt", "--tokens", "--heldout", "games:test"), 4, "does not end in .npz"),
+        ((tmp_path / "no" / "x.npz", "--tokens", "--heldout", "games:test"), 3, "does not exist"),
+    ):
+        assert here("dataset", "export", "games", *words) == status
+        assert problem in here.err
+    assert here.state() == before

@@ -206,14 +206,14 @@ def test_a_corpus_that_fills_no_row_is_told(tmp_path: Path, rows: Literal["block
     assert not list(tmp_path.iterdir())
 
 
-def test_training_needs_nothing_of_the_house() -> None:
-    """As on a bare GPU box: the rest of chessreg and its libraries cannot be imported."""
+def test_models_train_decode_and_fit_saes_without_other_packages() -> None:
+    """On a bare GPU machine neither the rest of chessreg nor its libraries, such as python-chess, can be imported."""
     script = """
         import sys
 
         class Blocked:
             heavy = "sqlalchemy alembic chess zarr pyarrow duckdb textual click pydantic rich transformers".split()
-            light = "models", "errors", "named", "plugins"
+            light = "models", "errors", "named", "noise", "plugins"
 
             def find_spec(self, name, path=None, target=None):
                 parts = name.split(".")
@@ -222,9 +222,19 @@ def test_training_needs_nothing_of_the_house() -> None:
                     raise ImportError(f"{name} is blocked")
 
         sys.meta_path.insert(0, Blocked())
+        import torch
+
+        from chessreg.models.decoding.legal import answer_logprobs
+        from chessreg.models.decoding.session import DecodingSession
+        from chessreg.models.gated_sae import GatedSae
+        from chessreg.models.language_model import LanguageModel
         from chessreg.models.training import TrainConfig, Trainer
 
-        print("trainer", Trainer.__module__)
+        model = LanguageModel(TrainConfig(n_layer=2, n_embd=16, n_head=2, block_size=32).model())
+        session = DecodingSession(model, 2)
+        session.feed([[15, 6, 4], [15, 6]])
+        scores = answer_logprobs(session, [[(27, 9)], [(4,), (5,)]])
+        print(Trainer.__module__, GatedSae.__module__, [len(row) for row in scores])
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],
@@ -233,4 +243,4 @@ def test_training_needs_nothing_of_the_house() -> None:
         cwd=Path(__file__).resolve().parents[2],
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "trainer chessreg.models.training"
+    assert done.stdout.strip() == "chessreg.models.training chessreg.models.gated_sae [1, 2]"

@@ -23,8 +23,8 @@ from chessreg.models.language_model import LanguageModel
 from chessreg.runs.fitted import FittedProbe, load_probe
 
 if TYPE_CHECKING:
-    from chessreg.experiments.sae.gated import GatedSae
     from chessreg.models.decoding.session import DecodingSession
+    from chessreg.models.gated_sae import GatedSae
     from chessreg.runs.inputs import Inputs
 
 
@@ -68,7 +68,7 @@ class EditedModel:
             self.shuffled = probes_of(spec.shuffled_probe)
         self.saes: dict[int, GatedSae] = {}
         if spec.sae is not None:
-            from chessreg.experiments.sae.gated import load_sae
+            from chessreg.experiments.sae.stored import load_sae
 
             on = str(self.model.device)
             self.saes = {n: load_sae(inputs, spec.sae, hook_point=hook_point(n), device=on) for n in layers}

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chessreg.errors import BadInputError, DivergedError
-from chessreg.experiments.sae.gated import GatedSae
+from chessreg.models.gated_sae import GatedSae
 from chessreg.models.hook_points import LN_FINAL, hook_point
 from chessreg.noise import generator
 

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.sae.gated import GatedSae, read_sae, sae_rows
+from chessreg.experiments.sae.stored import read_sae, sae_rows
+from chessreg.models.gated_sae import GatedSae
 from chessreg.models.hook_points import hook_point, pattern_of
 from chessreg.registry import tables
 from chessreg.runs.activations import CachedActivations

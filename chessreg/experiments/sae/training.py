@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from chessreg.errors import BadInputError, ChessregError, DivergedError, first_line
-from chessreg.experiments.sae.gated import NAMES, Adam, GatedSae, gradients, keep_direction, renormalise
 from chessreg.experiments.sae.spec import SaeSpec
+from chessreg.models.gated_sae import NAMES, Adam, GatedSae, train_step
 from store.files import replaced
 
 POINTS = 100  # of a training's curve
@@ -116,10 +116,7 @@ class Trainer:
         coefficient = self.coefficient * min(1.0, (self.step + 1) / max(1.0, self.spec.l1_warmup * steps))
         rate = self.spec.learning_rate * self.rate(self.step, steps)
         x = rows.to(self.device) * self.scale
-        loss, fired = gradients(self.sae, x, coefficient, self.gradient)
-        keep_direction(self.gradient["W_dec"], self.sae.W_dec)
-        self.adam.step(self.gradient, rate)
-        renormalise(self.sae.W_dec)
+        loss, fired = train_step(self.sae, self.adam, self.gradient, x, coefficient, rate)
         self.step += 1
         self.tokens += len(rows)
         self.fired_at[fired.cpu()] = self.tokens

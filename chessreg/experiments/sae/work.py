@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from chessreg.experiments.sae.data import CacheRows, ModelRows, Origin
-from chessreg.experiments.sae.gated import FILE
 from chessreg.experiments.sae.measuring import Measured, histogram, measure
 from chessreg.experiments.sae.spec import LatentRow, SaeOptions, SaeSpec
+from chessreg.experiments.sae.stored import FILE
 from chessreg.experiments.sae.training import Trainer
 from chessreg.experiments.settings import overlap
 from chessreg.models.devices import denormals_flushed, prepare

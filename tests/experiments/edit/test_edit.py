@@ -509,7 +509,7 @@ def test_a_sham_changes_nothing(edited, world_session):
 def test_encode_decode_puts_the_autoencoders_reconstruction_in_the_place_of_the_residual(edited, world_session):
     """What is read is the clean model's reading of the reconstruction: nothing is subtracted, whatever the scale."""
     from chessreg.experiments.sae import SaeSpec
-    from chessreg.experiments.sae.gated import load_sae
+    from chessreg.experiments.sae.stored import load_sae
 
     small = {"expansion": 2, "tokens": 2000, "batch_tokens": 100, "heldout_games": 4, "boards": 0}
     world_session.run(SaeSpec(cache="bigram-fit", l1_coefficient=0.5, learning_rate=3e-3, **small), name="features")

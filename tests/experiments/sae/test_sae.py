@@ -26,7 +26,7 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.cache import CacheSpec
 from chessreg.experiments.sae import SaeOptions, SaeSpec
 from chessreg.experiments.sae.data import CacheRows, ModelRows, Origin
-from chessreg.experiments.sae.gated import FILE, GatedSae
+from chessreg.experiments.sae.stored import FILE, read_folder
 from chessreg.experiments.sae.training import Trainer, coefficient_for
 from chessreg.games.moves import unpack
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
@@ -327,15 +327,15 @@ def test_what_is_read_back_is_checked(opened: Session, streamed: Any, tmp_path: 
 
     (tmp_path / FILE).write_bytes(pickle.dumps({"W_gate": [1]}))
     with pytest.raises(BadInputError, match="is damaged"):
-        GatedSae.load(tmp_path, 1.0)
+        read_folder(tmp_path, 1.0)
     tensors = opened.sae("streamed", layer=0).tensors()
     save_file({**tensors, "W_dec": tensors["W_dec"][:, :5].copy()}, tmp_path / FILE)
     with pytest.raises(BadInputError, match="W_dec of the SAE is"):
-        GatedSae.load(tmp_path, 1.0)
+        read_folder(tmp_path, 1.0)
     tensors["b_mag"][3] = np.nan
     save_file(tensors, tmp_path / FILE)
     with pytest.raises(BadInputError, match="b_mag of the SAE holds NaN"):
-        GatedSae.load(tmp_path, 1.0)
+        read_folder(tmp_path, 1.0)
 
 
 class Killed(BaseException):

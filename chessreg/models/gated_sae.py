@@ -1,31 +1,22 @@
-"""A gated sparse autoencoder: its code, its reconstruction, its loss and the gradient of it.
+"""A gated sparse autoencoder: encoder, decoder, loss, gradient and one step of training.
 
-Rajamanoharan et al. 2024 (Davis, section 3.2; specification 3.1). A latent is on where the gate path is above 0; how
-strongly it is on says the magnitude path, which has the same directions and a scale and bias of its own.
+Rajamanoharan et al. 2024 (Davis, section 3.2). A latent is active where the gate path is above 0; the magnitude path,
+which shares the gate's directions and has its own scale and bias, gives its activation. Imports torch and numpy only,
+as `training` does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from chessreg.errors import BadInputError, NotFoundError
-from chessreg.registry import tables
-from chessreg.runs.fitted import read_layer
-
-if TYPE_CHECKING:
-    from chessreg.runs.inputs import Inputs
-
-
 NAMES = ("W_gate", "b_gate", "r_mag", "b_mag", "W_dec", "b_dec")
-FILE = "sae.safetensors"
-ROWS = 256  # of a batch at once: what is computed of them stays in a core's cache
+ROWS = 256  # rows of a batch processed at once, so that intermediate results stay in a CPU core's cache
 
 
 @dataclass(frozen=True)
@@ -52,21 +43,6 @@ class GatedSae:
         none = torch.zeros(features, device=device)
         none_dec = torch.zeros(d_model, device=device)
         return cls(columns.clone(), none.clone(), none.clone(), none.clone(), columns, none_dec, scale)
-
-    @classmethod
-    def load(cls, folder: Path, scale: float, device: str = "cpu") -> GatedSae:
-        """Of an artifact. The file may come from others: BadInputError where it is damaged or does not fit together."""
-        arrays = read_layer(folder / FILE, W_gate=2, b_gate=1, r_mag=1, b_mag=1, W_dec=2, b_dec=1)
-        features, width = arrays["W_gate"].shape
-        of_latents, matrix = (features,), (features, width)
-        shapes = dict(zip(NAMES, (matrix, of_latents, of_latents, of_latents, matrix, (width,)), strict=True))
-        for name, shape in shapes.items():
-            if arrays[name].shape != shape:
-                raise BadInputError(f"{name} of the SAE is {list(arrays[name].shape)}, its gate says {list(shape)}")
-            if not np.isfinite(arrays[name]).all():
-                raise BadInputError(f"{name} of the SAE holds NaN or infinite values")
-        tensors = {name: torch.from_numpy(arrays[name].astype(np.float32)).to(device) for name in NAMES}
-        return cls(**tensors, scale=scale)
 
     @property
     def d_model(self) -> int:
@@ -106,20 +82,22 @@ class Loss(dict[str, Tensor]):
 
 
 @torch.no_grad()
-def gradients(sae: GatedSae, x: Tensor, coefficient: float, out: Mapping[str, Tensor]) -> tuple[Loss, Tensor]:
+def gradients(
+    sae: GatedSae, x: Tensor, coefficient: float, out: Mapping[str, Tensor], rows: int = ROWS
+) -> tuple[Loss, Tensor]:
     """The loss over scaled residuals x [n, d_model], its parts, and which latents fired (bool [features]).
 
     L = |x - x̂(f)|² + coefficient · |ReLU(π)|₁ + |x - x̂'(ReLU(π))|², the mean over the n rows; x̂' has W_dec and b_dec
     detached, so that the decoder learns of the first term alone (specification 3.1). `out` gets the gradient of each
-    parameter; what it held is lost. Seven matrix products, all else in place on `ROWS` rows at a time.
+    parameter; what it held is lost. Seven matrix products, all else in place on `rows` rows at a time.
     """
     n, slope = len(x), sae.r_mag.exp()
     for value in out.values():
         value.zero_()
     sparsity = torch.full_like(sae.b_gate, coefficient / n)
-    u_of, both_of, back_of = (x.new_empty(rows * ROWS, sae.features) for rows in (1, 2, 2))
+    u_of, both_of, back_of = (x.new_empty(times * min(rows, n), sae.features) for times in (1, 2, 2))
     summed, strongest = x.new_zeros(4), torch.zeros_like(sae.b_gate)
-    for part in x.split(ROWS):
+    for part in x.split(rows):
         m = len(part)
         u, both, back = u_of[:m], both_of[: 2 * m], back_of[: 2 * m]
         code, gate, of_code, of_gate = both[:m], both[m:], back[:m], back[m:]
@@ -213,33 +191,18 @@ class Adam:
         self.steps = int(state["steps"])
 
 
-def sae_rows(inputs: Inputs, reference: str) -> list[tables.Sae]:
-    """The rows of an SAE run, one a hook point."""
-    return inputs.rows(tables.Sae, inputs.run(reference, "sae"))
-
-
-def load_sae(
-    inputs: Inputs, reference: str, layer: int | None = None, hook_point: str | None = None, device: str = "cpu"
-) -> GatedSae:
-    """The autoencoder of one layer, or hook point, of an SAE run; of the only one, where neither is named.
-
-    Raises NotFoundError for one that the run lacks, BadInputError where several are meant, and for a damaged file.
-    """
-    rows = sae_rows(inputs, reference)
-    fitting = [row for row in rows if layer in (None, row.layer) and hook_point in (None, row.hook_point)]
-    there = ", ".join(f"{row.hook_point} (layer {row.layer})" for row in rows)
-    if not fitting:
-        wanted = hook_point if hook_point is not None else f"layer {layer}"
-        raise NotFoundError(f"that SAE run has none of {wanted}", f"it has {there}")
-    if len(fitting) > 1:
-        raise BadInputError(f"that SAE run has {len(fitting)} that fit", f"say which layer or hook point: {there}")
-    return read_sae(inputs, reference, fitting[0], device)
-
-
-def read_sae(inputs: Inputs, reference: str, row: tables.Sae, device: str = "cpu") -> GatedSae:
-    """The autoencoder behind a row of the table `sae`."""
-    located = inputs.located(f"sae {row.hook_point}", reference, row.artifact, row.run_id)
-    sae = GatedSae.load(located.path, float(row.detail["scale"]), device)
-    if sae.d_model != row.detail["d_model"]:
-        raise BadInputError(f"the SAE of {row.hook_point} is {sae.d_model} wide, its row says {row.detail['d_model']}")
-    return sae
+def train_step(
+    sae: GatedSae,
+    adam: Adam,
+    gradient: Mapping[str, Tensor],
+    x: Tensor,
+    coefficient: float,
+    learning_rate: float,
+    rows: int = ROWS,
+) -> tuple[Loss, Tensor]:
+    """Update `sae` on scaled residuals x [n, d_model]; returns what `gradients` returns. `gradient` is overwritten."""
+    loss, fired = gradients(sae, x, coefficient, gradient, rows)
+    keep_direction(gradient["W_dec"], sae.W_dec)
+    adam.step(gradient, learning_rate)
+    renormalise(sae.W_dec)
+    return loss, fired

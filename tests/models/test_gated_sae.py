@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from chessreg.experiments.sae.gated import Adam, GatedSae, gradients, keep_direction, renormalise
+from chessreg.models.gated_sae import Adam, GatedSae, gradients, keep_direction, renormalise
 
 
 def random_sae(dtype: torch.dtype = torch.float64) -> GatedSae:

@@ -1,0 +1,69 @@
+"""Autoencoders of finished SAE runs, read from the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.models.gated_sae import NAMES, GatedSae
+from chessreg.registry import tables
+from chessreg.runs.fitted import read_layer
+
+if TYPE_CHECKING:
+    from chessreg.runs.inputs import Inputs
+
+FILE = "sae.safetensors"
+
+
+def read_folder(folder: Path, scale: float, device: str = "cpu") -> GatedSae:
+    """Return the autoencoder in the artifact `folder`, which may be a third party's.
+
+    Raises BadInputError for a damaged file, shapes that do not agree, and NaN or infinite values.
+    """
+    arrays = read_layer(folder / FILE, W_gate=2, b_gate=1, r_mag=1, b_mag=1, W_dec=2, b_dec=1)
+    features, width = arrays["W_gate"].shape
+    of_latents, matrix = (features,), (features, width)
+    shapes = dict(zip(NAMES, (matrix, of_latents, of_latents, of_latents, matrix, (width,)), strict=True))
+    for name, shape in shapes.items():
+        if arrays[name].shape != shape:
+            raise BadInputError(f"{name} of the SAE is {list(arrays[name].shape)}, its gate says {list(shape)}")
+        if not np.isfinite(arrays[name]).all():
+            raise BadInputError(f"{name} of the SAE holds NaN or infinite values")
+    tensors = {name: torch.from_numpy(arrays[name].astype(np.float32)).to(device) for name in NAMES}
+    return GatedSae(**tensors, scale=scale)
+
+
+def sae_rows(inputs: Inputs, reference: str) -> list[tables.Sae]:
+    """Return the rows of an SAE run, one per hook point."""
+    return inputs.rows(tables.Sae, inputs.run(reference, "sae"))
+
+
+def load_sae(
+    inputs: Inputs, reference: str, layer: int | None = None, hook_point: str | None = None, device: str = "cpu"
+) -> GatedSae:
+    """Return the autoencoder of one layer or hook point of an SAE run; if neither is given, of the only one.
+
+    Raises NotFoundError for one that the run lacks, BadInputError if several match, and for a damaged file.
+    """
+    rows = sae_rows(inputs, reference)
+    fitting = [row for row in rows if layer in (None, row.layer) and hook_point in (None, row.hook_point)]
+    there = ", ".join(f"{row.hook_point} (layer {row.layer})" for row in rows)
+    if not fitting:
+        wanted = hook_point if hook_point is not None else f"layer {layer}"
+        raise NotFoundError(f"that SAE run has none of {wanted}", f"it has {there}")
+    if len(fitting) > 1:
+        raise BadInputError(f"that SAE run has {len(fitting)} that fit", f"say which layer or hook point: {there}")
+    return read_sae(inputs, reference, fitting[0], device)
+
+
+def read_sae(inputs: Inputs, reference: str, row: tables.Sae, device: str = "cpu") -> GatedSae:
+    """Return the autoencoder behind a row of the table `sae`."""
+    located = inputs.located(f"sae {row.hook_point}", reference, row.artifact, row.run_id)
+    sae = read_folder(located.path, float(row.detail["scale"]), device)
+    if sae.d_model != row.detail["d_model"]:
+        raise BadInputError(f"the SAE of {row.hook_point} is {sae.d_model} wide, its row says {row.detail['d_model']}")
+    return sae

@@ -1,0 +1,309 @@
+"""Token files: games as token ids, and held-out positions with their legal moves, for machines without python-chess.
+
+`chessreg dataset export --tokens` writes them. A token file is an .npz archive (zip members compressed with deflate,
+about 160 bytes per game of PGN characters), which `numpy.load` reads without other packages. Its arrays:
+
+    header                                            uint8 [bytes]: UTF-8 JSON with the fields below
+    tokens, lengths                                   uint8 [tokens], int32 [games]: the training games end to end, and
+                                                      the number of tokens of each
+    heldout_tokens, heldout_lengths                   the same of games that are not trained on
+    position_item, position_length                    int32 [positions]: the held-out game of a position, and how many
+                                                      of its tokens come before the move
+    answer_count, answer_length, answer_tokens        int32 [positions], uint8 [moves], uint16 [tokens]: the number of
+                                                      legal moves in each position; the number of tokens of each move;
+                                                      their tokens as the model must write them, end of move included
+    spelling_count, spelling_length, spelling_tokens  the same of all texts that are read as a legal move, without the
+                                                      end of the move and without `ignored_ids`
+
+Header: `format`, `version`; `encoding`; `size` and `answer_size`, the numbers of ids that are read and written;
+`stop_ids`, which end a written move (none: it ends with its last square); `ignored_ids`, which do not count in a
+written move (`x`, `-`, `+` and `#` in SAN); `max_move_tokens`; `source`, which names the datasets and counts games.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
+from chessreg.noise import generator
+
+if TYPE_CHECKING:
+    from chessreg.encodings import Encoding
+    from chessreg.games.dataset import Games
+
+FORMAT, VERSION = "chessreg-tokens", 1
+ARRAYS = {
+    "tokens": np.uint8, "lengths": np.int32, "heldout_tokens": np.uint8, "heldout_lengths": np.int32,
+    "position_item": np.int32, "position_length": np.int32,
+    "answer_count": np.int32, "answer_length": np.uint8, "answer_tokens": np.uint16,
+    "spelling_count": np.int32, "spelling_length": np.uint8, "spelling_tokens": np.uint16,
+}  # fmt: skip
+BATCH_GAMES = 10_000
+UNREADABLE: tuple[type[Exception], ...] = (*DAMAGE, OSError, zipfile.BadZipFile, zlib.error)
+IGNORED = "x-+#"  # characters that python-chess ignores in SAN
+Ids = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Position:
+    """A held-out position: the tokens before the move, the legal moves as the model must write them, and all their
+    spellings without ignored ids."""
+
+    prompt: Ids
+    answers: list[Ids]
+    spellings: frozenset[Ids]
+
+
+@dataclass(frozen=True, eq=False)
+class TokenFile:
+    """The contents of a token file; the module's docstring describes the arrays."""
+
+    encoding: str
+    size: int
+    answer_size: int
+    stop_ids: Ids
+    ignored_ids: Ids
+    max_move_tokens: int
+    tokens: np.ndarray
+    lengths: np.ndarray
+    heldout_tokens: np.ndarray
+    heldout_lengths: np.ndarray
+    position_item: np.ndarray
+    position_length: np.ndarray
+    answer_count: np.ndarray
+    answer_length: np.ndarray
+    answer_tokens: np.ndarray
+    spelling_count: np.ndarray
+    spelling_length: np.ndarray
+    spelling_tokens: np.ndarray
+    source: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Return the contents of the token file at `path`.
+
+        Raises NotFoundError for a missing file, BadInputError for one that is damaged or not a token file.
+        """
+        if not path.exists():
+            raise NotFoundError(f"no file {path}", "chessreg dataset export DATASET FILE --tokens writes one")
+        try:
+            with np.load(path, allow_pickle=False) as archive:
+                header = json.loads(archive["header"].tobytes())
+                if header.pop("format") != FORMAT or header.pop("version") != VERSION:
+                    raise ValueError(f"it is not a {FORMAT} file of version {VERSION}")
+                header |= {name: tuple(header[name]) for name in ("stop_ids", "ignored_ids")}
+                content = cls(**header, **{name: archive[name] for name in ARRAYS})
+            content._check()
+        except UNREADABLE as error:
+            hint = "write it again: chessreg dataset export DATASET FILE --tokens"
+            raise BadInputError(f"{path} is damaged or not a token file: {first_line(error)}", hint) from error
+        return content
+
+    def write(self, file: IO[bytes]) -> None:
+        """Write the file's bytes, which depend on the contents alone."""
+        own = {each.name for each in fields(self)} - ARRAYS.keys()
+        header = {"format": FORMAT, "version": VERSION, **{name: getattr(self, name) for name in sorted(own)}}
+        arrays = {name: getattr(self, name) for name in ARRAYS}
+        np.savez_compressed(file, header=np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays)
+
+    def _check(self) -> None:
+        """Raise ValueError unless types, lengths and ids agree."""
+        for name, dtype in ARRAYS.items():
+            array = getattr(self, name)
+            if array.dtype != dtype or array.ndim != 1 or (dtype is np.int32 and array.size and array.min() < 0):
+                raise ValueError(f"its array {name} is not one-dimensional {np.dtype(dtype)} from 0 on")
+        for total, counts in (
+            (len(self.tokens), self.lengths),
+            (len(self.heldout_tokens), self.heldout_lengths),
+            (len(self.answer_length), self.answer_count),
+            (len(self.answer_tokens), self.answer_length),
+            (len(self.spelling_length), self.spelling_count),
+            (len(self.spelling_tokens), self.spelling_length),
+        ):
+            if total != int(counts.sum(dtype=np.int64)):
+                raise ValueError("its lengths do not add up to its arrays")
+        for ids, size in (
+            (self.tokens, self.size),
+            (self.heldout_tokens, self.size),
+            (self.answer_tokens, self.answer_size),
+            (self.spelling_tokens, self.answer_size),
+        ):
+            if ids.size and int(ids.max()) >= size:
+                raise ValueError(f"it has token {int(ids.max())}, the vocabulary has {size}")
+        parallel = (self.position_length, self.answer_count, self.spelling_count)
+        if any(len(array) != len(self.position_item) for array in parallel):
+            raise ValueError("its positions do not agree in number")
+        if len(self.position_item):
+            if int(self.position_item.max()) >= len(self.heldout_lengths):
+                raise ValueError("a position is of a game that it does not hold")
+            if (self.position_length > self.heldout_lengths[self.position_item]).any():
+                raise ValueError("a position is beyond the end of its game")
+
+    def positions(self, longest: int, count: int | None = None) -> list[Position]:
+        """Return the first `count` positions (None: all) whose prompt and move fit into `longest` tokens."""
+        starts = np.cumsum(self.heldout_lengths, dtype=np.int64) - self.heldout_lengths
+        fitting = np.flatnonzero(self.position_length + self.max_move_tokens <= longest + 1)[:count]
+        answers = _split_groups(self.answer_count, self.answer_length, self.answer_tokens, fitting)
+        spellings = _split_groups(self.spelling_count, self.spelling_length, self.spelling_tokens, fitting)
+        positions = []
+        for number, own, texts in zip(fitting.tolist(), answers, spellings, strict=True):
+            begin = int(starts[self.position_item[number]])
+            prompt = self.heldout_tokens[begin : begin + int(self.position_length[number])]
+            positions.append(Position(tuple(prompt.tolist()), own, frozenset(texts)))
+        return positions
+
+    def is_legal(self, position: Position, ids: Sequence[int]) -> bool:
+        """Return whether a model that writes `ids` after the prompt writes a legal move.
+
+        Without stop ids, a legal move at the beginning of `ids` counts.
+        """
+        if self.stop_ids:
+            end = next((place for place, token in enumerate(ids) if token in self.stop_ids), len(ids))
+            return tuple(token for token in ids[:end] if token not in self.ignored_ids) in position.spellings
+        return any(tuple(ids[:end]) in position.spellings for end in range(1, len(ids) + 1))
+
+
+def _split_groups(
+    counts: np.ndarray, lengths: np.ndarray, tokens: np.ndarray, groups: np.ndarray
+) -> Iterator[list[Ids]]:
+    """The texts of each of these `groups`: group i has counts[i] texts, text j has lengths[j] tokens."""
+    first = np.cumsum(counts, dtype=np.int64) - counts
+    ends = np.cumsum(lengths, dtype=np.int64)
+    for group in groups.tolist():
+        texts = range(int(first[group]), int(first[group] + counts[group]))
+        yield [tuple(tokens[ends[text] - lengths[text] : ends[text]].tolist()) for text in texts]
+
+
+def export(
+    path: Path,
+    encoding: Encoding,
+    games: Games,
+    rows: np.ndarray,
+    heldout: Games,
+    heldout_rows: np.ndarray,
+    *,
+    most: int | None,
+    most_heldout: int,
+    positions: int,
+    source: Mapping[str, Any],
+) -> TokenFile:
+    """Write the games at `rows` (at most `most`) and, held out, those at `heldout_rows` as the token file `path`.
+
+    Duplicates, and training games whose moves occur among the held-out ones, are left out and counted in `source`.
+    Returns the contents. Raises as `make_token_file` and `open_new_file` do.
+    """
+    from chessreg.games.dataset import numbers
+    from chessreg.games.exporting import open_new_file
+
+    if path.suffix != ".npz":
+        raise BadInputError(f"{path} does not end in .npz", "chessreg dataset export DATASET games.npz --tokens")
+    with open_new_file(path) as file:
+        evaluation_rows = heldout_rows[~numbers(heldout.table(["duplicate"])["duplicate"])[heldout_rows]][:most_heldout]
+        unique_rows = rows[~numbers(games.table(["duplicate"])["duplicate"])[rows]]
+        training_rows = unique_rows[~np.isin(games.hashes[unique_rows], heldout.hashes[evaluation_rows])]
+        counts = {
+            "duplicates_left_out": len(rows) - len(unique_rows),
+            "heldout_left_out": len(unique_rows) - len(training_rows),
+        }
+        content = make_token_file(
+            encoding, games, training_rows[:most], heldout, evaluation_rows, positions, {**source, **counts}
+        )
+        content.write(file)
+    return content
+
+
+def make_token_file(
+    encoding: Encoding,
+    games: Games,
+    rows: np.ndarray,
+    heldout: Games,
+    heldout_rows: np.ndarray,
+    positions: int,
+    source: Mapping[str, Any],
+) -> TokenFile:
+    """Encode the games at `rows` for training and those at `heldout_rows` for evaluation.
+
+    At most `positions` held-out turns are drawn (the same ones every time) and stored with their legal moves.
+    Raises BadInputError if there is no game.
+    """
+    for name, some in (("train on", rows), ("hold out", heldout_rows)):
+        if not len(some):
+            raise BadInputError(f"no game is left to {name}", "chessreg dataset show DATASET counts its games")
+    tokens, lengths = _encode_games(encoding, games, rows)
+    heldout_tokens, heldout_lengths = _encode_games(encoding, heldout, heldout_rows)
+    ignored = [
+        place for place, text in enumerate(encoding.vocabulary) if encoding.notation == "san" and text in IGNORED
+    ]
+    item, length, answers, spellings = _draw_positions(encoding, ignored, heldout, heldout_rows, positions)
+    return TokenFile(
+        encoding.name,
+        encoding.size,
+        encoding.answer_size,
+        tuple(sorted(encoding.stop_ids)),
+        tuple(ignored),
+        encoding.max_move_tokens,
+        tokens,
+        lengths,
+        heldout_tokens,
+        heldout_lengths,
+        item.astype(np.int32),
+        length.astype(np.int32),
+        *_flatten(answers),
+        *_flatten(spellings),
+        dict(source),
+    )
+
+
+def _flatten(groups: Sequence[Sequence[Ids]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Groups of texts as the three arrays that `_split_groups` reads."""
+    every = [ids for own in groups for ids in own]
+    return (
+        np.array([len(own) for own in groups], np.int32),
+        np.array([len(ids) for ids in every], np.uint8),
+        np.array([token for ids in every for token in ids], np.uint16),
+    )
+
+
+def _encode_games(encoding: Encoding, games: Games, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Token ids uint8 [n] of the games at these rows, and the length of each item, int32."""
+    ids, lengths = [], []
+    for start in range(0, len(rows), BATCH_GAMES):
+        tokens = encoding.games(games, rows[start : start + BATCH_GAMES])
+        ids.append(tokens.ids.astype(np.uint8))
+        lengths.append(np.diff(tokens.offsets).astype(np.int32))
+    return np.concatenate(ids), np.concatenate(lengths)
+
+
+def _draw_positions(
+    encoding: Encoding, ignored: Sequence[int], games: Games, rows: np.ndarray, count: int
+) -> tuple[np.ndarray, np.ndarray, list[list[Ids]], list[list[Ids]]]:
+    """Drawn turns of these games: item int [n], tokens up to the move int [n], answers and spellings of each."""
+    from chessreg.games.moves import replay
+
+    tokens = encoding.games(games, rows)
+    packed = games.moves(rows)
+    sites = encoding.sites("turns", tokens)
+    source = tokens.source[sites.item]
+    plies = np.array([len(moves) // 2 for moves in packed], np.int64)
+    turns = np.flatnonzero(sites.ply < plies[source])  # the game continued there
+    sample = np.sort(generator("token file", "positions").permutation(turns)[:count])
+    places_by_ply: dict[int, dict[int, int]] = {}  # of each game
+    for place, (game, ply) in enumerate(zip(source[sample].tolist(), sites.ply[sample].tolist(), strict=True)):
+        places_by_ply.setdefault(game, {})[ply] = place
+    answers: list[list[Ids]] = [[] for _ in sample]
+    spellings: list[list[Ids]] = [[] for _ in sample]
+    for game, places in places_by_ply.items():
+        for ply, board in enumerate(replay(packed[game])):
+            if ply in places:
+                answers[places[ply]] = list(encoding.answers(board).values())
+                accepted = encoding.accepted_ids(board)
+                spellings[places[ply]] = sorted({tuple(i for i in ids if i not in ignored) for ids in accepted})
+    return sites.item[sample], sites.token[sample] + 1, answers, spellings
