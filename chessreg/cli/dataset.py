@@ -29,7 +29,7 @@ def name_option(function: Any) -> Any:
 
 def tell(home: Home, added: Added) -> None:
     """Print the dataset that was added, or was there already."""
-    from chessreg.entities.dataset import content_of
+    from chessreg.entities.dataset import content_of, summary
 
     with home.session().database.read() as session:
         row = entity_row(session, "dataset", DATASET.table, added.id.hex)
@@ -38,6 +38,9 @@ def tell(home: Home, added: Added) -> None:
         click.echo(f"these bytes are dataset {called} already; nothing was added", err=True)
     content = content_of(row)
     emit(home, {**row, "content": content, "created": added.created}, headings(DATASET))
+    if not home.json:
+        for line in summary(row):
+            click.echo(line)
     if added.created and row["rejected"] and not home.json:
         click.echo(
             f"{row['rejected']:,} {content} were rejected: chessreg dataset show {added.id.hex[-6:]} --rejects",

@@ -78,9 +78,7 @@ class Datasets(Entity):
             return Printed(rejects(session.database, session.store, reference))
         with session.database.read() as sql:
             (row,) = self.rows(sql, reference)
-        report, lines = row["report"], []
-        for title in ("rejected", "skipped"):
-            lines += [f"{title:<12}  {number:,} {reason}" for reason, number in report[title].items()]
+        report, lines = row["report"], summary(row)
         if report.get("cut"):
             lines.append(f"cut           {report['cut']:,} games end inside a move in their source; "
                          "whole moves are kept")  # fmt: skip
@@ -165,6 +163,23 @@ def content_of(row: tables.Dataset | dict[str, Any]) -> str:
     """What a dataset holds: `games` or `positions`."""
     report = row["report"] if isinstance(row, dict) else row.report
     return str(report.get("content", "games"))
+
+
+def summary(row: dict[str, Any]) -> list[str]:
+    """Lines with the number of games or positions found, and what became of them: the other numbers add up to it."""
+    report, content = row["report"], content_of(row)
+    kept = row["games"] if content == "games" else row["plies"]
+    left_out = [(outcome, number, reason) for outcome in ("skipped", "rejected")
+                for reason, number in report[outcome].items()]  # fmt: skip
+    found = report.get("found")  # datasets of earlier versions do not have it
+    same = "moves" if content == "games" else "board"
+    counts = [
+        ("found", kept + sum(number for _, number, _ in left_out) if found is None else found, content),
+        ("kept", kept - row["duplicates"], content),
+        ("duplicates", row["duplicates"], f"kept and marked: an earlier one has the same {same}"),
+        *left_out,
+    ]
+    return [f"{name:<12}  {number:,} {text}" for name, number, text in counts if number or name in ("found", "kept")]
 
 
 def opened(row: tables.Dataset, folder: Path) -> DatasetFile:

@@ -169,6 +169,7 @@ def _build(
         last_date=tally.last_date,
         games_sha256=sha256_file(aside / dataset.GAMES_FILE),
         salvaged=broken,
+        found=row,
         cut=tally.cut,
         notes=[f"{source.path.name}: {note}" for source in sources for note in source.notes],
     )

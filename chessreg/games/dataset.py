@@ -113,6 +113,9 @@ class SourceFile:
 class DatasetReport:
     """Identity and counts. `rejected` and `skipped` map a reason to a number of games.
 
+    `found` counts every game of the sources: those kept, and each one rejected or skipped (None in datasets that were
+    made before it was counted).
+
     `rejected` are bad games inside a good stream, listed in `rejects.tsv`; `skipped` are good games that do not belong
     here (variants, custom starts, no moves, fewer than `min_plies`). `duplicates` are games whose move list came
     before: they are kept, and marked in the column `duplicate`. `noncanonical` counts games whose SAN was rewritten,
@@ -142,9 +145,18 @@ class DatasetReport:
     last_date: str | None
     games_sha256: str
     salvaged: str | None = None
+    found: int | None = None
     cut: int = 0
     notes: list[str] = field(default_factory=list)
     content: str = "games"
+
+    def miscounted(self) -> str | None:
+        """A sentence if the counts do not add up, else None."""
+        kept = self.plies if self.content == "positions" else self.games
+        listed = kept + sum(self.rejected.values()) + sum(self.skipped.values())
+        if self.found in (None, listed):
+            return None
+        return f"{self.found:,} {self.content} were found, and {listed:,} are kept, rejected or skipped"
 
     def save(self, folder: Path) -> None:
         """Write `dataset.json`."""
@@ -352,7 +364,7 @@ def verify(folder: Path, *, sample: int = 200, seed: int = 0) -> Verification:
     if sha256_file(folder / GAMES_FILE) != recorded.games_sha256:
         return Verification(0, 0, [f"{GAMES_FILE} is not the file that was written: its sha256 differs"])
     games = Games(folder)
-    problems = []
+    problems = [problem for problem in (recorded.miscounted(),) if problem]
     plies = hashes = copies = 0
     for group in range(games._file.metadata.num_row_groups):
         table = games._read(["plies", "moves", "move_hash", "duplicate"], group)

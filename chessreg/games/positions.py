@@ -22,7 +22,8 @@ import chess
 import numpy as np
 
 from chessreg.errors import DAMAGE, BadInputError
-from chessreg.games import bags, dataset, movetext
+from chessreg.games import bags, dataset
+from chessreg.games.borders import decode
 from chessreg.games.build import Progress, earlier, finish, made_aside, write_reject
 from chessreg.games.build import identity as identity_of
 from chessreg.games.dataset import DatasetFile, DatasetReport, SourceFile, Verification
@@ -306,9 +307,11 @@ def _whole(path: Path) -> bool:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """A column's values; bytes as text."""
+    """A column's values; bytes as text, None for NaN, which pandas writes where a value is missing."""
     import pyarrow as pa
 
+    if pa.types.is_floating(column.type):
+        return [None if value is None or math.isnan(value) else value for value in column.to_pylist()]
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
         return [None if value is None else value.decode("utf-8", "replace") for value in column.to_pylist()]
     return list(column.to_pylist())
@@ -320,9 +323,9 @@ def _lines(source: Source) -> Iterator[str]:
     for chunk in source._decoded():
         whole, newline, left = (left + chunk).removeprefix(mark).rpartition(b"\n")
         mark = b""
-        yield from movetext.decode(whole + newline).splitlines(keepends=True)
+        yield from decode(whole + newline).splitlines(keepends=True)
     if left:
-        yield movetext.decode(left)
+        yield decode(left)
 
 
 def open_positions(path: Path, salvage: bool = False) -> PositionSource | None:
@@ -511,6 +514,7 @@ def _build(
         last_date=None,
         games_sha256=sha256_file(aside / dataset.POSITIONS_FILE),
         salvaged=broken,
+        found=row,
         notes=[
             *(f"{source.path.name}: {note}" for source in sources for note in source.notes),
             "rows with " + (", ".join(f"{name} {held[name]:,}" for name in _OPTIONAL if held[name]) or "a FEN alone"),
@@ -556,7 +560,7 @@ def _read(
     for place in np.flatnonzero(~((chances >= 0) & (chances <= 1))).tolist() if "win_prob" in columns else ():
         if columns["win_prob"][place] not in (None, ""):  # NaN too
             bad.setdefault(place, f"a win probability outside 0 to 1: {columns['win_prob'][place]}")
-    games = [None if game is None else _game(str(game)) for game in columns.get("game", ())] or [None] * count
+    games = [_game(game) for game in columns.get("game", ())] or [None] * count
     position_hash, game_hash, ply = _keys(fens, games, _floats(columns.get("ply"), count), bad)
     keep = np.ones(count, bool)
     keep[list(bad)] = False
@@ -744,10 +748,12 @@ def _game_hash(game: str) -> int:
 
 
 @functools.lru_cache(1 << 12)
-def _game(text: str) -> str | None:
-    """A game's id, cut out of a link to Lichess; None where there is none."""
-    link = _GAME.match(text.strip())
-    return link[1] if link else text.strip() or None
+def _game(given: Any) -> str | None:
+    """A game's id, cut out of a link to Lichess; None where there is none. Numbers that pandas wrote as floats because
+    other rows have none are whole numbers again."""
+    text = "" if given is None else f"{given:.0f}" if isinstance(given, float) and given.is_integer() else str(given)
+    link, number = _GAME.match(text.strip()), re.fullmatch(r"(\d+)\.0", text.strip())
+    return link[1] if link else number[1] if number else text.strip() or None
 
 
 def _floats(values: Sequence[Any] | None, count: int) -> np.ndarray:
@@ -784,7 +790,7 @@ def verify(folder: Path, *, sample: int = 200, seed: int = 0) -> Verification:
     if sha256_file(path) != recorded.games_sha256:
         return Verification(0, 0, [f"{path.name} is not the file that was written: its sha256 differs"], "positions")
     positions = Positions(folder)
-    problems = []
+    problems = [problem for problem in (recorded.miscounted(),) if problem]
     if len(positions) != recorded.plies:
         problems.append(f"{len(positions):,} positions where the report says {recorded.plies:,}")
     rng = generator(seed, "verify", recorded.identity)

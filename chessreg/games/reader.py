@@ -17,7 +17,7 @@ import numpy as np
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.reader_python import Legal, Played, PythonReader
 
-READER_VERSION = 1
+READER_VERSION = 2
 """Raised whenever the rows made from the same bytes may change: part of a dataset's identity."""
 
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import chess
 import numpy as np
 
-from chessreg.games import moves, movetext
-from chessreg.games.movetext import Movetext, RawGame, numbered
+from chessreg.games import borders, moves, movetext
+from chessreg.games.borders import RawGame
+from chessreg.games.movetext import Movetext, numbered
 from chessreg.games.reader import Reader
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_START = chess.STARTING_FEN.split()[:4]
 _STANDARD = frozenset({"", "?", "-", "standard", "chess", "normal", "classical", "from position", "fromposition"})
 _NAMED = ("Crazyhouse", "Antichess", "Atomic", "Horde", "King of the Hill", "Racing Kings", "Three-check")
 _VARIANTS = {
@@ -117,6 +117,8 @@ class _Game:
 
 
 EXCLUDED = "moves of a dataset that is left out"
+NO_MOVES = "no moves"
+CUSTOM_START = "custom start"
 
 
 def read_block(
@@ -124,7 +126,7 @@ def read_block(
     first_line: int,
     reader: Reader,
     min_plies: int = 0,
-    split: Split = movetext.split,
+    split: Split = borders.split,
     excluded: moves.HashSet | None = None,
 ) -> Rows:
     """Read a block that begins on `first_line` of its source and ends between two games, which `split` finds in it.
@@ -133,7 +135,9 @@ def read_block(
     """
     tally = Tally()
     games, games_read = _collect(split(block, first_line), tally)
-    played, texts = _play(games, reader, tally)
+    collected = len(games)
+    games, played, texts = _play(games, reader, tally)
+    games_read += len(games) - collected
     rejects: list[Reject] = []
     kept: list[int] = []
     for number, game in enumerate(games):
@@ -141,6 +145,8 @@ def read_block(
         if fault:
             rejects.append(Reject(game.row, game.line, *fault))
             tally.reject(fault[1])
+        elif not played[number][0]:
+            tally.skip(NO_MOVES)
         elif len(played[number][0]) < 2 * min_plies:
             tally.skip(f"fewer than {min_plies} plies")
         else:
@@ -162,19 +168,19 @@ def _collect(raws: Iterable[RawGame], tally: Tally) -> tuple[list[_Game], int]:
     games: list[_Game] = []
     row = 0
     for raw in raws:
-        if len(raw.tags) + len(raw.moves) >= movetext.LONGEST_TEXT:
-            problem = 0, f"a game of more than {movetext.LONGEST_TEXT >> 20} MiB of text"
+        if len(raw.tags) + len(raw.moves) >= borders.LONGEST_TEXT:
+            problem = 0, f"a game of more than {borders.LONGEST_TEXT >> 20} MiB of text"
             games.append(_Game(row, raw.line, {}, "", movetext.Movetext("", [], None, problem), raw.cut))
             row += 1
             continue
-        tags = movetext.tags(raw.tags)
+        tags = borders.tags(raw.tags)
         for number, cleaned in enumerate(movetext.clean(raw.moves)):
             mine = tags if number == 0 else {}
             nothing = not cleaned.text and not cleaned.problem
             if nothing and not raw.tags.strip() and cleaned.result is None:
                 continue  # remarks before the first game
-            empty = "cut before its second word" if raw.cut else "no moves"
-            reason = _skipped(mine) or (empty if nothing else None)
+            empty = "cut before its second word" if raw.cut else NO_MOVES
+            reason = left_out(mine) or (empty if nothing else None)
             if reason:
                 tally.skip(reason)
             else:
@@ -183,35 +189,62 @@ def _collect(raws: Iterable[RawGame], tally: Tally) -> tuple[list[_Game], int]:
     return games, row
 
 
-def _skipped(tags: dict[str, str]) -> str | None:
-    """Why a game's tags keep it out, or None."""
+def left_out(tags: dict[str, str]) -> str | None:
+    """Why the tags of a game say that it is not one of standard chess from the standard start, or None."""
     variant = tags.get("Variant", "").strip().lower()
     if variant not in _STANDARD:
         return f"variant {_VARIANTS.get(variant, 'other than standard chess')}"
-    fen = tags.get("FEN", "").split()
-    if fen and fen != ["?"] and fen[:4] != _START:
-        return "custom start"
-    return None
+    fen = tags.get("FEN", "").strip()
+    return None if fen in ("", "?") or is_standard_start(fen) else CUSTOM_START
 
 
-def _play(
-    games: Sequence[_Game], reader: Reader, tally: Tally
-) -> tuple[list[tuple[bytes, tuple[int, str] | None]], list[str]]:
-    """Packed moves with the fault of each game (plies before it, reason) or None, and canonical texts.
+def is_standard_start(fen: str) -> bool:
+    """Whether a FEN is the position before the first move, in any notation of the castling rights.
 
-    A plain movetext whose canonical text differs was not as plain as it looked: it is cleaned word by word and played
-    again. So no move is lost or misread without notice.
+    >>> is_standard_start("rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w HAha - 0 1")
+    True
     """
-    played, texts = _played(reader, [game.moves.text for game in games])
-    again = []
-    for number, game in enumerate(games):
-        if game.moves.sans is None and game.moves.text.replace(". ", ".") != texts[number][1:]:
-            game.moves = movetext.clean_slowly(game.raw)[0]
-            again.append(number)
-    if again:
-        more, more_texts = _played(reader, [games[number].moves.text for number in again])
-        for place, number in enumerate(again):
-            played[number], texts[number] = more[place], more_texts[place]
+    try:
+        board = chess.Board(fen)
+    except ValueError:
+        return False
+    start = chess.Board()
+    board.halfmove_clock, board.fullmove_number = start.halfmove_clock, start.fullmove_number
+    return board == start
+
+
+_Outcome = tuple[bytes, tuple[int, str] | None]
+"""Packed moves, and the fault of a game (plies before it, reason) or None."""
+
+
+def _play(games: list[_Game], reader: Reader, tally: Tally) -> tuple[list[_Game], list[_Outcome], list[str]]:
+    """The games with their outcomes and canonical texts.
+
+    A plain movetext whose canonical text differs was not as plain as it looked: it is cleaned word by word, which may
+    find several games in it, and played again. So no move is lost or misread without notice.
+    """
+    played, texts = _played(reader, games)
+    doubtful = [
+        number
+        for number, game in enumerate(games)
+        if game.moves.sans is None and game.moves.text.replace(". ", ".") != texts[number][1:]
+    ]
+    if doubtful:
+        again = {number: _cleaned(games[number]) for number in doubtful}
+        more, more_texts = (
+            iter(items) for items in _played(reader, [game for some in again.values() for game in some])
+        )
+        outcomes = []
+        added = 0
+        for number, game in enumerate(games):
+            for part in again.get(number, [game]):
+                part.row += added
+                new = number in again
+                outcomes.append(
+                    (part, next(more) if new else played[number], next(more_texts) if new else texts[number])
+                )
+            added += len(again.get(number, [game])) - 1
+        games, played, texts = (list(items) for items in zip(*outcomes, strict=True))
     for number, game in enumerate(games):
         sans = game.moves.sans
         packed, error = played[number]
@@ -222,11 +255,18 @@ def _play(
             if 2 * len(sans) != len(packed):
                 raise RuntimeError(f"the {reader.name} reader played {len(packed) // 2} of {len(sans)} moves")
             tally.noncanonical += numbered(sans) != texts[number]
-    return played, texts
+    return games, played, texts
 
 
-def _played(reader: Reader, movetexts: list[str]) -> tuple[list[tuple[bytes, tuple[int, str] | None]], list[str]]:
-    result = reader.play(movetexts)
+def _cleaned(game: _Game) -> list[_Game]:
+    """The games in the movetext of a game, word by word; the tags are those of the first."""
+    first, *others = movetext.clean_slowly(game.raw)
+    game.moves = first
+    return [game, *(_Game(game.row + n, game.line, {}, game.raw, other, game.cut) for n, other in enumerate(others, 1))]
+
+
+def _played(reader: Reader, games: list[_Game]) -> tuple[list[_Outcome], list[str]]:
+    result = reader.play([game.moves.text for game in games])
     data = result.moves.tobytes()
     edges = (2 * result.offsets).tolist()
     errors = {game: (ply, "illegal move") for game, ply in result.errors.items()}

@@ -11,15 +11,25 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.games import movetext
-from chessreg.games.movetext import RawGame
+from chessreg.games import borders
+from chessreg.games.borders import RawGame
 
 BLOCK = 4 << 20
 """Bytes of text handled at once: about 6,000 games, 200 MB of working memory a worker."""
-_LONGEST = movetext.LONGEST_TEXT
+_LONGEST = borders.LONGEST_TEXT
 """Text without any border between games is cut here."""
 _WINDOW = 1 << 27  # what `zstd --long` asks for; more would be a file's way to take all memory
 _MAGIC = {b"\x28\xb5\x2f\xfd": "zst", b"\x1f\x8b": "gz", b"BZh": "bz2", b"PK\x03\x04": "zip"}
+_ARCHIVES = (
+    (257, b"ustar", "a tar archive", "tar xf"),
+    (0, b"7z\xbc\xaf\x27\x1c", "a 7z archive", "7z x"),
+    (0, b"Rar!\x1a\x07", "a RAR archive", "unrar x"),
+    (0, b"\xfd7zXZ\0", "an xz file", "unxz"),
+    (0, b"\x1f\x9d", "a compress file", "uncompress"),
+    (0, b"\x04\x22\x4d\x18", "an lz4 file", "unlz4"),
+)
+"""(place of the magic bytes, magic bytes, kind, command that unpacks it) of files that are not read."""
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # at the start of a file, or between files that were joined
 
 
 class BrokenStreamError(Exception):
@@ -58,10 +68,8 @@ class Source:
         suffix = path.suffix.lower().lstrip(".")
         if suffix in _MAGIC.values() and suffix != self.packing:
             raise BadInputError(f"{path} is not a {suffix} file, whatever its name says")
-        if not self.packing and b"\0" in head:
-            wide = head.startswith((b"\xff\xfe", b"\xfe\xff"))
-            hint = "it is UTF-16; save it as UTF-8" if wide else "games are text in UTF-8 or Latin-1, or that packed"
-            raise BadInputError(f"{path} is no text: its byte {head.index(0) + 1} is zero", hint)
+        if not self.packing:
+            _refuse_archive(path, head)
         if self.packing == "zip":
             self._member = _only_member(path)
 
@@ -77,7 +85,7 @@ class Source:
 
     def split(self, block: bytes, first_line: int) -> Iterator[RawGame]:
         """The games of a block that begins on `first_line`."""
-        return movetext.split(block, first_line)
+        return borders.split(block, first_line)
 
     @property
     def sha256(self) -> str:
@@ -90,7 +98,7 @@ class Source:
         full = BLOCK
         passing = False  # over the rest of a game that is too long
         try:
-            for chunk in self._decoded():
+            for chunk in self._text():
                 buffer += chunk
                 if passing:
                     passing, lines = _pass(buffer)
@@ -107,7 +115,7 @@ class Source:
                     del buffer[:cut]
                     full = BLOCK
         except BrokenStreamError as error:
-            whole = _last_start(buffer)
+            whole = borders.last_start(buffer)
             if whole:
                 yield bytes(buffer[:whole])
             raise BrokenStreamError(str(error), bytes(buffer[whole:])) from error
@@ -139,10 +147,28 @@ class Source:
             raise BrokenStreamError(f"its zip data is damaged, encrypted or of an unknown kind: {error}") from error
         self.bytes_done = self.bytes_total
 
+    def _text(self) -> Iterator[bytes]:
+        """The decoded bytes with `\\n` as the only line end and without byte order marks."""
+        held = b""
+        for chunk in self._decoded():
+            data = held + chunk
+            cut = len(data) - (
+                2 if data.endswith(_BYTE_ORDER_MARK[:2]) else data.endswith((b"\r", _BYTE_ORDER_MARK[:1]))
+            )
+            held = data[cut:]
+            yield _plain(data[:cut])
+        yield _plain(held)
+
     def _decoded(self) -> Iterator[bytes]:
-        if self.packing == "zip":
-            yield from self._unzipped()
-            return
+        """The bytes of the file, unpacked. Raises BrokenStreamError, and BadInputError for an archive inside."""
+        begun = False
+        for chunk in self._unzipped() if self.packing == "zip" else self._unpacked():
+            if not begun and self.packing:
+                _refuse_archive(self.path, chunk)
+                begun = True
+            yield chunk
+
+    def _unpacked(self) -> Iterator[bytes]:
         with self.path.open("rb") as file:
             if not self.packing:
                 while data := self._read(file, 1 << 20):
@@ -170,6 +196,27 @@ class Source:
                 raise BrokenStreamError(f"its {self.packing} data is cut off")
 
 
+def _plain(data: bytes) -> bytes:
+    if b"\r" in data:
+        data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    return data.replace(_BYTE_ORDER_MARK, b"") if _BYTE_ORDER_MARK in data else data
+
+
+def _refuse_archive(path: Path, head: bytes) -> None:
+    """Raise BadInputError where the first bytes of a file, or of what is packed in it, are not text."""
+    for place, magic, kind, command in _ARCHIVES:
+        if head[place : place + len(magic)] == magic:
+            hint = f"unpack it and give the files inside: {command} {path}"
+            raise BadInputError(f"{path} holds {kind}, not one text file", hint)
+    inside = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), "")
+    if inside:
+        raise BadInputError(f"{path} is packed twice: it holds a {inside} file", "unpack the outer file first")
+    if b"\0" in head:
+        wide = head.startswith((b"\xff\xfe", b"\xfe\xff"))
+        hint = "it is UTF-16; save it as UTF-8" if wide else "games are text in UTF-8 or Windows-1252, or that packed"
+        raise BadInputError(f"{path} is not text: its byte {head.index(0) + 1} is zero", hint)
+
+
 def _only_member(path: Path) -> zipfile.ZipInfo:
     """The one file of an archive, leaving out what macOS adds."""
     try:
@@ -178,7 +225,9 @@ def _only_member(path: Path) -> zipfile.ZipInfo:
     except (zipfile.BadZipFile, OSError) as error:
         raise BadInputError(f"{path} is a damaged zip: {error}", "get the file again") from error
     if len(members) != 1:
-        raise BadInputError(f"{path} holds {len(members)} files, not one", "unpack the archive first")
+        raise BadInputError(
+            f"{path} holds {len(members)} files, not one", f"unpack it and give the files inside: unzip {path}"
+        )
     return members[0]
 
 
@@ -194,18 +243,9 @@ def _decoder(packing: str) -> tuple[Callable[[], _Decoder], tuple[type[Exception
     return bz2.BZ2Decompressor, (OSError, ValueError)
 
 
-def _last_start(buffer: bytearray) -> int:
-    """Where the last game of the buffer begins, 0 if that is at its start or nowhere."""
-    place = buffer.rfind(b"\n[Event ")
-    if place > 1 and buffer[place - 2 : place].strip()[-1:] != b"]":
-        return place + 1
-    begins = movetext.starts(buffer)
-    return int(begins[-1]) if len(begins) else 0
-
-
 def _cut(buffer: bytearray) -> int:
     """Where a full buffer is cut, 0 to read on."""
-    cut = _last_start(buffer)
+    cut = borders.last_start(buffer)
     if not cut:  # games without tags: after a blank line that follows a result
         for result in (b"1-0\n\n", b"0-1\n\n", b"1/2\n\n", b"*\n\n"):
             place = buffer.rfind(result)
@@ -220,8 +260,9 @@ def _is_one_game(buffer: bytearray) -> bool:
 
 def _pass(buffer: bytearray) -> tuple[bool, bytes]:
     """Drop what comes before the next game; whether that has not come yet, and the line ends that were dropped."""
-    borders = movetext.starts(buffer)
-    end = int(borders[0]) if len(borders) else max(len(buffer) - 2, 0)  # a border may be cut in two
+    begins = borders.starts(buffer, more=True)
+    # A border may be cut in two: keep the last line, or the end of a long one.
+    end = int(begins[0]) if len(begins) else max(buffer.rfind(b"\n"), len(buffer) - 256, 0)
     lines = b"\n" * buffer.count(b"\n", 0, end)
     del buffer[:end]
-    return not len(borders), lines
+    return not len(begins), lines

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from chessreg.errors import BadInputError
 from chessreg.games import movetext
-from chessreg.games.movetext import RawGame
+from chessreg.games.borders import RawGame, decode
 from chessreg.games.sources import BLOCK, BrokenStreamError, Source
 
 COLUMN = "transcript"
@@ -65,9 +65,7 @@ class TranscriptSource(Source):
                 f"{path} holds match results of chess_gpt_eval", f"chessreg import results {shlex.quote(str(path))}"
             )
         whole = head[: head.rfind(b"\n") + 1] or head
-        rows = [dict(zip(self.columns, row, strict=False)) for row in csv.reader(io.StringIO(movetext.decode(whole)))][
-            1:
-        ]
+        rows = [dict(zip(self.columns, row, strict=False)) for row in csv.reader(io.StringIO(decode(whole)))][1:]
         texts = [row[COLUMN] for row in rows if row.get(COLUMN)]
         lengths = {len(text) for text in texts}
         self.length = lengths.pop() if len(texts) > 1 and len(lengths) == 1 else None
@@ -115,7 +113,7 @@ class TranscriptSource(Source):
 
     def split(self, block: bytes, first_line: int) -> Iterator[RawGame]:
         """The games of a block of whole records, with the line on which each one's record begins."""
-        reader = csv.reader(io.StringIO(movetext.decode(block)))
+        reader = csv.reader(io.StringIO(decode(block)))
         place = self.columns.index(COLUMN)
         line = first_line
         try:

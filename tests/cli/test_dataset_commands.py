@@ -100,7 +100,7 @@ def test_rejected_games_are_shown(here: Any, tmp_path: Path) -> None:
         ("nowhere.pgn", None, 3, "no file"),
         ("empty.pgn", b"", 4, "empty"),
         ("letter.pgn", b"Dear editor,\nthere are no games in this.\n", 4, "no legal game"),
-        ("binary.pgn", bytes(range(256)) * 20, 4, "is no text: its byte 1 is zero"),
+        ("binary.pgn", bytes(range(256)) * 20, 4, "is not text: its byte 1 is zero"),
         ("wide.csv", "transcript,result\n1.e4,1-0\n".encode("utf-16"), 4, "it is UTF-16; save it as UTF-8"),
         ("named.zst", game(0).encode(), 4, "not a zst file"),
         ("cut.pgn.zst", zstandard.compress("".join(map(game, range(99))).encode())[:-9], 4, "cut off"),

@@ -6,8 +6,11 @@ import bz2
 import gzip
 import io
 import json
+import lzma
 import os
 import random
+import tarfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -123,15 +126,58 @@ def test_a_damaged_stream_is_refused_whole(tmp_path: Path, text: str, kind: str)
         ("a.pgn", b"once upon a time\nthere was a king\n", "no legal game"),
         ("a.pgn", b'[Event "E"]\n\n1. e5 *\n', "no legal game.*1 illegal move"),
         ("a.pgn", b'[Event "E"]\n[Variant "Atomic"]\n\n1. e4 *\n', "no legal game"),
-        ("a.pgn", bytes(range(256)) * 20, "no text: its byte 1 is zero"),
+        ("a.pgn", bytes(range(256)) * 20, "not text: its byte 1 is zero"),
         ("a.pgn", b"PK\x03\x04\x00\x00", "damaged zip"),
-        ("a.pgn", '[Event "E"]\n\n1. e4 *\n'.encode("utf-16"), "no text: its byte 4 is zero"),
+        ("a.pgn", '[Event "E"]\n\n1. e4 *\n'.encode("utf-16"), "not text: its byte 4 is zero"),
         ("a.pgn.zst", b'[Event "E"]\n\n1. e4 *\n', "not a zst file"),
         ("a.pgn.gz", zstandard.ZstdCompressor().compress(b"x"), "not a gz file"),
         ("a.pgn.zst", zstandard.ZstdCompressor().compress(b""), "holds no game"),
     ],
 )
 def test_what_is_no_pgn_is_refused_and_leaves_nothing(tmp_path: Path, name: str, data: bytes, message: str) -> None:
+    with pytest.raises(BadInputError, match=message):
+        build([write(tmp_path / name, data)], tmp_path / "out")
+    assert contents(tmp_path) == [name]
+
+
+def tar(content: bytes) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        member = tarfile.TarInfo("games.pgn")
+        member.size = len(content)
+        archive.addfile(member, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def zipped(*contents: bytes) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for number, content in enumerate(contents):
+            archive.writestr(f"{number}.pgn", content)
+    return packed.getvalue()
+
+
+GAME = b'[Event "E"]\n\n1. e4 *\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.tar.gz", gzip.compress(tar(GAME)), "holds a tar archive, not one text file .*: tar xf .*a.tar.gz"),
+        ("a.pgn", bz2.compress(tar(GAME)), "holds a tar archive"),
+        ("a.tar", tar(GAME), "holds a tar archive"),
+        ("a.zip", zipped(tar(GAME)), "holds a tar archive"),
+        ("a.zip", zipped(GAME, GAME), "holds 2 files, not one .*unpack"),
+        ("a.pgn.gz", gzip.compress(gzip.compress(GAME)), "packed twice: it holds a gz file"),
+        ("a.7z", b"7z\xbc\xaf\x27\x1c" + bytes(90), "holds a 7z archive.*: 7z x"),
+        ("a.rar", b"Rar!\x1a\x07\x01\x00" + bytes(90), "holds a RAR archive"),
+        ("a.pgn.xz", lzma.compress(GAME), "holds an xz file.*: unxz"),
+        ("a.pgn.gz", gzip.compress(GAME + bytes(9)), "not text: its byte 22 is zero"),
+    ],
+)
+def test_an_archive_is_refused_in_one_line_with_the_command_that_unpacks_it(
+    tmp_path: Path, name: str, data: bytes, message: str
+) -> None:
     with pytest.raises(BadInputError, match=message):
         build([write(tmp_path / name, data)], tmp_path / "out")
     assert contents(tmp_path) == [name]
@@ -206,12 +252,17 @@ def test_duplicates_are_found_in_any_number_of_passes(tmp_path: Path, at_once: i
 
 
 @pytest.mark.parametrize("block", [700, 5000, 1 << 20])
-@pytest.mark.parametrize("layout", ["plain", "crlf", "tagless"])
+@pytest.mark.parametrize("layout", ["plain", "crlf", "cr", "tagless", "comments"])
 def test_where_blocks_are_cut_makes_no_difference(
     tmp_path: Path, text: str, block: int, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if layout == "crlf":
         text = text.replace("\n", "\r\n")
+    if layout == "cr":
+        text = text.replace("\n", "\r")
+    if layout == "comments":  # with tags in them, and one that is not closed
+        text = text.replace("\n\n1. ", '\n\n{\n\n[Event "quoted"]\n\n1. e4 e5 1-0\n\n}\n1. ')
+        text = f'[Event "unclosed"]\n\n1. e4 {{ e5 1-0\n\n{text}[Event "unclosed"]\n\n1. e4 {{ e5 1-0\n'
     if layout == "tagless":
         text = "".join(line + "\n" for line in text.split("\n") if not line.startswith("["))
     source = write(tmp_path / "a.pgn.gz", gzip.compress(text.encode()))
@@ -219,8 +270,9 @@ def test_where_blocks_are_cut_makes_no_difference(
     monkeypatch.setattr(sources, "BLOCK", block)
     monkeypatch.setattr(sources, "_LONGEST", 1 << 22)
     cut = build([source], tmp_path / "cut")
-    assert (whole.games, whole.rejected, whole.skipped) == (60, {}, {})
-    assert (cut.games_sha256, cut.plies) == (whole.games_sha256, whole.plies)
+    rejected = {"a comment is not closed": 2} if layout == "comments" else {}
+    assert (whole.games, whole.rejected, whole.skipped) == (60, rejected, {})
+    assert (cut.games_sha256, cut.plies, cut.rejected) == (whole.games_sha256, whole.plies, rejected)
 
 
 @pytest.mark.parametrize("where", ["comment", "line", "tag"])

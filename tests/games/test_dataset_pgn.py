@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,44 @@ def test_a_game_becomes_canonical_text(tmp_path: Path, reader_name: str, body: s
     assert (report.rejected, report.skipped) == ({}, {})
 
 
+CASTLED = ";1.Nf3 Nf6 2.g3 g6 3.Bg2 Bg7 4.O-O"
+ANNOTATED = [
+    ("1. e4 e5 = 2. Nf3 +/= 1-0", NF3),
+    ("1. e4 e5? ± 2. Nf3 ∞ {slip} 1-0", NF3),
+    ("1. e4 e5 -+ 2. Nf3 +- 1-0", NF3),
+    ("1. e4 e5 N 2. Nf3 D 1-0", NF3),
+    ("1. e4 $140 e5 $ 2. Nf3 1-0", NF3),
+    ("1. e4 e5= 2. Nf3+- 1-0", NF3),
+    ("1. e4 ⩲ e5∞ 2. Nf3N 1-0", NF3),
+    ("1. e4! e5?! □ 2. Nf3□ 1-0", NF3),
+    ("1. e4, e5. 2. Nf3 +/− 1-0", NF3),
+    ("1. e4 e5\u200b 2. \u200eNf3 1-0", NF3),
+    ("1. e4 1… e5 2. Nf3 1–0", NF3),
+    ("1.\u00a0e4 e5 2.\u2009Nf3 1-0", NF3),
+    ("1. e4 e5 2. Nf3 1:0", NF3),
+    ("1. e4 e5 2. Nf3 ½–½", NF3),
+    ("1. e4 e5 2. Nf3 1/2 - 1/2", NF3),
+    ("1. e4 e5 2. Nf3 0.5-0.5", NF3),
+    ("1. e4 e5 2. ♘f3 1-0", NF3),
+    ("1. e4 e5 2. ♞\ufe0ef3 1-0", NF3),
+    ("1. ｅ４ ｅ５ 2. Ｎｆ３ 1-0", NF3),
+    ("1-e4 e5 2-Nf3 1-0", NF3),
+    ("1. e4 e5 (1... c5 (1... e6) 2. Nf3) (1... d5) 2. Nf3 1-0", NF3),
+    *((f"1. Nf3 Nf6 2. g3 g6 3. Bg2 Bg7 4. {castling} 1-0", CASTLED)
+      for castling in ("OO", "O–O", "00", "0‑0", "О-О", "O-O=", "O-O+-")),
+    ("1.Nf3 Nf6 2.g3 g6 3.Bg2 Bg7 4.0-0 1-0", CASTLED),
+    ("1. a4 b5 2. axb5 a6 3. bxa6 c6 4. a7 c5 5. axb8(Q)+- 1-0", ";1.a4 b5 2.axb5 a6 3.bxa6 c6 4.a7 c5 5.axb8=Q"),
+    ("1. a4 b5 2. axb5 a6 3. bxa6 c6 4. a7 c5 5. axb8N 1-0", ";1.a4 b5 2.axb5 a6 3.bxa6 c6 4.a7 c5 5.axb8=N"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "text"), ANNOTATED)
+def test_glyphs_and_typography_are_read(tmp_path: Path, reader_name: str, body: str, text: str) -> None:
+    games, report = add(tmp_path, TAGS + body + "\n\n" + GOOD, reader_name)
+    assert texts(games) == [text, ";1.d4 d5"]
+    assert (report.rejected, report.skipped) == ({}, {})
+
+
 @pytest.mark.parametrize(("body", "text"), CLEAN + REWRITTEN[:1])
 def test_the_moves_are_those_that_python_chess_finds_in_the_same_pgn(tmp_path: Path, body: str, text: str) -> None:
     game = chess.pgn.read_game(io.StringIO(TAGS + body + "\n"))
@@ -127,6 +166,12 @@ def test_the_moves_are_those_that_python_chess_finds_in_the_same_pgn(tmp_path: P
         ("1. e4 e5 ) 2. Nf3 1-0", 2, "a stray )"),
         ("1. e4 e5 (2. Nf3) {x", 2, "a comment is not closed"),
         ("1. Ke2 {never", 0, "illegal move: Ke2"),  # the first fault is the one that is named
+        ("1. e4 e5 2. O-O- 1-0", 2, "unreadable move: O-O-"),  # long castling, cut short
+        ("1. e4 e5 2. Nf3 0 - 0 - 0 1-0", 3, "unreadable move: 0"),
+        ("1. e4 e5 2. Nf3 0.25] 1-0", 3, "unreadable move: 0.25]"),
+        ("1. e4 e5 --. 2. Nf3 1-0", 2, "unreadable move: --."),
+        ('1. e4 e5\n[Site "x"]\n2. Nf3 Nc6 1-0', 2, "unreadable move: [Site"),  # a tag inside the moves
+        ("1. e4 e5 1-0 and 2. Nf3 Nc6 1-0", 2, "unreadable move: and"),
         (" ".join(["Nf3 Nf6 Ng1 Ng8"] * 8200), 32767, "more than 32,767 plies"),
     ],
 )
@@ -149,6 +194,8 @@ def test_a_bad_game_is_listed_and_the_others_stay(
         ('[FEN "4k3/8/8/8/8/8/4P3/4K3 w - - 0 1"]\n[SetUp "1"]\n', "1. e4 Kd7 1-0", "custom start"),
         ('[Variant "From Position"]\n[FEN "4k3/8/8/8/8/8/4P3/4K3 w - - 0 1"]\n', "1. e4 Kd7 1-0", "custom start"),
         ("", "1-0", "no moves"),
+        ("", "1. 1-0", "no moves"),
+        ("", "1. *", "no moves"),
         ("", "{ aborted } *", "no moves"),
         ("", "", "no moves"),
     ],
@@ -188,6 +235,21 @@ def test_short_games_are_left_out_on_demand(tmp_path: Path) -> None:
         "\n\n" + TAGS + "1. e4 e5 1-0\n\n\n\n" + TAGS + "\n1. d4 d5 1-0\n\n\n",
         TAGS + "1. e4 {x [%eval 1]\n\n[%clk 1] [Event} e5 1-0\n\n" + TAGS + "1. d4 d5 1-0\n",
         TAGS + "% exported\n1. e4 e5 1-0\n\n% next\n" + TAGS + "1. d4 d5 1-0\n",
+        "; remark [\n% made by x\n" + TAGS + '1. e4 e5 1-0\n\n%[Event "no"]\n' + TAGS + "1. d4 d5 1-0\n",
+        (TAGS + "1. e4 e5 1-0\n\n" + TAGS + "1. d4 d5 1-0\n").replace("\n", "\r"),
+        (TAGS + "1. e4 e5 1-0\n\n" + TAGS + "1. d4 d5 1-0\n").replace("[", "[ ").replace("]", " ]"),
+        (TAGS + "1. e4 e5 1-0\n\n" + TAGS + "1. d4 d5 1-0\n").replace("[", "\t ["),
+        TAGS.rstrip() + " 1. e4 e5 1-0\n" + TAGS.rstrip() + " 1. d4 d5 1-0\n",
+        TAGS + "1. e4 {wrapped\n[Carlsen's choice] over lines} e5 1-0\n\n" + TAGS + "1. d4 d5 1-0\n",
+        TAGS + '1. e4 {from\n\n[Event "Linares"]\n[Site "x"]\n\nof old} e5 1-0\n\n' + TAGS + "1. d4 d5 1-0\n",
+        TAGS + "1. e4 { the plan\n[a5 then b4] is slow } e5 1-0\n" + TAGS + "1. d4 d5 1-0\n",
+        TAGS + "1. e4 ; a { in a remark\ne5 1-0\n\n" + TAGS + "1. d4 d5 1-0\n",
+        TAGS.replace('"E"', '"{"') + "1. e4 e5 1-0\n\n" + TAGS + "1. d4 d5 1-0\n",
+        TAGS.replace("\n", "\n\n") + "1. e4\n\ne5 1-0\n\n" + TAGS + "1. d4 d5\n\n1-0\n",
+        "[White Ann]\n" + TAGS + "1. e4 e5 1-0\n\n" + TAGS + "1. d4 d5 1-0\n",
+        TAGS + "1. e4 e5 1-0\n\nAnnotated by nobody\n\n" + TAGS + "1. d4 d5 1-0 the end\n",
+        "1. e4 e5\n\n1. d4 d5\n",
+        "e4 e5 1-0 d4 d5 0-1",
     ],
 )
 def test_games_are_told_apart_however_they_are_laid_out(tmp_path: Path, reader_name: str, text: str) -> None:
@@ -215,11 +277,64 @@ def test_tags_become_columns(tmp_path: Path) -> None:
     assert (report.first_date, report.last_date, report.both_elos) == ("2021.05.06", "2021.05.06", 0)
 
 
-def test_names_in_latin_1_are_read_beside_names_in_utf_8(tmp_path: Path) -> None:
-    latin = TAGS.replace('"W"', '"Müller"').encode("latin-1") + b"1. e4 e5 1-0\n\n"
+def test_names_in_windows_1252_are_read_beside_names_in_utf_8(tmp_path: Path) -> None:
+    latin = TAGS.replace('"W"', '"“Müller” – O’Neil €"').encode("cp1252") + b"1. e4 e5 1-0\n\n"
+    undefined = TAGS.replace('"W"', '"a\x81b"').encode("latin-1") + b"1. e4 e5 1-0\n\n"
     utf = TAGS.replace('"W"', '"Šimůnek"').encode() + b"1. d4 d5 1-0\n"
-    games, _ = add(tmp_path, latin + utf)
-    assert games.table(["white"])["white"].to_pylist() == ["Müller", "Šimůnek"]
+    games, _ = add(tmp_path, latin + undefined + utf)
+    assert games.table(["white"])["white"].to_pylist() == ["“Müller” – O’Neil €", "a\x81b", "Šimůnek"]
+
+
+@pytest.mark.parametrize(
+    ("tag", "white"),
+    [
+        ('[White "Ann "Annie" Smith"]', 'Ann "Annie" Smith'),
+        ('[White "Ann \\"Annie\\" Smith"]', 'Ann "Annie" Smith'),
+        ('[White "C:\\games\\"]', "C:\\games\\"),
+        ('  [ White  "Ann" ]  ', "Ann"),
+        ('[White"Ann"]', "Ann"),
+        ('[Site "S"] [White "Ann"] [Round "1"]', "Ann"),
+        ('[White "Ann]', "Ann"),
+        ('[White "Ann"', "Ann"),
+        ('[White "[Ann] {x} ;y"]', "[Ann] {x} ;y"),
+        ("[White Ann]", None),
+        ('%[White "Ann"]', None),
+        ('; [White "Ann"]', None),
+    ],
+)
+def test_the_name_in_a_tag_is_kept_as_it_is(tmp_path: Path, tag: str, white: str | None) -> None:
+    games, report = add(tmp_path, f'[Event "E"]\n{tag}\n[Black "B"]\n\n1. e4 e5 1-0\n\n{GOOD}')
+    assert games.table(["white", "black"]).to_pylist() == [
+        {"white": white, "black": "B"},
+        {"white": "W", "black": "B"},
+    ]
+    assert (report.rejected, report.skipped) == ({}, {})
+
+
+def test_a_comment_that_is_never_closed_spoils_its_game_alone(tmp_path: Path, reader_name: str) -> None:
+    broken = TAGS + "1. e4 { e5 1-0\n\n"
+    games, report = add(tmp_path, broken + GOOD + broken + TAGS + "1. c4 {English} c5 1-0\n\n" + broken, reader_name)
+    assert texts(games) == [";1.d4 d5", ";1.c4 c5"]
+    assert report.rejected == {"a comment is not closed": 3}
+
+
+def test_the_games_found_are_those_kept_skipped_and_rejected(tmp_path: Path) -> None:
+    fen = '[FEN "4k3/8/8/8/8/8/8/4K2R w K - 0 1"]\n'
+    odd = [GOOD, GOOD, TAGS.rstrip() + "\n" + fen + "\n1. O-O 1-0\n\n", TAGS + "1. 1-0\n\n", TAGS + "1. e9 1-0\n\n"]
+    games, report = add(tmp_path, "".join(odd))
+    assert (report.found, len(games), report.duplicates) == (5, 2, 1)
+    assert (report.skipped, report.rejected) == ({"custom start": 1, "no moves": 1}, {"unreadable move": 1})
+    assert report.miscounted() is None
+    assert (
+        dataclasses.replace(report, found=6).miscounted() == "6 games were found, and 5 are kept, rejected or skipped"
+    )
+
+
+@pytest.mark.parametrize("castling", ["KQkq", "HAha", "KQha"])
+def test_the_standard_start_is_none_of_its_own_however_it_is_written(tmp_path: Path, castling: str) -> None:
+    fen = f"rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w {castling} - 0 1"
+    games, report = add(tmp_path, f'[SetUp "1"]\n[FEN "{fen}"]\n\n1. e4 *\n')
+    assert (texts(games), report.skipped) == ([";1.e4"], {})
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ import chess
 
 from chessreg.errors import BadInputError
 from chessreg.games.adjudication import Termination, game_over
+from chessreg.games.borders import decode
 from chessreg.games.engines import EngineSpec
 from chessreg.games.moves import pack
-from chessreg.games.movetext import decode
 from chessreg.games.sources import BrokenStreamError, Source
 
 _LARGEST_FIELD = 1 << 24  # characters: a transcript with a long prompt is more than csv takes by itself
