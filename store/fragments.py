@@ -11,6 +11,7 @@ import base64
 import json
 import math
 import os
+import stat
 import threading
 import time
 import uuid
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 SUFFIX = ".jsonl.zst"
-LARGEST = 1 << 30  # bytes unpacked; writers begin another after 16 MiB, or when a unit is whole
+MEMORY_BYTES = 4 << 30  # that reading a fragment takes at most; writers begin another after 16 MiB, or a unit
+LARGEST = MEMORY_BYTES // 8  # bytes, packed or unpacked
 Rows = list[dict[str, Any]]
 
 
@@ -65,18 +67,31 @@ class Fragment:
         return self._checked()[0]
 
     def _checked(self) -> tuple[dict[str, Any], Rows]:
-        import zstandard
+        return self._unpacked(self._packed())
 
+    def _packed(self) -> bytes:
+        """The bytes of the file. Raises CorruptError for what is not a file of at most LARGEST bytes."""
         try:
-            packed = self.path.read_bytes()
+            with open(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a pipe would be waited for
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST:
+                    what = "it is not a file" if status.st_size <= LARGEST else f"it has {status.st_size} bytes"
+                    raise CorruptError(f"fragment {self.name} is damaged: {what}")
+                return file.read(status.st_size)
         except FileNotFoundError:
             raise NotInStoreError(f"fragment {self.name} is not at {self.path.parent}") from None
         except OSError as error:
             raise StoreError(f"cannot read fragment {self.name}: {error.strerror}") from error
+
+    def _unpacked(self, packed: bytes) -> tuple[dict[str, Any], Rows]:
+        import zstandard
+
         try:
             if zstandard.frame_content_size(packed) > LARGEST:
-                raise ValueError("it says that it is larger than a fragment can be")
+                raise ValueError(f"unpacked it has more than {LARGEST >> 20} MiB")
             text = zstandard.ZstdDecompressor().decompress(packed, allow_extra_data=False)
+            if memory_of(text) > MEMORY_BYTES:
+                raise ValueError(f"its rows take more than {MEMORY_BYTES >> 30} GiB of memory")
             body, _, last = text[:-1].rpartition(b"\n")
             footer = json.loads(last)
             if text[-1:] != b"\n" or footer["crc32"] != zlib.crc32(body + b"\n"):
@@ -101,13 +116,26 @@ class Fragment:
         return header, lines
 
 
+def memory_of(text: bytes) -> int:
+    """Return an upper bound of the bytes of memory that parsing this JSON text takes.
+
+    The text is copied four times, decoded, and cut into strings, whose characters have 4 bytes if one of them needs
+    these. Each value and each key is a Python object of at most 100 bytes beyond its characters.
+    """
+    copies = 6 if text.isascii() and b"\\u" not in text else 12
+    return copies * len(text) + 100 * sum(map(text.count, (b",", b":", b"[", b"{", b"\n")))
+
+
 def pack(run_id: str, attempt_id: str, created_ns: int, lines: list[bytes]) -> bytes:
-    """The bytes of a fragment file with these encoded rows."""
+    """The bytes of a fragment file with these encoded rows. Raises StoreError for more than can be read again."""
     import zstandard
 
     header = {"chessreg_fragment": FORMAT, "run": run_id, "attempt": attempt_id}
     head = json.dumps({**header, "machine": machine_name(), "created": created_ns / 1e9}).encode()
     body = b"\n".join([head, *lines]) + b"\n"
+    if len(body) > LARGEST - 1000 or memory_of(body) > MEMORY_BYTES - 10_000:
+        message = f"{len(lines)} rows take more than the {MEMORY_BYTES >> 30} GiB of memory that a fragment may"
+        raise StoreError(message, "emit fewer rows in one unit")
     footer = json.dumps({"end": len(lines), "crc32": zlib.crc32(body)}).encode() + b"\n"
     return zstandard.ZstdCompressor(level=3, write_checksum=True).compress(body + footer)
 
@@ -279,9 +307,10 @@ def adopt(store: Store, path: Path) -> Fragment | None:
     fragment = Fragment.at(path)
     if (store.incoming / fragment.name).exists() or (store.ingested / fragment.run_id / fragment.name).exists():
         return None
-    fragment.header()
+    packed = fragment._packed()
+    fragment._unpacked(packed)
     with explained(f"copy fragment {fragment.name}"):
-        place(store, path.read_bytes(), store.incoming / fragment.name)
+        place(store, packed, store.incoming / fragment.name)
     return Fragment.at(store.incoming / fragment.name)
 
 

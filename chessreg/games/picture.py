@@ -14,6 +14,7 @@ import numpy as np
 
 from chessreg.errors import BadInputError, writing
 from chessreg.games.boardframe import EMPTY, BoardFrame, Mark, Role
+from chessreg.terminal import visible
 from store.files import write_whole
 
 if TYPE_CHECKING:
@@ -78,15 +79,16 @@ def render_svg(frame: BoardFrame, size: int = 400) -> str:
     top = round(line * 1.6) * len(above)
     height = top + size + round(line * 1.4) * len(below) + (line if below else 0)
     texts = [
-        f'<text x="{line / 2:g}" y="{line * 1.15:g}" font-weight="bold">{escape(text)}</text>' for text in above
+        f'<text x="{line / 2:g}" y="{line * 1.15:g}" font-weight="bold">{escape(visible(text))}</text>'
+        for text in above
     ] + [
-        f'<text x="{line / 2:g}" y="{top + size + line * (1.4 * row + 1.2):g}">{escape(text)}</text>'
+        f'<text x="{line / 2:g}" y="{top + size + line * (1.4 * row + 1.2):g}">{escape(visible(text))}</text>'
         for row, text in enumerate(below)
     ]
     marks = "; ".join(f"{chess.square_name(square)} {mark}" for square, mark in sorted(frame.marks.items()))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{size}" height="{height}" viewBox="0 0 {size} {height}">'
-        f'<desc>{escape(marks)}</desc><g font-family="sans-serif" font-size="{line}">{"".join(texts)}</g>'
+        f'<desc>{escape(visible(marks))}</desc><g font-family="sans-serif" font-size="{line}">{"".join(texts)}</g>'
         f'<g transform="translate(0 {top})">{board}</g></svg>'
     )
 

@@ -747,13 +747,20 @@ def _game_hash(game: str) -> int:
     return int.from_bytes(_digest(f"game {game}"), "little")
 
 
+def _game(value: Any) -> str | None:
+    """Return a game's id, cut out of a link to Lichess; None if there is none.
+
+    pandas writes whole numbers as floats where other rows have none (NaN): they become whole numbers again.
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    return _game_id(f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value).strip())
+
+
 @functools.lru_cache(1 << 12)
-def _game(given: Any) -> str | None:
-    """A game's id, cut out of a link to Lichess; None where there is none. Numbers that pandas wrote as floats because
-    other rows have none are whole numbers again."""
-    text = "" if given is None else f"{given:.0f}" if isinstance(given, float) and given.is_integer() else str(given)
-    link, number = _GAME.match(text.strip()), re.fullmatch(r"(\d+)\.0", text.strip())
-    return link[1] if link else number[1] if number else text.strip() or None
+def _game_id(text: str) -> str | None:
+    link, number = _GAME.match(text), re.fullmatch(r"(\d+)\.0", text)
+    return link[1] if link else number[1] if number else text or None
 
 
 def _floats(values: Sequence[Any] | None, count: int) -> np.ndarray:

@@ -88,7 +88,7 @@ def page(result: QueryResult, title: str, again: str, beside: bool = False) -> s
         "`chessreg board RUN:UNIT` draws one of them, `chessreg reproduce RUN` says what made it, and the columns are "
         f"explained by `{again} --columns`.\n"
     )
-    notes = "".join(f"- {note}\n" for note in result.notes)
+    notes = "".join(f"- {render.as_markdown(note)}\n" for note in result.notes)
     return "\n".join(
         [f"# {title}\n", render.markdown(result, numbered=not beside), traced, *([notes] if notes else []),
          render.footer(result) + "\n"]
@@ -192,6 +192,8 @@ def asked_of(request: Request) -> str:
 
 def index(work: Work, made: Sequence[Written]) -> str:
     """What each file holds, the command behind each, and the runs."""
+    from chessreg.queries.render import as_markdown
+
     request = work.request
     lines = [
         f"# {work.paper.title}",
@@ -217,13 +219,13 @@ def index(work: Work, made: Sequence[Written]) -> str:
         rows = "" if written.rows is None else "1 row: " if written.rows == 1 else f"{written.rows:,} rows: "
         lines += [f"## {written.title}", ""]
         lines += [f"{rows}{linked}", "", f"    {written.command}", ""] if written.files else []
-        lines += [f"- {note}" for note in written.notes] + ([""] if written.notes else [])
+        lines += [f"- {as_markdown(note)}" for note in written.notes] + ([""] if written.notes else [])
     lines += ["## Runs", "", "| step | kind | run | serves |", "|---|---|---|---|"]
     for step in work.steps:
         reference = work.references.get(step.name, "")
         serves = step.serves
         if step.name in work.refused:
-            serves = f"{serves}: {work.refused[step.name]}"
+            serves = f"{serves}: {as_markdown(work.refused[step.name])}"
         run = (
             work.made.run_id(step.name)[-6:] if reference.startswith("run:") else reference.removeprefix("sha256:")[:12]
         )

@@ -110,6 +110,7 @@ def batches(connection: duckdb.DuckDBPyConnection, sql: str, until: float, *, so
         relation = within(connection, until, lambda: connection.sql(sql))
         if relation is None:
             raise BadInputError("that gives no rows", gate.HINT)
+        relation = _representable(relation)
         types = [str(kind) for kind in relation.types]
         make = relation.to_arrow_reader if hasattr(relation, "to_arrow_reader") else relation.fetch_arrow_reader
         reader = within(connection, until, lambda: make(BATCH_ROWS))
@@ -214,7 +215,21 @@ def _arrow(connection: duckdb.DuckDBPyConnection, sql: str, parameters: dict[str
     relation = connection.sql(sql, params=parameters or None)
     if relation is None:  # a statement without rows; the gate lets none through
         raise BadInputError("that gives no rows", gate.HINT)
+    relation = _representable(relation)
     return _tidied(arrow_table(relation), [str(kind) for kind in relation.types])
+
+
+AS_TEXT = re.compile(r"BIGNUM|BIT|INTERVAL|TIME|TIME WITH TIME ZONE|TIME_NS|UNION\(.*")
+
+
+def _representable(relation: Any) -> Any:
+    """The relation, with columns of types that Arrow or Python lacks (24:00, intervals, bits) as DuckDB writes them."""
+    types = [str(kind) for kind in relation.types]
+    if not any(map(AS_TEXT.fullmatch, types)):
+        return relation
+    names = ['"' + name.replace('"', '""') + '"' for name in relation.columns]
+    cells = [f"CAST(#{n} AS VARCHAR)" if AS_TEXT.fullmatch(kind) else f"#{n}" for n, kind in enumerate(types, 1)]
+    return relation.project(", ".join(f"{cell} AS {name}" for cell, name in zip(cells, names, strict=True)))
 
 
 def arrow_table(relation: Any) -> pa.Table:
@@ -222,23 +237,92 @@ def arrow_table(relation: Any) -> pa.Table:
 
 
 def _tidied(table: pa.Table, types: list[str]) -> pa.Table:
-    """Ids as 32 hex digits, as everywhere else; whole numbers as int64, other decimals as doubles."""
+    """Return the table with ids as 32 hex digits, whole numbers as int64 or, beyond it, as their digits, other decimals
+    as doubles, and dates that Python cannot hold (infinity, years beyond 9999) as text. `types` are DuckDB's."""
     import pyarrow as pa
 
     for place, (field, kind) in enumerate(zip(table.schema, types, strict=True)):
         column = table.column(place)
         if kind == "UUID":
             column = without_dashes(column)
-        elif pa.types.is_decimal(field.type):
-            values = column.to_pylist()
-            whole = field.type.scale == 0 and all(v is None or abs(v) < 2**63 for v in values)
-            number, target = (int, pa.int64()) if whole else (float, pa.float64())
-            column = pa.array([None if v is None else number(v) for v in values], target)
-        elif kind in ("HUGEINT", "UHUGEINT"):
-            values = column.to_pylist()
-            if all(v is None or abs(v) < 2**53 for v in values):  # a double holds these exactly
-                column = pa.array([None if v is None else int(v) for v in values], pa.int64())
+        elif pa.types.is_nested(field.type):
+            column = _nested(column, kind)
+        elif pa.types.is_decimal(field.type) or kind in ("HUGEINT", "UHUGEINT"):
+            column = _numbers(column, kind)
+        elif pa.types.is_date(field.type) or pa.types.is_timestamp(field.type):
+            column = _moments(column)
         else:
             continue
         table = table.set_column(place, field.name, column)
     return table
+
+
+def _numbers(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray | pa.Array:
+    import pyarrow as pa
+
+    values = column.to_pylist()
+    if pa.types.is_decimal(column.type) and column.type.scale > 0:
+        return pa.array([None if value is None else float(value) for value in values], pa.float64())
+    if any(isinstance(value, float) and abs(value) >= 2**53 for value in values):  # of DuckDB 1: the digits are lost
+        return column
+    whole = [None if value is None else _whole(value, kind) for value in values]
+    if all(value is None or -(2**63) <= value < 2**63 for value in whole):
+        return pa.array(whole, pa.int64())
+    return pa.array([None if value is None else str(value) for value in whole], pa.string())
+
+
+def _whole(value: Any, kind: str) -> int:
+    """A whole number of this DuckDB type. Arrow has no unsigned 128 bits: it gives the upper half as negative."""
+    number = int(value)
+    return number + 2**128 if number < 0 and "UHUGEINT" in kind else number
+
+
+def _moments(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
+    """Dates or times; as text if Python cannot hold one of them."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    unit: Any = "D" if pa.types.is_date32(column.type) else column.type.unit
+    integers = column.cast(pa.int32() if unit == "D" else pa.int64())
+    first, last = 2 - 2**63, 2**63 - 2
+    if unit != "ns":  # which has no year that Python lacks
+        first, last = (int(np.datetime64(day, unit).astype(int)) for day in ("0001-01-01", "9999-12-31"))
+    ends = pc.min_max(integers).as_py()
+    if ends["min"] is None or first <= ends["min"] <= ends["max"] <= last:
+        return column
+    infinite = {sign * top: f"{'-' * (sign < 0)}infinity" for sign in (1, -1) for top in (2**31 - 1, 2**63 - 1)}
+    texts = (
+        value if value is None else infinite.get(value) or str(np.datetime64(value, unit))
+        for value in integers.to_pylist()
+    )
+    return pa.array(texts, pa.string())
+
+
+def _nested(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray | pa.Array:
+    """Lists, structs and maps; as text if one holds a number or a moment that Arrow or Python cannot."""
+    import duckdb
+    import pyarrow as pa
+
+    try:
+        values = column.to_pylist()
+    except (ArithmeticError, ValueError):  # a moment
+        with duckdb.connect() as connection:
+            return arrow_table(connection.from_arrow(pa.table({"c": column})).project("c::VARCHAR AS c")).column(0)
+    if "HUGEINT" not in kind:
+        return column
+    whole = [_whole_inside(value, kind) for value in values]
+    try:
+        return pa.array(whole)
+    except (ArithmeticError, pa.ArrowException):
+        return pa.array([None if value is None else str(value) for value in whole], pa.string())
+
+
+def _whole_inside(value: Any, kind: str) -> Any:
+    from decimal import Decimal
+
+    if isinstance(value, dict):
+        return {key: _whole_inside(each, kind) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_whole_inside(each, kind) for each in value]
+    return _whole(value, kind) if isinstance(value, Decimal) and value == int(value) else value

@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable
 from datetime import date, datetime
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chessreg.errors import BadInputError, writing
+from chessreg.errors import BadInputError, first_line, writing
 from chessreg.queries.result import QueryResult
 from chessreg.registry.file_gate import refuse_registry
 from chessreg.terminal import visible
@@ -195,15 +196,34 @@ def markdown(result: QueryResult, *, numbered: bool = False) -> str:
         cells = [[str(number), *row] for number, row in enumerate(cells, 1)]
 
     def line(values: list[str]) -> str:
-        return "| " + " | ".join(v.replace("|", "\\|").replace("\n", " ") for v in values) + " |"
+        return "| " + " | ".join(map(as_markdown, values)) + " |"
 
     rule = ["---:" if right else "---" for right in numeric]
     lines = [line(headings), line(rule), *(line(row) for row in cells)]
-    return (caption(same) + "\n\n" if same else "") + "\n".join(lines) + "\n"
+    return (as_markdown(caption(same)) + "\n\n" if same else "") + "\n".join(lines) + "\n"
+
+
+def as_markdown(text: str) -> str:
+    """Return the text as one line of Markdown that shows it: no markup, link or HTML of it counts.
+
+    >>> print(as_markdown("a|b <i>*c*</i>\\n# d [e](http://f) [0.4, 0.6] pgn_char"))
+    a\\|b \\<i>\\*c\\*\\</i> # d [e\\](http://f) [0.4, 0.6] pgn_char
+    """
+    return re.sub(r"[\\`*|<~]|&(?=[#\w])|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", one_line(text))
+
+
+def one_line(text: str) -> str:
+    """Return the text with each run of spaces and line ends as one space, and control characters as their escapes."""
+    return visible(" ".join(text.split()))
 
 
 TEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
        "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "≤": r"$\leq$", "≥": r"$\geq$"}  # fmt: skip
+
+
+def as_latex(text: str) -> str:
+    """Return the text as one line of LaTeX that shows it."""
+    return "".join(TEX.get(c, c) for c in one_line(text))
 
 
 def latex(result: QueryResult) -> str:
@@ -211,12 +231,12 @@ def latex(result: QueryResult) -> str:
     headings, cells, same, numeric = grid(result)
 
     def line(values: list[str]) -> str:
-        return " & ".join("".join(TEX.get(c, c) for c in v).replace("\n", " ") for v in values) + r" \\"
+        return " & ".join(map(as_latex, values)) + r" \\"
 
-    title = [f"% {result.entry.title}: {result.entry.paper}"] if result.entry else []
+    title = [f"% {as_latex(f'{result.entry.title}: {result.entry.paper}')}"] if result.entry else []
     lines = [
         *title,
-        *([f"% {caption(same)}"] if same else []),
+        *([f"% {as_latex(caption(same))}"] if same else []),
         r"\begin{tabular}{" + "".join("r" if right else "l" for right in numeric) + "}",
         r"\toprule",
         line(headings),
@@ -305,7 +325,10 @@ def parquet_bytes(result: QueryResult) -> bytes:
 
     meta = json.dumps(result.meta, sort_keys=True).encode()
     out = pa.BufferOutputStream()
-    pq.write_table(result.table.replace_schema_metadata({b"chessreg": meta}), out, compression="zstd")
+    try:
+        pq.write_table(result.table.replace_schema_metadata({b"chessreg": meta}), out, compression="zstd")
+    except pa.ArrowNotImplementedError as error:
+        raise BadInputError(f"Parquet cannot hold that: {first_line(error)}", "leave that column out") from error
     return out.getvalue().to_pybytes()
 
 

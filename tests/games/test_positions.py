@@ -339,9 +339,10 @@ def test_a_changed_file_does_not_verify(tmp_path: Path) -> None:
     report = tmp_path / "made" / "dataset.json"
     fields = json.loads(report.read_text())
     report.write_text(json.dumps({**fields, "plies": 2}))
-    assert "1 positions where the report says 2" in verify(tmp_path / "made").problems[0]
+    problems = verify(tmp_path / "made").problems
+    assert any("1 positions where the report says 2" in problem for problem in problems)
     report.write_text(json.dumps({**fields, "games_sha256": "0" * 64}))
-    assert "sha256 differs" in verify(tmp_path / "made").problems[0]
+    assert any("sha256 differs" in problem for problem in verify(tmp_path / "made").problems)
 
 
 def test_the_identity_is_the_bytes_and_the_reader_and_not_that_of_games(tmp_path: Path) -> None:

@@ -3,13 +3,17 @@
 import csv
 import io
 import json
+import re
+from datetime import date
 
 import pytest
 
 from chessreg.errors import BadInputError
 from chessreg.queries import render, run_query, run_sql
+from chessreg.queries.ask import stream_sql
 from chessreg.queries.engine import _ENGINES, Engine
 from chessreg.queries.render import FORMATS, rendered
+from chessreg.queries.result import QueryResult
 from chessreg.registry import migrations
 
 from ..conftest import queries_with_runs
@@ -166,3 +170,63 @@ def test_settings_are_printed_as_they_are_written(results):
     assert [render.cell(answer, row, name) for name in row][:5] == [*numbers, "2.000"]
     beside = QueryResult(answer.table, {**answer.meta, "published": True})
     assert [render.cell(beside, row, name) for name in row][:5] == [*numbers, "2"]
+
+
+HOSTILE = (
+    "a\n\\input{/etc/passwd}%\r\u2028# title\n<script>alert(1)</script> [x](javascript:y) ![i](z) `code` *b* __c__ a|b "
+    "a\\|b &lt;b&gt; $x$ ^^M \x1b[2J\u202e {}~"
+)
+
+
+def test_names_of_others_stand_in_markdown_and_latex_as_text_of_one_line(results):
+    sql = "SELECT range AS n, $hostile AS same, $hostile || range AS other FROM range(2)".replace(
+        "$hostile", "'" + HOSTILE.replace("'", "''") + "'"
+    )
+    result = run_sql(results, sql)
+    same = QueryResult(result.table, result.meta, described=tuple(map(result.column, result.columns)))
+    assert "same" in render.layout(same)[1], "it is told in the caption"
+    for wanted in (result, same):
+        captions = 2 if wanted is same else 0
+        text = rendered(wanted, "markdown")
+        lines = text.splitlines()
+        assert len(lines) == 4 + captions
+        html = re.sub(r"\\[!-/:-@\[-`{-~]", "", text)  # what is escaped is text
+        assert not re.search(r"[<*`]|\]\(|__|&\w", html), html
+        cells = [len(re.findall(r"(?<!\\)\|", re.sub(r"\\\\", "", line))) for line in lines[captions:]]
+        assert cells == [cells[0]] * 4
+        text = rendered(wanted, "latex")
+        lines = text.splitlines()
+        assert len(lines) == 8 + (wanted is same)
+        commands = set(re.findall(r"\\[A-Za-z]+", text))
+        assert commands <= {
+            *(r"\begin", r"\end", r"\toprule", r"\midrule", r"\bottomrule"),
+            *(r"\textbackslash", r"\textasciitilde", r"\textasciicircum"),
+        }
+        body = text.partition("tabular}{")[2]
+        assert not re.search(r"(?<!\\)[%#$]", body), body
+        assert {c for c in text if not c.isprintable()} == {"\n"}
+
+
+def test_every_type_of_duckdb_comes_out_as_duckdb_writes_it(results):
+    """Its least and its largest value, infinity and NULL: of 128 bits, of times, of lists of these."""
+    result = run_sql(results, "SELECT * EXCLUDE (empty_struct) FROM test_all_types()")
+    for name in FORMATS:
+        assert rendered(result, name)
+    low, high, none = result.rows
+    assert set(none.values()) == {None}
+    assert (low["hugeint"], high["hugeint"]) == (str(-(2**127)), str(2**127 - 1))
+    assert (low["uhugeint"], high["uhugeint"]) == ("0", str(2**128 - 1))
+    assert (high["time"], high["bit"], high["union"]) == ("24:00:00", "10101", "5")
+    assert (low["date"], high["bignum"][:5]) == ("-5877641-06-25", "17976")
+    assert high["date_array"] == "[1970-01-01, infinity, -infinity, NULL, 2022-05-12]"
+    sql = """SELECT 'infinity'::TIMESTAMP AS t, '-infinity'::DATE AS d, 'infinity'::TIMESTAMPTZ AS z,
+        7::UHUGEINT AS small, [340282366920938463463374607431768211455::UHUGEINT, 1] AS list,
+        'infinity'::TIMESTAMP_NS AS ns,
+        [1::HUGEINT] AS one, 9223372036854775808::HUGEINT AS beyond, '290309-12-22'::DATE AS far,
+        '9999-12-31'::DATE AS last"""
+    row = run_sql(results, sql).rows[0]
+    assert (row["t"], row["d"], row["z"], row["ns"]) == ("infinity", "-infinity", "infinity", "infinity")
+    assert (row["small"], row["beyond"], row["one"]) == (7, "9223372036854775808", [1])
+    assert (row["list"], row["far"], row["last"]) == (f"[{2**128 - 1}, 1]", "290309-12-22", date(9999, 12, 31))
+    whole = [part.rows for part in stream_sql(results, sql)]
+    assert [row for part in whole for row in part] == [row]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import random
@@ -9,19 +10,25 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
+import uuid
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import zstandard
 
 from store import CorruptError, NotInStoreError, Store, StoreError
 from store.fragments import (
+    LARGEST,
     Fragment,
     FragmentWriter,
     adopt,
     ingested,
     mark_ingested,
+    memory_of,
+    pack,
     pending,
     quarantine,
     read_or_quarantine,
@@ -219,6 +226,63 @@ def test_a_renamed_fragment_does_not_pass_for_another_runs(store: Store) -> None
     moved = fragment.path.rename(fragment.path.with_name(fragment.name.replace("run1", "run2")))
     with pytest.raises(CorruptError, match="not what its name"):
         Fragment.at(moved).read()
+
+
+def bomb(store: Store, line: bytes, times: int) -> Fragment:
+    """A fragment of a few kilobytes that says how large it is, and is."""
+    path = store.incoming / f"{uuid.uuid4()}.run1.jsonl.zst"
+    with path.open("wb") as file:
+        packer = zstandard.ZstdCompressor().stream_writer(file, size=times * 1000 * len(line))
+        for _ in range(times):
+            packer.write(line * 1000)
+        packer.close()
+    return Fragment.at(path)
+
+
+def test_a_fragment_is_not_unpacked_beyond_the_stated_memory(store: Store, tmp_path: Path) -> None:
+    large = bomb(store, b'{"t":"trial","row":{}}\n', LARGEST // 23_000 + 1)
+    assert large.path.stat().st_size < 1 << 20
+    sparse = Fragment.at(store.incoming / f"{uuid.uuid4()}.run1.jsonl.zst")
+    sparse.path.touch()
+    os.truncate(sparse.path, LARGEST + 1)
+    pipe = Fragment.at(store.incoming / f"{uuid.uuid4()}.run1.jsonl.zst")
+    os.mkfifo(pipe.path)
+    endless = Fragment.at(tmp_path / f"{uuid.uuid4()}.run1.jsonl.zst")
+    endless.path.symlink_to("/dev/zero")
+    tracemalloc.start()
+    try:
+        for fragment, why in (
+            (large, "more than 512 MiB"),
+            (sparse, "bytes"),
+            (pipe, "not a file"),
+            (endless, "not a"),
+        ):
+            with pytest.raises(CorruptError, match=why):
+                fragment.header()
+        with pytest.raises(CorruptError, match="not a file"):
+            adopt(store, endless.path)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "line", [b'{"t":"trial","row":{}}\n', b'{"t":"trial","row":{"a":' + b"[" * 400 + b"]" * 400 + b"}}\n"]
+)
+def test_rows_that_take_more_memory_than_stated_are_refused_before_they_are_parsed(
+    store: Store, monkeypatch: pytest.MonkeyPatch, line: bytes
+) -> None:
+    text = line * ((1 << 20) // len(line))
+    tracemalloc.start()
+    json.loads(b"[" + text[:-1].replace(b"\n", b",") + b"]")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < memory_of(text)
+    monkeypatch.setattr("store.fragments.MEMORY_BYTES", memory_of(text) - 1)
+    with pytest.raises(CorruptError, match="of memory"):
+        bomb(store, line, len(text) // len(line) // 1000 + 1).header()
+    with pytest.raises(StoreError, match="emit fewer rows in one unit"):
+        pack("run1", "attempt1", 0, text.splitlines())
 
 
 def test_ingested_fragments_are_kept_by_run_or_removed(store: Store) -> None:
