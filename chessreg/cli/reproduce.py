@@ -119,9 +119,9 @@ def show(home: Home, row: dict[str, Any], made: list[dict[str, Any]]) -> None:
     click.echo(visible(f"# chessreg {last.get('chessreg_version')} on {last.get('host')}"))
     for where, state in code.items():
         if isinstance(state, dict) and state.get("commit"):
-            changes = f", with changes (sha256 {state['patch_sha256'][:12]})" if state.get("patch_sha256") else ""
-            changes += "; --json has them" if state.get("patch") else ""
-            click.echo(visible(f"# {where} at commit {state['commit'][:12]}{changes}"))
+            changed = f", with changes (sha256 {str(state['patch_sha256'])[:12]})" if state.get("patch_sha256") else ""
+            changed += "; --json has them" if state.get("patch") else ""
+            click.echo(visible(f"# {where} at commit {str(state['commit'])[:12]}{changed}"))
     versions = last.get("environment") or {}
     versions_listed = [
         f"{name} {versions[name]}" for name in ("torch", "transformers", "chess", "numpy") if name in versions
