@@ -38,6 +38,11 @@ class Termination(StrEnum):
     # Of games that others played:
     OPPONENT_FORFEIT = "opponent_forfeit"  # the model's opponent found no legal move
     TIME_FORFEIT = "time_forfeit"
+    ADJUDICATION = "adjudication"  # a result that the program of the match or a referee decided
+    ABANDONED = "abandoned"  # an engine ended, or a player left
+    STALLED = "stalled_connection"  # an engine gave no answer
+    AGREEMENT = "agreement"
+    UNTERMINATED = "unterminated"
     UNKNOWN = "unknown"
 
 

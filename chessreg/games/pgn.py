@@ -21,6 +21,12 @@ RESULTS = ("1-0", "0-1", "1/2-1/2", "*")
 
 _STANDARD_TERMINATION = {
     Termination.FORFEIT_ILLEGAL: "rules infraction",
+    Termination.OPPONENT_FORFEIT: "rules infraction",
+    Termination.TIME_FORFEIT: "time forfeit",
+    Termination.ADJUDICATION: "adjudication",
+    Termination.ABANDONED: "abandoned",
+    Termination.STALLED: "abandoned",
+    Termination.UNTERMINATED: "unterminated",
     Termination.MOVE_LIMIT: "adjudication",
     Termination.CONTEXT_FULL: "adjudication",
     Termination.ENGINE_DIED: "abandoned",

@@ -25,7 +25,7 @@ import chess
 
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.games.engines import ENGINE_OPTIONS, FULL_SKILL, EngineSpec, Limit, choose_move, find_stockfish
-from chessreg.games.uci import MULTI_PV, EngineDiedError, Line, SearchResult, UciProcess
+from chessreg.games.uci import MULTI_PV, EngineAnswerError, EngineDiedError, Line, SearchResult, UciProcess
 
 MATE_CP = 10_000
 """A mate in n counts as MATE_CP - n centipawns, as in chess_gpt_eval (specs: mate = 10000)."""
@@ -98,6 +98,20 @@ def white_centipawns(result: SearchResult | Line, turn: chess.Color) -> int | No
     return value if turn == chess.WHITE else -value
 
 
+def legal_move(board: chess.Board, answer: str | None, engine: str) -> chess.Move:
+    """The move that an engine answered in `board`, with castling as the king's move.
+
+    Raises EngineAnswerError, which names the engine, for an answer that is no legal move."""
+    try:
+        move = board.parse_uci(answer or "")
+    except ValueError:
+        move = chess.Move.null()
+    if not move:
+        said = "no move" if answer is None else repr(answer[:20])
+        raise EngineAnswerError(f"engine {engine} answered {said}, which is not legal in {board.fen()}")
+    return move
+
+
 class EnginePool:
     """Engine moves for many games. Thread-safe; use as a context manager.
 
@@ -154,13 +168,13 @@ class EnginePool:
         if chosen is not None:
             future.set_result(EngineMove(chosen, None, 0, time.perf_counter() - started))
             return future
-        turn, position = board.turn, position_command(board)
+        turn, position, asked = board.turn, position_command(board), board.copy(stack=False)
 
         def finish(result: SearchResult) -> EngineMove:
-            if result.move is None:
+            if result.move is None and not any(asked.legal_moves):
                 raise BadInputError(f"no legal move in {position}")
             score = white_centipawns(result, turn)
-            return EngineMove(chess.Move.from_uci(result.move), score, result.nodes, result.seconds)
+            return EngineMove(legal_move(asked, result.move, result.engine), score, result.nodes, result.seconds)
 
         if self._path is None:
             self._path = find_stockfish()
@@ -171,7 +185,7 @@ class EnginePool:
         self, board: chess.Board, limit: Limit = DEFAULT_ANALYSIS, only: chess.Move | None = None
     ) -> Future[Evaluation]:
         """Full-strength evaluation of `board`, or of one move in it; every opponent's pool can, where Stockfish is."""
-        turn = board.turn
+        turn, asked = board.turn, board.copy(stack=False)
         go = limit.go if only is None else f"{limit.go} searchmoves {only.uci()}"
         if self._path is None:
             self._path = find_stockfish()
@@ -179,8 +193,8 @@ class EnginePool:
         def finish(result: SearchResult) -> Evaluation:
             score = white_centipawns(result, turn)
             if score is None:
-                raise EngineDiedError("the engine gave no score for a position")
-            best = chess.Move.from_uci(result.move) if result.move else None
+                raise EngineAnswerError(f"engine {result.engine} gave no score that can be read for {asked.fen()}")
+            best = legal_move(asked, result.move, result.engine) if result.move or any(asked.legal_moves) else None
             return Evaluation(score, result.nodes, result.seconds, best)
 
         search = self._enqueue(None, position_command(board), go, FULL_SKILL, limit.patience, True)
@@ -188,19 +202,19 @@ class EnginePool:
 
     def lines(self, board: chess.Board, limit: Limit, number: int) -> Future[list[Evaluation]]:
         """Full-strength evaluations of the `number` best moves of `board` (of all, where it has fewer), best first."""
-        turn = board.turn
+        turn, asked = board.turn, board.copy(stack=False)
         if self._path is None:
             self._path = find_stockfish()
 
         def finish(result: SearchResult) -> list[Evaluation]:
             scored = [(line, white_centipawns(line, turn)) for line in result.lines]
             found = [
-                Evaluation(score, result.nodes, result.seconds, chess.Move.from_uci(line.move))
+                Evaluation(score, result.nodes, result.seconds, legal_move(asked, line.move, result.engine))
                 for line, score in scored
                 if score is not None
             ]
             if not found:
-                raise EngineDiedError("the engine gave no variation for a position")
+                raise EngineAnswerError(f"engine {result.engine} gave no variation that can be read for {asked.fen()}")
             return found
 
         position = position_command(board)

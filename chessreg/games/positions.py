@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from chessreg.games.dataset import Games
 
-POSITION_READER_VERSION = 3
+POSITION_READER_VERSION = 4
 """Raised whenever the rows made from the same bytes may change: part of a dataset's identity."""
 COLUMNS = {
     "fen": ("fen",),
@@ -560,7 +560,7 @@ def _read(
     for place in np.flatnonzero(~((chances >= 0) & (chances <= 1))).tolist() if "win_prob" in columns else ():
         if columns["win_prob"][place] not in (None, ""):  # NaN too
             bad.setdefault(place, f"a win probability outside 0 to 1: {columns['win_prob'][place]}")
-    games = [_game(game) for game in columns.get("game", ())] or [None] * count
+    games = [_game(_id_text(game)) for game in columns.get("game", ())] or [None] * count
     position_hash, game_hash, ply = _keys(fens, games, _floats(columns.get("ply"), count), bad)
     keep = np.ones(count, bool)
     keep[list(bad)] = False
@@ -747,18 +747,16 @@ def _game_hash(game: str) -> int:
     return int.from_bytes(_digest(f"game {game}"), "little")
 
 
-def _game(value: Any) -> str | None:
-    """Return a game's id, cut out of a link to Lichess; None if there is none.
-
-    pandas writes whole numbers as floats where other rows have none (NaN): they become whole numbers again.
-    """
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return None
-    return _game_id(f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value).strip())
+def _id_text(given: Any) -> str:
+    """A game's id as text. Whole numbers are floats in a file of pandas where other rows have none."""
+    if given is None:
+        return ""
+    return f"{given:.0f}" if isinstance(given, float) and given.is_integer() else str(given).strip()
 
 
 @functools.lru_cache(1 << 12)
-def _game_id(text: str) -> str | None:
+def _game(text: str) -> str | None:
+    """A game's id, cut out of a link to Lichess; None where there is none."""
     link, number = _GAME.match(text), re.fullmatch(r"(\d+)\.0", text)
     return link[1] if link else number[1] if number else text or None
 
@@ -797,9 +795,11 @@ def verify(folder: Path, *, sample: int = 200, seed: int = 0) -> Verification:
     if sha256_file(path) != recorded.games_sha256:
         return Verification(0, 0, [f"{path.name} is not the file that was written: its sha256 differs"], "positions")
     positions = Positions(folder)
-    problems = [problem for problem in (recorded.miscounted(),) if problem]
+    problems = []
     if len(positions) != recorded.plies:
         problems.append(f"{len(positions):,} positions where the report says {recorded.plies:,}")
+    if miscounted := recorded.miscounted():
+        problems.append(miscounted)
     rng = generator(seed, "verify", recorded.identity)
     chosen = np.sort(rng.choice(len(positions), min(sample, len(positions)), replace=False))
     for row in positions.take(chosen, ["row", "fen", "best", "played", "position_hash"]).to_pylist():

@@ -29,7 +29,7 @@ from chessreg.games.adjudication import WIN_CP, Termination, game_over, lost_by
 from chessreg.games.engines import ENGINE_OPTIONS, RATING_SCALE, EngineSpec, Limit, find_stockfish, level_rating
 from chessreg.games.openings import OpeningSpec, openings
 from chessreg.games.pgn import format_pgn
-from chessreg.games.pool import free_cores, white_centipawns
+from chessreg.games.pool import free_cores, legal_move, white_centipawns
 from chessreg.games.uci import UciProcess
 from chessreg.noise import generator, uniform
 
@@ -238,15 +238,15 @@ def _play(work: _Work, number: int, engines: Sequence[UciProcess]) -> dict[str, 
         position = f"position startpos moves {' '.join(moves)}" if moves else "position startpos"
         answer = engines[side].search(position, limit.go, limit.patience, fresh=fresh[side])
         fresh[side] = False
-        assert answer.move is not None  # the position is not over
         cp = white_centipawns(answer, board.turn)
         hopeless = cp is not None and (cp if board.turn else -cp) < -RESIGN_CP
         bad[side] = bad[side] + 1 if hopeless else 0
         if bad[side] == patience:
             end = lost_by(board.turn, Termination.RESIGNATION)
             break
-        sans.append(board.san_and_push(chess.Move.from_uci(answer.move)))
-        moves.append(answer.move)
+        move = legal_move(board, answer.move, answer.engine)
+        sans.append(board.san_and_push(move))
+        moves.append(move.uci())
     termination, result = (end.termination, end.result) if end else (Termination.MOVE_LIMIT, _adjudicate(cp))
     return {
         "number": number,

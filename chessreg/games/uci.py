@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import subprocess
 import time
@@ -24,12 +25,18 @@ from chessreg.errors import BadInputError, ChessregError
 
 MULTI_PV = "MultiPV"
 HANDSHAKE_SECONDS = 20.0  # a cold disk and a 50 MB network file
+MOST_OUTPUT_BYTES = 64 << 20
+"""Output of one search; Stockfish writes some hundred kilobytes in an hour."""
 
 
 class EngineDiedError(ChessregError):
     """An engine process ended or fell silent in the middle of its work. `cause` is the attempt's cause."""
 
     cause = "engine_died"
+
+
+class EngineAnswerError(EngineDiedError):
+    """An engine answered something that is no legal move, or gave a score that cannot be read."""
 
 
 class Line(NamedTuple):
@@ -42,9 +49,10 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What one `go` printed. `score` is centipawns and `mate` moves to mate, both as the side to move sees them;
-    `move` is None where the position has no legal move. `seconds` is wall time around the search. `lines`: of a search
-    under MultiPV, its variations, the best first."""
+    """What one `go` printed. `score` is centipawns and `mate` moves to mate, both as the side to move sees them, and
+    None where the last score cannot be read. `move` is the text of the engine's answer, which may be anything, or None
+    for `(none)` and the null move. `seconds` is wall time around the search. `lines`: of a search under MultiPV, its
+    variations, the best first. `engine` names the process."""
 
     move: str | None
     score: int | None
@@ -52,6 +60,7 @@ class SearchResult:
     nodes: int
     seconds: float
     lines: tuple[Line, ...] = ()
+    engine: str = ""
 
 
 class UciProcess:
@@ -99,6 +108,11 @@ class UciProcess:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def name(self) -> str:
+        """The program and its process, for error messages."""
+        return f"{self.path.name} (process {self.pid})"
+
     def set_option(self, name: str, value: str | int) -> None:
         """Send an option, unless it has that value already."""
         text = str(value)
@@ -112,13 +126,13 @@ class UciProcess:
         self._send(f"ucinewgame\n{position}\n{go}\n" if fresh else f"{position}\n{go}\n")
         output = self._read_until(b"bestmove", timeout)
         seconds = time.perf_counter() - started
-        info, _, best = output.rpartition(b"bestmove ")
-        move = best.split(None, 1)[0].decode()
+        info, _, last = output.rpartition(b"\n")
+        move = b"".join(last.removeprefix(b"bestmove").split()[:1]).decode("utf-8", "replace")
         score, mate = _last_score(info)
-        at = info.rfind(b" nodes ")
-        nodes = int(info[at + 7 : at + 27].split(None, 1)[0]) if at >= 0 else 0
+        nodes = _integer(_last_field(info, b" nodes ")[0]) or 0
         lines = _lines(info) if self._options[MULTI_PV] != "1" else ()
-        return SearchResult(None if move in ("(none)", "0000") else move, score, mate, nodes, seconds, lines)
+        text = None if move in ("(none)", "0000") else move
+        return SearchResult(text, score, mate, nodes, seconds, lines, self.name)
 
     def close(self) -> None:
         """Ask the engine to quit, end it if it does not within a second, and free the pipes. For the owning thread."""
@@ -165,6 +179,8 @@ class UciProcess:
                 raise self._died("ended") from error
             if not chunk:
                 raise self._died("ended")
+            if len(self._buffer) > MOST_OUTPUT_BYTES:
+                raise EngineAnswerError(f"engine {self.name} wrote {MOST_OUTPUT_BYTES >> 20} MiB without an answer")
             self._buffer += chunk
 
     def _died(self, what: str) -> EngineDiedError:
@@ -172,22 +188,39 @@ class UciProcess:
             self._process.wait(0.2 if what == "ended" else 0)
         code = self._process.returncode
         status = "" if code is None else f" with signal {-code}" if code < 0 else f" with exit status {code}"
-        return EngineDiedError(f"engine {self.path.name} (process {self.pid}) {what}{status}")
+        return EngineDiedError(f"engine {self.name} {what}{status}")
+
+
+def _integer(fields: list[bytes]) -> int | None:
+    """The first field as a number of at most seven digits; None for anything else."""
+    return int(fields[0]) if fields and re.fullmatch(rb"[+-]?\d{1,7}", fields[0]) else None
+
+
+def _last_field(info: bytes, name: bytes, end: int | None = None) -> tuple[list[bytes], int]:
+    """The words behind the last ` name ` of an info line before `end`, and its place; -1 where there is none. What an
+    engine says behind `string` may be anything."""
+    while (at := info.rfind(name, 0, end)) >= 0:
+        head = info[info.rfind(b"\n", 0, at) + 1 : at].split()
+        if head[:1] == [b"info"] and b"string" not in head:
+            return info[at + len(name) :].split(b"\n", 1)[0].split(), at
+        end = at
+    return [], -1
 
 
 def _last_score(info: bytes) -> tuple[int | None, int | None]:
     """Centipawns or mate of the last exact score; of the last bound when there is no exact one."""
     fallback: tuple[int | None, int | None] = (None, None)
-    end = len(info)
-    while (at := info.rfind(b" score ", 0, end)) >= 0:
-        fields = info[at + 7 : at + 60].split(b"\n", 1)[0].split()
-        value = int(fields[1])
+    fields, at = _last_field(info, b" score ")
+    while at >= 0:
+        value = _integer(fields[1:2])
+        if fields[:1] not in ([b"cp"], [b"mate"]) or value is None:
+            return None, None
         score = (value, None) if fields[0] == b"cp" else (None, value)
         if fields[2:3] not in ([b"lowerbound"], [b"upperbound"]):
             return score
         if fallback == (None, None):
             fallback = score
-        end = at
+        fields, at = _last_field(info, b" score ", at)
     return fallback
 
 
@@ -195,11 +228,14 @@ def _lines(info: bytes) -> tuple[Line, ...]:
     """The last variation of each rank that a search under MultiPV printed, the best first."""
     last: dict[int, Line] = {}
     for text in info.split(b"\n"):
-        fields = text.split()
-        if b"multipv" not in fields or b"score" not in fields or b"pv" not in fields:
+        if not text.startswith(b"info"):
             continue
-        rank, kind, value = (int(fields[fields.index(b"multipv") + 1]), *fields[fields.index(b"score") + 1 :][:2])
-        move = fields[fields.index(b"pv") + 1].decode()
-        score, mate = (int(value), None) if kind == b"cp" else (None, int(value))
-        last[rank] = Line(move, score, mate)
+        fields = text.partition(b" string ")[0].split()
+        behind = {name: fields[at + 1 :] for at, name in enumerate(fields) if name in (b"multipv", b"score", b"pv")}
+        rank, value = _integer(behind.get(b"multipv", [])), _integer(behind.get(b"score", [])[1:2])
+        kind, moves = behind.get(b"score", [])[:1], behind.get(b"pv", [])
+        if rank is None or value is None or kind not in ([b"cp"], [b"mate"]) or not moves:
+            continue
+        score, mate = (value, None) if kind == [b"cp"] else (None, value)
+        last[rank] = Line(moves[0].decode("utf-8", "replace"), score, mate)
     return tuple(last[rank] for rank in sorted(last))

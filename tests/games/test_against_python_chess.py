@@ -317,7 +317,7 @@ def by_itself(game: RawGame) -> tuple[str, str]:
         tags = "".join(f'[{name} "{value}"]\n' for name, value in borders.tags(game.tags).items())
     written = outside_comments(r"\n(?:[ \t]*\n)+(?!\s*1\s*\.)", "\n")(game.moves).strip()
     before, _, after = written.partition("\n\n")
-    return tags, written if re.search(MOVE, before) else f"{before}\n{after}".strip()
+    return tags, written if re.search(rf"{MOVE}|OO|00", before) else f"{before}\n{after}".strip()
 
 
 def explanations(path: Path, player: Reader) -> set[str]:

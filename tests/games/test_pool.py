@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from pathlib import Path
 
@@ -17,9 +17,10 @@ import psutil
 import pytest
 
 from chessreg.errors import BadInputError, ChessregError
+from chessreg.games import uci
 from chessreg.games.engines import Limit, parse_engine
 from chessreg.games.pool import EnginePool, free_cores, position_command, white_centipawns
-from chessreg.games.uci import EngineDiedError, SearchResult, UciProcess
+from chessreg.games.uci import EngineAnswerError, EngineDiedError, SearchResult, UciProcess
 
 MATE_IN_ONE = "6k1/5ppp/8/8/8/8/8/K2R4 w - - 0 1"
 ROOT = Path(__file__).resolve().parents[2]
@@ -166,6 +167,120 @@ def test_an_engine_killed_in_mid_search_is_retried_once_and_then_named_as_the_ca
             future.result(PATIENCE)
         assert caught.value.cause == "engine_died"
         assert len(killed) == 2
+
+
+FIRST = "info depth 1 multipv 1 score cp 34 nodes 20 pv e2e4 e7e5"
+
+
+@pytest.fixture
+def answering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], EnginePool]:
+    """A pool of an engine that answers every search with the same lines."""
+    script = tmp_path / "odd-engine"
+    monkeypatch.setenv("CHESSREG_STOCKFISH", str(script))
+
+    def pool(lines: str) -> EnginePool:
+        answer = tmp_path / "answer"
+        answer.write_bytes(lines.encode())
+        script.write_text(
+            '#!/bin/sh\nwhile read -r x; do case "$x" in uci) echo uciok;; isready) echo readyok;; quit) exit;; '
+            f"go*) cat {answer};; esac; done\n"
+        )
+        script.chmod(0o755)
+        return EnginePool(parse_engine("stockfish:20@nodes=10"), 1)
+
+    return pool
+
+
+@pytest.mark.parametrize(
+    ("lines", "score", "nodes"),
+    [
+        (f"{FIRST}\nbestmove e2e4 ponder e7e5\n", 34, 20),
+        (f"{FIRST}\r\nbestmove e2e4\r\n", 34, 20),
+        ("bestmove e2e4\n", None, 0),
+        (f"{FIRST}\ninfo string best score so far is fine\nbestmove e2e4\n", 34, 20),
+        (f"{FIRST}\ninfo string searched many nodes in time\nbestmove e2e4\n", 34, 20),
+        (f"{FIRST}\ninfo depth 2 string score cp 99 nodes 99 bestmove d2d4\nbestmove e2e4\n", 34, 20),
+        (f"Engine 1.0: score of nodes 3 4\n{FIRST}\n  a score line\nbestmove e2e4\n", 34, 20),
+        (f"{FIRST}\ninfo depth 1 score cp 0 ebf 1.75 nodes 13 pv e2e4\nbestmove e2e4\n", 0, 13),
+        (f"{FIRST}\ninfo depth 1 score cp 72 wdl 249 747 4 nodes 40\nbestmove e2e4\n", 72, 40),
+        (f"{FIRST}\ninfo depth 1 score cp 50 lowerbound nodes 40\nbestmove e2e4\n", 34, 40),
+        (f"{FIRST}\ninfo depth 1 score\nbestmove e2e4\n", 34, 20),
+        (f"{FIRST}\ninfo depth 1 score cp 12.5 nodes x\nbestmove e2e4\n", None, 0),
+        (f"{FIRST}\ninfo depth 1 score cp 99999999999 nodes 13\nbestmove e2e4\n", None, 13),
+        (f"{FIRST}\ninfo depth 1 score mate\nbestmove e2e4\n", None, 20),
+    ],
+)
+def test_what_an_engine_says_beside_its_move_is_read_or_left(
+    answering: Callable[[str], EnginePool], lines: str, score: int | None, nodes: int
+) -> None:
+    with answering(lines) as pool:
+        move = pool.submit(0, chess.Board(), key=(0,)).result(PATIENCE)
+        assert (move.move.uci(), move.score_cp, move.nodes) == ("e2e4", score, nodes)
+        evaluation = pool.analyse(chess.Board(), Limit("nodes", 5))
+        if score is not None:
+            assert evaluation.result(PATIENCE).score_cp == score
+        else:
+            with pytest.raises(EngineAnswerError, match=r"odd-engine \(process \d+\) gave no score that can be read"):
+                evaluation.result(PATIENCE)
+
+
+@pytest.mark.parametrize(
+    "answer", ["e2e5", "E2E4", "e4", "", "(none)", "0000", "e7e8q", "e2e4q", "\xff", "nonsense word"]
+)
+def test_an_answer_that_is_no_legal_move_is_the_engines_fault_by_name(
+    answering: Callable[[str], EnginePool], answer: str
+) -> None:
+    board = chess.Board()
+    with answering(f"{FIRST}\nbestmove {answer}\n") as pool:
+        asked = [pool.submit(0, board, key=(0,)), pool.analyse(board, Limit("nodes", 5))]
+        board.push_san("d4")  # the caller goes on
+        for future in asked:
+            with pytest.raises(
+                EngineAnswerError, match=r"odd-engine \(process \d+\) answered .* not legal in rnbq"
+            ) as caught:
+                future.result(PATIENCE)
+            assert caught.value.cause == "engine_died"
+
+
+def test_castling_of_a_king_onto_its_rook_is_the_kings_move(answering: Callable[[str], EnginePool]) -> None:
+    with answering("info score cp 1 pv e1h1\nbestmove e1h1\n") as pool:
+        board = chess.Board("4k3/8/8/8/8/8/8/4K2R w K - 0 1")
+        assert pool.submit(0, board, key=(0,)).result(PATIENCE).move.uci() == "e1g1"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "info multipv 1 score cp 3 pv e2e5",
+        "info multipv x score cp 3 pv e2e4",
+        "info multipv 1 score cp pv e2e4",
+        "info multipv",
+        "info string multipv 1 score cp 3 pv e2e4",
+        "info multipv 1 score cp 3 pv",
+    ],
+)
+def test_variations_that_cannot_be_read_are_the_engines_fault(
+    answering: Callable[[str], EnginePool], line: str
+) -> None:
+    with answering(f"{line}\nbestmove e2e4\n") as pool, pytest.raises(EngineAnswerError, match="odd-engine"):
+        pool.lines(chess.Board(), Limit("nodes", 5), 3).result(PATIENCE)
+
+
+def test_an_engine_that_writes_without_end_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uci, "MOST_OUTPUT_BYTES", 1 << 16)
+    chatty = tmp_path / "chatty"
+    chatty.write_text(
+        "#!/bin/sh\nread x; echo uciok\n"
+        'while read -r x; do case "$x" in isready) echo readyok;; go*) yes;; esac; done\n'
+    )
+    chatty.chmod(0o755)
+    process = UciProcess(chatty, {})
+    try:
+        with pytest.raises(EngineAnswerError, match=r"chatty .* wrote 0 MiB without an answer"):
+            process.search("position startpos", "go nodes 1", 30)
+    finally:
+        process.kill()
+        process.close()
 
 
 def test_an_engine_that_falls_silent_counts_as_dead(tmp_path: Path) -> None:

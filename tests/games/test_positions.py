@@ -98,6 +98,24 @@ def test_a_byte_order_mark_before_puzzles_without_a_header_costs_none(tmp_path: 
     assert [row["best"] for row in rows(tmp_path / "made")] == ["e6e7"]
 
 
+def test_game_ids_that_pandas_made_floats_are_the_ids_again(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    ids = [17, None, 17, None, 123456789012]
+    frame = pandas.DataFrame({"fen": [AFTER_E4] * 5, "game_id": ids, "judgment": [None] * 5, "best": [None] * 5})
+    frame["judgment"] = frame["judgment"].astype(float)
+    frame["best"] = frame["best"].astype(float)
+    assert frame["game_id"].dtype == float
+    frame.to_parquet(tmp_path / "a.parquet")
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    for name in ("a.parquet", "a.csv"):
+        report = build([tmp_path / name], tmp_path / name.replace(".", "-"))
+        found = rows(tmp_path / name.replace(".", "-"))
+        assert [row["game"] for row in found] == ["17", None, "17", None, "123456789012"]
+        assert [row["judgment"] for row in found] == [row["best"] for row in found] == [None] * 5
+        assert (report.plies, report.rejected, report.found) == (5, {}, 5)
+        assert found[1]["game_hash"] == found[1]["position_hash"]  # in no game, not in one called nan
+
+
 def test_a_puzzle_without_moves_is_rejected_and_a_rating_that_is_no_number_is_told(tmp_path: Path) -> None:
     moves = "f2g3 e6e7 b2b1 b3c1 b1c1 h6c1"
     text = f"{PUZZLE},{moves},hard\n{PUZZLE},,1500\n{PUZZLE},{moves},\n"

@@ -54,13 +54,16 @@ class ImportedGamesSpec(FileSpec):
     @model_validator(mode="before")
     @classmethod
     def _bundled(cls, values: Any) -> Any:
-        """The bundled file by its word, and the format of a file that is here."""
+        """Replace `sample` by the bundled file, and find the format of a file that is here. Raises BadInputError for a
+        file without a game to import, before it is stored."""
         if not isinstance(values, dict):
             return values
         values = with_sample(values, cls.bundled)
         path = expanded(str(values.get("file", "")))
-        if not values.get("format") and os.path.isfile(path):  # False too for a name that no file can have
-            values = {**values, "format": find_format(path).name}
+        if os.path.isfile(path):  # False too for a name that no file can have
+            values = {**values, "format": values.get("format") or find_format(path).name}
+            if FORMATS[values["format"]].holds == "games":
+                read_games(path, values["format"])
         return values
 
     @field_validator("format")

@@ -66,15 +66,24 @@ def find_format(path: Path) -> Format:
     raise BadInputError(f"{path} holds no results in a format that chessreg reads", known)
 
 
-@functools.lru_cache(maxsize=2)  # of a run's estimate, work and report: replaying a thousand games takes seconds
 def read_games(path: Path, name: str) -> ForeignFile:
-    """The games of a file. Raises BadInputError when it holds none."""
+    """The games of a file. Raises BadInputError when it holds none, or none that can be kept."""
     file_format = FORMATS[name]
     if file_format.games is None:
         raise BadInputError(
             f"a {name} file holds {file_format.holds}, no games", f"chessreg import results {shlex.quote(str(path))}"
         )
-    read = file_format.games(read_text(path))
+    read = _read(file_format.games, read_text(path))
     if not read.rows:
         raise BadInputError(f"{path.name} holds no games")
+    if not read.games:
+        reasons = list(dict.fromkeys(reject.text for reject in read.rejected))
+        more = f"; {len(reasons) - 1} other reason{'s' * (len(reasons) > 2)}" if len(reasons) > 1 else ""
+        what = f"{path.name} has {read.rows:,} games, of which none can be imported: {reasons[0]}{more}"
+        raise BadInputError(what, "give a file of games from the standard start, with moves or a result")
     return read
+
+
+@functools.lru_cache(maxsize=2)  # a run reads its file before it begins, in its estimate, work and report
+def _read(games: Callable[[str], ForeignFile], text: str) -> ForeignFile:
+    return games(text)

@@ -14,6 +14,7 @@ from typing import Any
 
 import chess
 
+from chessreg.errors import BadInputError
 from chessreg.games.adjudication import Termination, game_over
 from chessreg.games.foreign.game import (
     ForeignFile,
@@ -83,7 +84,9 @@ def fits(text: str) -> bool:
 
 
 def read(text: str) -> ForeignFile:
-    """Every row, replayed and compared with its own columns. Raises BadInputError for text that is no CSV."""
+    """Every row, replayed and compared with its own columns. Raises BadInputError for text that is no such CSV."""
+    if missing := BASE - set(header(text)):
+        raise BadInputError(f"this is no CSV of chess_gpt_eval: it has no column {min(missing)}", "leave out --format")
     rows = table(text)
     games: list[ForeignGame] = []
     rejected: list[Rejected] = []

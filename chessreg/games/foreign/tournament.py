@@ -1,20 +1,19 @@
-"""PGN files of tournaments: games of named players and engines, with their ratings."""
+"""PGN files of matches and tournaments: games of named players and engines, with their ratings.
+
+How a game ended is told by the tag `Termination`, or by the comment behind the last move. cutechess-cli, fastchess and
+c-chess-cli write these: `{..., White makes an illegal move: e1e3}`, `{Black's connection stalls}`, `{White wins by
+adjudication: user decision}`. Programs of language models write the illegal move itself as the last word of the game.
+"""
 
 from __future__ import annotations
 
-import io
-import logging
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import chess
-import chess.pgn
 
-from chessreg.errors import DAMAGE, BadInputError
-from chessreg.games import movetext
-from chessreg.games.adjudication import Termination
+from chessreg.games import borders, movetext, rows
+from chessreg.games.adjudication import Termination, game_over
 from chessreg.games.foreign.game import (
     ForeignFile,
     ForeignGame,
@@ -22,91 +21,121 @@ from chessreg.games.foreign.game import (
     compare_result,
     ending,
     note_duplicates,
+    replay,
     tournament_player,
 )
+from chessreg.games.movetext import Movetext
 
 _ELO = re.compile(r"\s*(\d{1,4})\??\s*")
 _KEPT = {"Event": "event", "Site": "site", "Date": "date", "Round": "round", "TimeControl": "time_control",
          "Termination": "termination_given", "ECO": "eco"}  # fmt: skip
 _NOTHING = frozenset({"", "?", "-", "????.??.??"})
+_REMARKS = re.compile(r"(?:\s|\{[^}]*\}|[;%][^\n]*)*")
+_BEGINS = re.compile(r'\[[ \t]*[A-Za-z0-9][\w+#=:-]*[ \t]+"|1\.\s?[a-hNO♘♞]')
+_COMMENT = re.compile(r"\{([^}]*)\}")
 _TERMINATIONS = {
-    "time forfeit": Termination.TIME_FORFEIT,
+    "illegal move": Termination.FORFEIT_ILLEGAL,
     "rules infraction": Termination.FORFEIT_ILLEGAL,
+    "time forfeit": Termination.TIME_FORFEIT,
+    "on time": Termination.TIME_FORFEIT,
+    "outoftime": Termination.TIME_FORFEIT,
+    "stall": Termination.STALLED,
+    "abandon": Termination.ABANDONED,
+    "disconnect": Termination.ABANDONED,
+    "adjudication": Termination.ADJUDICATION,
+    "resign": Termination.RESIGNATION,
+    "agreement": Termination.AGREEMENT,
+    "unterminated": Termination.UNTERMINATED,
 }
-"""The PGN standard's words that say more than the board does."""
+"""Words in a tag Termination → why the game stopped: those of the PGN standard, of cutechess-cli and fastchess, of
+Lichess, and of chess.com (`Ann won on time`)."""
+_ENDINGS = re.compile(
+    r"\b(?:(?P<side>White|Black)(?:'s)? (?P<what>makes an illegal move|found no legal move|loses on time|"
+    r"connection stalls|stalls|disconnects|resigns|wins by adjudication)|Draw by (?P<draw>adjudication|agreement))"
+    r"(?:: *(?P<move>[^\s,}]+))?"
+)
+_WHAT = {
+    "makes an illegal move": Termination.FORFEIT_ILLEGAL,
+    "found no legal move": Termination.FORFEIT_ILLEGAL,  # in our own files
+    "loses on time": Termination.TIME_FORFEIT,
+    "connection stalls": Termination.STALLED,
+    "stalls": Termination.STALLED,
+    "disconnects": Termination.ABANDONED,
+    "resigns": Termination.RESIGNATION,
+    "wins by adjudication": Termination.ADJUDICATION,
+    "adjudication": Termination.ADJUDICATION,
+    "agreement": Termination.AGREEMENT,
+}
+"""Words of these programs in the last comment → why the game stopped."""
+_LOST_BY = frozenset({
+    Termination.FORFEIT_ILLEGAL, Termination.TIME_FORFEIT, Termination.STALLED, Termination.ABANDONED,
+    Termination.RESIGNATION,
+})  # fmt: skip
+"""Endings that one side brings about in its turn."""
 
 
 def fits(text: str) -> bool:
-    start = text.lstrip()[:4000]
-    return bool(re.match(r"\[[A-Za-z]\w* \"", start) or re.match(r"(?:\{[^}]*\}\s*)?1\.\s?[a-hNO]", start))
-
-
-def parsed(stream: io.StringIO, row: int) -> chess.pgn.Game | None:
-    """The next game. Raises BadInputError for text that python-chess breaks at: a stray `)` before a `?`, for one."""
-    try:
-        return chess.pgn.read_game(stream)
-    except DAMAGE as error:
-        raise BadInputError(f"game {row + 1} is no PGN: {type(error).__name__}: {error}") from error
+    """Whether a text begins as a PGN does, after comments."""
+    start = _REMARKS.match(text)
+    return start is not None and _BEGINS.match(text, start.end()) is not None
 
 
 def read(text: str) -> ForeignFile:
-    """Every game, replayed; one with an illegal move or another start position is listed, not kept."""
+    """Every game, replayed. Listed and not kept are games from another start position, and those with an illegal move
+    that is not their last word."""
     games: list[ForeignGame] = []
     rejected: list[Rejected] = []
-    row = 0
-    stream = io.StringIO(text)
-    with quiet_parser():
-        while (game := parsed(stream, row)) is not None:
-            kept = read_game(row, game)
+    for raw in borders.split(text.encode("utf-8", "replace"), 1):
+        tags = borders.tags(raw.tags)
+        for number, moves in enumerate(movetext.clean_slowly(raw.moves)):
+            row = len(games) + len(rejected)
+            kept = read_game(row, tags if number == 0 else {}, moves, raw.moves)
             if isinstance(kept, Rejected):
                 rejected.append(kept)
             else:
                 games.append(kept)
-            row += 1
     note_duplicates(games)
-    return ForeignFile(row, tuple(games), tuple(rejected))
+    return ForeignFile(len(games) + len(rejected), tuple(games), tuple(rejected))
 
 
-@contextmanager
-def quiet_parser() -> Iterator[None]:
-    """python-chess logs what it cannot read; it is in `errors` too, and so in our report."""
-    logger = logging.getLogger("chess.pgn")
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before
-
-
-def read_game(row: int, parsed_game: chess.pgn.Game) -> ForeignGame | Rejected:
-    headers = parsed_game.headers
-    if parsed_game.errors:
-        return Rejected(row, str(parsed_game.errors[0])[:200])
-    if parsed_game.board().fen() != chess.STARTING_FEN or type(parsed_game.board()) is not chess.Board:
-        return Rejected(row, f"it starts from another position: {headers.get('FEN', headers.get('Variant', ''))}")
-    result = movetext.result(headers.get("Result", "*"))
+def read_game(row: int, tags: dict[str, str], moves: Movetext, written: str) -> ForeignGame | Rejected:
+    """The game of these tags and cleaned moves; `written` is the movetext with its comments."""
+    if reason := rows.left_out(tags):
+        what = (
+            f"it starts from another position: {tags['FEN']}"
+            if reason == rows.CUSTOM_START
+            else f"it is of the {reason}"
+        )
+        return Rejected(row, what)
+    result = movetext.result(tags.get("Result", "*"))
+    result = moves.result if result in (None, "*") and moves.result else result
     if result is None:
-        return Rejected(row, f"{headers['Result'][:20]!r} is no game result")
-    board = parsed_game.end().board()
-    if not all(board.move_stack):
-        return Rejected(row, "it has a null move")
-    programs = {side: headers.get(f"{side}Type", "").lower() == "program" for side in ("White", "Black")}
+        return Rejected(row, f"{tags['Result'][:20]!r} is no game result")
+    sans = moves.sans or []
+    board, fault = replay(map(movetext.normal, sans))
+    plies = len(board.move_stack)
+    if fault is None and moves.problem:
+        return Rejected(row, f"half-move {plies + 1}: {moves.problem[1]}")
+    if fault is not None and plies < len(sans) - 1:
+        return Rejected(row, f"half-move {plies + 1}, {sans[plies][:20]!r}, is not legal")
+    if not sans and result == "*":
+        return Rejected(row, "it has totals, no game" if "Results" in tags else "it has neither moves nor a result")
+    programs = {side: tags.get(f"{side}Type", "").lower() == "program" for side in ("White", "Black")}
     game = ForeignGame(
         row=row,
-        id=headers.get("GameId", headers.get("Site", "")) if "/" in headers.get("Site", "") else "",
-        white=tournament_player(headers.get("White", "?"), programs["White"]),
-        black=tournament_player(headers.get("Black", "?"), programs["Black"]),
+        id=tags.get("GameId", tags.get("Site", "")) if "/" in tags.get("Site", "") else "",
+        white=tournament_player(tags.get("White", "?"), programs["White"]),
+        black=tournament_player(tags.get("Black", "?"), programs["Black"]),
         result=result,
         moves=list(board.move_stack),
         termination=ending(board, result),
-        source_columns=source_columns_of(headers),
+        source_columns=source_columns_of(tags),
     )
-    termination = _TERMINATIONS.get(headers.get("Termination", "").strip().lower())
-    if game.termination == Termination.UNKNOWN and termination is not None:
-        game.termination = str(termination)
-        game.loser_by_forfeit = {"0-1": chess.WHITE, "1-0": chess.BLACK}.get(result)
+    read_ending(game, board, tags, written)
+    if fault is not None:
+        read_illegal_end(game, board, sans[plies])
     for name in ("White", "Black"):
-        if headers.get(name, "?") in _NOTHING:
+        if tags.get(name, "?") in _NOTHING:
             game.odd("player has no name", name)
     if not game.moves:
         game.odd("no moves", f"{result} without a move")
@@ -114,12 +143,49 @@ def read_game(row: int, parsed_game: chess.pgn.Game) -> ForeignGame | Rejected:
     return game
 
 
-def source_columns_of(headers: chess.pgn.Headers) -> dict[str, Any]:
+def read_ending(game: ForeignGame, board: chess.Board, tags: dict[str, str], written: str) -> None:
+    """Why the game stopped, where the board does not show it: by the tags, then by the last comment."""
+    given = tags.get("Termination", "").lower()
+    why = next((termination for word, termination in _TERMINATIONS.items() if word in given), None)
+    if why is None and tags.get("TerminationReason", "") in list(Termination):  # of our own files
+        why = Termination(tags["TerminationReason"])
+    loser = {"0-1": chess.WHITE, "1-0": chess.BLACK}.get(game.result)
+    comments = _COMMENT.findall(written)
+    if comments and (said := _ENDINGS.search(" ".join(comments[-1].split()))):
+        why = why or _WHAT[said["what"] or said["draw"]]
+        if game.result == "*" and said["side"]:
+            loser = said["side"] == "White"
+        if said["what"] == "makes an illegal move" and said["move"] and game_over(board) is None:
+            game.illegal.append((len(game.moves), 0, said["move"]))
+    if why is None or game.termination != Termination.UNKNOWN:
+        return
+    if why is Termination.FORFEIT_ILLEGAL and loser is None:
+        game.odd("forfeit without a loser", f"{tags.get('Termination', '')}, but the result is {game.result}")
+        return
+    game.termination = str(why)
+    if why in _LOST_BY:
+        game.loser_by_forfeit = loser
+
+
+def read_illegal_end(game: ForeignGame, board: chess.Board, word: str) -> None:
+    """The illegal move with which a game ends: a forfeit of the side to move, if it lost."""
+    if not game.illegal:
+        game.illegal.append((len(game.moves), 0, word))
+    if game.result != ("0-1" if board.turn else "1-0"):
+        game.odd(
+            "illegal move at the end",
+            f"{word[:20]} at half-move {len(game.moves) + 1}, but the result is {game.result}",
+        )
+    elif game.termination in (Termination.UNKNOWN, Termination.ADJUDICATION):
+        game.termination, game.loser_by_forfeit = str(Termination.FORFEIT_ILLEGAL), board.turn
+
+
+def source_columns_of(tags: dict[str, str]) -> dict[str, Any]:
     """Ratings and the tags that say where and how the game was played."""
     columns: dict[str, Any] = {
-        name: headers[tag] for tag, name in _KEPT.items() if headers.get(tag, "").strip() not in _NOTHING
+        name: tags[tag] for tag, name in _KEPT.items() if tags.get(tag, "").strip() not in _NOTHING
     }
     for tag, name in (("WhiteElo", "white_elo"), ("BlackElo", "black_elo")):
-        if match := _ELO.fullmatch(headers.get(tag, "")):
+        if match := _ELO.fullmatch(tags.get(tag, "")):
             columns[name] = int(match[1])
     return columns

@@ -162,6 +162,40 @@ def test_a_tournament_is_seen_from_the_player_that_is_asked_for(session, tmp_pat
         session.run(RatingSpec(runs=("event",), anchor=("A=1500", "B=1500", "C=1500"), resamples=50))
 
 
+def test_illegal_moves_of_a_tournament_are_forfeits_of_their_player(session, tmp_path):
+    file = tmp_path / "match.pgn"
+    game = '[White "{}"]\n[Black "{}"]\n[Result "{}"]\n[Termination "{}"]\n\n{}\n\n'
+    file.write_text(
+        "; made by a tournament program\n"
+        + game.format("Model", "Engine", "0-1", "illegal move", "1. e4 e5 {White makes an illegal move: e1e3} 0-1")
+        + game.format("Model", "Engine", "0-1", "normal", "1. d4 d5 2. Ke3 0-1")
+        + game.format("Engine", "Model", "0-1", "illegal move", "1. c4 c5 {White makes an illegal move: 0000} 0-1")
+        + game.format("Engine", "Model", "1-0", "abandoned", "1. b3 b6 2. Bb2 {Black disconnects} 1-0")
+    )
+    report = session.run(ImportedGamesSpec(file=str(file), player=("Model",)), name="match")
+    games = rows(session, tables.Game, report.run_id)
+    endings = ["forfeit_illegal", "forfeit_illegal", "opponent_forfeit", "abandoned"]
+    assert [game.termination for game in games] == endings
+    assert [game.turns for game in games] == [2, 2, 1, 2]
+    tries = [(row.unit, row.ply, row.text) for row in rows(session, tables.IllegalAttempt, report.run_id)]
+    assert tries == [(0, 2, "e1e3"), (1, 2, "Ke3")]  # those of the player
+    table = session.query("games by termination").rows
+    counts = {(row["color"], row["termination"]): (row["w"], row["d"], row["l"]) for row in table}
+    assert counts == {
+        ("white", "forfeit_illegal"): (0, 0, 2),
+        ("black", "opponent_forfeit"): (1, 0, 0),
+        ("black", "abandoned"): (0, 0, 1),
+    }
+
+
+def test_a_file_without_a_game_to_import_is_refused_and_not_stored(session, tmp_path):
+    file = tmp_path / "book.pgn"
+    file.write_text('[FEN "4k3/8/8/8/8/8/8/4K2R w K - 0 1"]\n[Result "1-0"]\n\n1. O-O 1-0\n')
+    with pytest.raises(BadInputError, match=r"book\.pgn has 1 games, of which none can be imported: it starts from"):
+        session.run(ImportedGamesSpec(file=str(file)))
+    assert not list((tmp_path / "store" / "artifacts").iterdir())
+
+
 def test_openings_that_the_settings_tell_are_nobodys_turns(session):
     report = session.run(ImportedGamesSpec(file="sample", opening="random:4"))
     games = rows(session, tables.Game, report.run_id)

@@ -197,7 +197,7 @@ def results(world: World, data: bytes) -> None:
     path = world.file("results.csv", data)
     found = foreign.find_format(path)
     if found.holds == "games":
-        foreign.read_games.__wrapped__(path, found.name).report()
+        foreign.read_games(path, found.name).report()
     else:
         foreign.grid.read(foreign.read_text(path))
 

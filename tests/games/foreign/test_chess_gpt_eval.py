@@ -180,7 +180,7 @@ def test_files_are_known_by_their_content(tmp_path: Path) -> None:
         find_format(tmp_path / "none")
     file.write_text(out.getvalue() + "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19\n")
     with pytest.raises(BadInputError, match=r"line .* has 19 fields, the header has 17"):
-        read_games.__wrapped__(file, "chess_gpt_eval")
+        read_games(file, "chess_gpt_eval")
 
 
 @pytest.mark.parametrize(
@@ -205,3 +205,8 @@ def test_every_published_game_replays(shared_data: Path, file: str, games: int, 
         assert (odd["prompt is no PGN"]["count"], odd["moves of an earlier game"]["count"]) == (310, 5)
         ended = sum(count for name, count in report["terminations"].items() if name not in terminations)
         assert ended == 162
+
+
+def test_another_file_is_refused_by_the_column_that_it_lacks() -> None:
+    with pytest.raises(BadInputError, match="it has no column game_id"):
+        chess_gpt_eval.read('[Event "x"]\n\n1. e4 e5 1-0\n')
