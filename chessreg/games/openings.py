@@ -19,7 +19,7 @@ import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 import chess
 
@@ -29,6 +29,7 @@ from chessreg.named import Registry
 from chessreg.noise import generator
 
 CHECKED = 100  # lines of a book that are played through before it is taken
+MOST_BYTES = 1 << 29  # of an unpacked book; the largest of those in use have a third of that
 LONGEST_WORD = 20  # of what is no move, as a message shows it
 COLUMNS = ("pgn", "moves", "opening")
 _COMMENT = re.compile(r"\{[^}]*\}|;[^\n]*|\$\d+")
@@ -148,20 +149,34 @@ def _unpacked(path: Path, data: bytes) -> tuple[str, bytes]:
                 names = [name for name in archive.namelist() if not name.endswith("/")]
                 if len(names) != 1:
                     raise BadInputError(f"{path} holds {len(names)} files, not one book")
-                return names[0], archive.read(names[0])
+                with archive.open(names[0]) as member:
+                    return names[0], _read_bounded(path, member)
         if path.suffix == ".gz":
-            return path.stem, gzip.decompress(data)
+            return path.stem, _read_bounded(path, gzip.open(io.BytesIO(data)))
         if path.suffix == ".bz2":
-            return path.stem, bz2.decompress(data)
+            return path.stem, _read_bounded(path, bz2.open(io.BytesIO(data)))
         if path.suffix == ".zst":
             import zstandard
 
-            return path.stem, zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True).read()
+            decompressor = zstandard.ZstdDecompressor(max_window_size=MOST_BYTES)
+            return path.stem, _read_bounded(path, decompressor.stream_reader(data, read_across_frames=True))
     except BadInputError:
         raise
     except Exception as error:
         raise BadInputError(f"{path} cannot be unpacked: {error}") from error
     return path.name, data
+
+
+def _read_bounded(path: Path, file: IO[bytes] | gzip.GzipFile) -> bytes:
+    """The content of an unpacked book. Raises BadInputError for more than MOST_BYTES: a small file may unpack to all
+    memory."""
+    pieces, left = [], MOST_BYTES
+    while left >= 0 and (piece := file.read(min(left + 1, 1 << 20))):
+        pieces.append(piece)
+        left -= len(piece)
+    if left < 0:
+        raise BadInputError(f"{path} unpacks to more than {MOST_BYTES >> 20} MiB", "give a part of that book")
+    return b"".join(pieces)
 
 
 def _table(path: Path, text: str, delimiter: str) -> list[Line]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import tracemalloc
 import zipfile
 from pathlib import Path
 
 import chess
 import numpy as np
 import pytest
+import zstandard
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.openings import SOURCES, Book, Opening, OpeningSpec, openings, parse_opening
@@ -81,6 +85,29 @@ def test_a_book_uses_every_line_once_before_any_twice_and_skips_mates_and_double
     ruy = next(opening for opening in lap if opening.name == "Ruy Lopez")
     assert ruy.moves == ("e2e4", "e7e5", "g1f3", "b8c6", "f1b5")
     assert ruy.sans == ("e4", "e5", "Nf3", "Nc6", "Bb5")
+
+
+@pytest.mark.parametrize("packing", ["zip", "gz", "bz2", "zst"])
+def test_a_small_file_that_unpacks_to_all_memory_is_refused(
+    tmp_path: Path, packing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chessreg.games.openings.MOST_BYTES", 1 << 22)
+    text = b"1. e4 e5 *\n\n" * (1 << 19)
+    path = tmp_path / f"book.pgn.{packing}"
+    if packing == "zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("book.pgn", text)
+    else:
+        pack = {"gz": gzip.compress, "bz2": bz2.compress, "zst": zstandard.ZstdCompressor().compress}[packing]
+        path.write_bytes(pack(text))
+    assert path.stat().st_size < 30_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadInputError, match="unpacks to more than 4 MiB"):
+            Book.read(path)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 22
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_pgn_book_is_read_plain_and_zipped(tmp_path: Path) -> None:

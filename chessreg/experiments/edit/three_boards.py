@@ -7,17 +7,18 @@ of units, a zarr group `probabilities.zarr` with `probabilities` float32 [case, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 import chess
 import numpy as np
 from sqlalchemy import select
 
-from chessreg.errors import NotFoundError
+from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
 from chessreg.experiments.edit.spec import CLEAN, EditSpec
 from chessreg.games.boardframe import BoardFrame, Mark
 from chessreg.registry import tables
@@ -205,21 +206,43 @@ def probabilities_of(inputs: Inputs, run_id: UUID, unit: int) -> dict[str, np.nd
     for _, _, digest in rows:
         if not inputs.store.exists(digest):
             continue
-        units, conditions, values = read_group(inputs.store.path(digest) / FOLDER)
-        [places] = np.nonzero(units == unit)
-        if len(places):
-            return dict(zip(conditions, values[int(places[0])], strict=True))
+        case = read_case(inputs.store.path(digest) / FOLDER, unit)
+        if case is not None:
+            return case
     raise NotFoundError(f"the probabilities of unit {unit} are not here", "chessreg pull brings a run's artifacts")
 
 
-def read_group(path: Path) -> tuple[np.ndarray, list[str], Any]:
-    """Units int64 [case], conditions, and the array [case, condition, output], read where it is looked at."""
+def read_case(path: Path, unit: int) -> dict[str, np.ndarray] | None:
+    """Condition → probabilities float32 [output] of one unit in the zarr group at this path; None if it is not there.
+
+    The group may come from another machine. Raises BadInputError when it is damaged or not plain memory; nothing larger
+    than its files is allocated.
+    """
     import zarr
     from zarr.storage import LocalStore
 
-    group = zarr.open_group(LocalStore(path, read_only=True), mode="r")
-    values: Any = group[KIND]
-    if values.nchunks_initialized != values.nchunks:  # zarr reads a missing chunk as fill values
-        raise NotFoundError(f"{path} lacks some of its chunks", "chessreg doctor --digests")
-    units: Any = group["unit"]
-    return np.asarray(units[...]), list(group.attrs["conditions"]), values  # type: ignore[arg-type]
+    most = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    try:
+        group = zarr.open_group(LocalStore(path, read_only=True), mode="r")
+        values, units = (plain_array(group[name], most) for name in (KIND, "unit"))
+        conditions = [str(condition) for condition in cast(Sequence[Any], group.attrs["conditions"])]
+        if values.shape[:2] != (*units.shape, len(conditions)):
+            raise ValueError("its arrays and conditions have other lengths")
+        [places] = np.nonzero(units[...] == unit)
+        return dict(zip(conditions, values[int(places[0])].astype(np.float32), strict=True)) if len(places) else None
+    except (OSError, *DAMAGE) as error:  # type: ignore[misc]
+        message = f"{path} is damaged: {type(error).__name__} {first_line(error)}"
+        raise BadInputError(message, "chessreg doctor --digests") from error
+
+
+def plain_array(array: Any, most: int) -> Any:
+    """An array of a zarr group. Raises ValueError for one that is packed, larger than `most` bytes or incomplete: zarr
+    reads a chunk that is missing as fill values."""
+    if [codec.to_dict()["name"] for codec in array.metadata.codecs] != ["bytes"]:
+        raise ValueError(f"{array.basename} is not plain memory")
+    size = array.dtype.itemsize
+    if math.prod(array.shape) * size > most or math.prod(array.chunks) * size > most:
+        raise ValueError(f"{array.basename} is larger than its files")
+    if array.nchunks_initialized != array.nchunks:
+        raise ValueError(f"{array.basename} lacks some of its chunks")
+    return array

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from sqlalchemy import select
 
-from chessreg.errors import ChessregError
+from chessreg.errors import DAMAGE, BadInputError, ChessregError, first_line
 from chessreg.experiments.cache import activations
 from chessreg.experiments.markov.classes import SITES, Classes
 from chessreg.experiments.markov.spec import MarkovOptions, MarkovSpec
@@ -91,10 +91,13 @@ class StoredStates:
 
     @staticmethod
     def _read(name: str, path: Path) -> np.ndarray:
-        from safetensors import safe_open
+        from safetensors import SafetensorError, safe_open
 
-        with safe_open(path, "numpy") as file:
-            values: np.ndarray = file.get_tensor(name)
+        try:
+            with safe_open(path, "numpy") as file:
+                values: np.ndarray = file.get_tensor(name)
+        except (OSError, SafetensorError, *DAMAGE) as error:  # type: ignore[misc]
+            raise BadInputError(f"{path} is damaged: {first_line(error)}", "chessreg doctor --digests") from error
         return values
 
     def at(self, point: str) -> dict[str, np.ndarray]:

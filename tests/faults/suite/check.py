@@ -260,7 +260,7 @@ def attempts(this: Round, sql: SqlSession, run_id: Any) -> None:
             this.counts.wrong(f"an attempt {'that was hurt ' * hurt}is {' '.join(end)}: {attempt.message}")
         if attempt.ended_at is None and attempt.state is not AttemptState.RUNNING:
             this.counts.wrong("an attempt has ended, nobody knows when")
-        code = {"finished": (0,), "killed": (130, 137, 143), "failed": (1, 120)}.get(end[0], (None,))
+        code = {"finished": (0,), "killed": (130, 137, 143), "failed": (1, 73, 120)}.get(end[0], (None,))
         if attempt.exit_code not in code:
             this.counts.wrong(f"an attempt that {end[0]} has exit status {attempt.exit_code}")
         ranges = sql.query(tables.UnitRange).filter(tables.UnitRange.attempt_id == attempt.id)

@@ -331,7 +331,8 @@ def on_a_bare_machine(this: Round) -> int:
 
 
 def database(this: Round) -> None:
-    """The database is killed under a run or a launch: PostgreSQL's server; of SQLite, another who writes."""
+    """The database is killed under a run or a launch, up to four times: PostgreSQL's server; of SQLite, another who
+    writes."""
     launched = bool(this.random.random() < 0.3)
     if launched:
         launch(this, pause=0.02)
@@ -340,24 +341,27 @@ def database(this: Round) -> None:
         actor = this.act(lambda: run_it(this, pause=0.005))
     reached = actor.wait_for(int(this.random.integers(1, 250 if launched else 150)))
     this.struck = reached
+    times = int(this.random.integers(1, 5))
     if this.home.server:
-        way = str(this.random.choice(["postmaster", "immediate", "backend"]))
-        this.home.server.kill(way)
-        time.sleep(float(this.random.random()) * 0.2)
-        this.home.server.start()
+        for _ in range(times):
+            this.home.server.kill(str(this.random.choice(["postmaster", "immediate", "backend"])))
+            time.sleep(float(this.random.random()) * 0.2)
+            this.home.server.start()
+            time.sleep(float(this.random.random()) * 0.2)
         this.hurt.update((actor.pid, *pids(this.home, this.run_id)))
         # Where the database was gone before they had begun, both say so and end.
         this.unhurt("supervisor" if launched else "run", actor, (0, NOT_BEGUN) if launched else (0, 1))
         if launched:  # a worker that it started may have met the outage
             this.hurt.update(pids(this.home, this.run_id))
     else:
-        holds = Moments()
-        intruder = this.act(lambda: write_and_hang(this, holds))
-        while not holds.passed and not intruder.ended():
-            time.sleep(0.001)
-        time.sleep(float(this.random.random()) * 0.1)
-        os.kill(intruder.pid, signal.SIGKILL)
-        intruder.wait()
+        for _ in range(times):
+            holds = Moments()
+            intruder = this.act(lambda holds=holds: write_and_hang(this, holds))
+            while not holds.passed and not intruder.ended():
+                time.sleep(0.001)
+            time.sleep(float(this.random.random()) * 0.1)
+            os.kill(intruder.pid, signal.SIGKILL)
+            intruder.wait()
         this.unhurt("supervisor" if launched else "run", actor)
     finish_jobs(this) if launched else again(this)
 
