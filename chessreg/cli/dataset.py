@@ -216,7 +216,7 @@ def overlap(home: Home, reference: str, other: str) -> None:
 @click.option(
     "--positions",
     type=click.IntRange(0),
-    help="For --tokens: held-out positions stored with their legal moves; a thousand take about 12 s.  [default: 2000]",
+    help="For --tokens: held-out positions stored with their legal moves; a thousand take about 6 s.  [default: 2000]",
 )
 @json_option
 @pass_home
