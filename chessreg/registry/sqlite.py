@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 from chessreg.errors import BadInputError, RegistryError
 from chessreg.registry.file_gate import gate_at, require_entered
-from store.files import FULL, is_disk_full
+from store.files import FULL, has_space, is_disk_full
 
 if TYPE_CHECKING:
     import sqlite3 as dbapi
@@ -155,7 +155,7 @@ def open_readable(path: Path, copies: Copies) -> Connection:
             return copies.connect(path)
         except (OSError, subprocess.SubprocessError) as refused:
             place = copies.remove()
-            if is_disk_full(refused):
+            if is_disk_full(refused) or not has_space(Path(tempfile.gettempdir())):  # cp only reports an exit status
                 where = f"{FULL} at {place or tempfile.gettempdir()}, where a copy of it would be read"
                 raise RegistryError(
                     f"the registry {path} cannot be locked here, and {where}",
