@@ -60,15 +60,23 @@ class Registry(dict[str, T]):
         near = difflib.get_close_matches(name, self, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(self) or 'none'}"
         example = f"; for example {self.example}" if self.example else ""
-        raise NotFoundError(f"there is no {self.noun} {name!r}", hint + example)
+        raise NotFoundError(f"there is no {self.noun} {clipped(name)!r}", hint + example)
+
+
+def clipped(text: str, length: int = 60) -> str:
+    """A text as messages quote it: at most `length` characters of it.
+
+    >>> clipped("e2e4 e7e5", 4)
+    'e2e4…'
+    """
+    return text if len(text) <= length else f"{text[:length]}…"
 
 
 def checked_name(what: str, name: str) -> str:
     """The name itself. Raises BadInputError, with `what` it would be of, for what cannot be one."""
     if not NAME.fullmatch(name):
-        excerpt = name if len(name) <= 80 else f"{name[:77]}…"
         raise BadInputError(
-            f"{excerpt!a} cannot be the name of {what}",
+            f"{clipped(name)!a} cannot be the name of {what}",
             "use up to 100 letters, digits and ._+-, a letter or digit first",
         )
     return name

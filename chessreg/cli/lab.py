@@ -11,7 +11,7 @@ import click
 from chessreg.cli.base import Home, emit, fresh, json_option, pass_home
 from chessreg.cli.run import Numbers
 from chessreg.errors import BadInputError
-from chessreg.runs.spec import clipped
+from chessreg.named import clipped
 
 if TYPE_CHECKING:
     from chessreg.lab.question import Position, StoredState

@@ -15,10 +15,12 @@ import click
 from chessreg.cli.base import Home, LazyCommand, LazyGroup
 from chessreg.errors import BadInputError, described, of_own_kind
 from chessreg.masking import mask
+from chessreg.named import clipped
 from chessreg.terminal import visible, visible_json, visible_streams
 
 PIPE_CLOSED = 141  # 128 + SIGPIPE, as a shell says it of any program
 INTERRUPTED = 130
+LONGEST = 1500  # characters of an error's line
 
 OF_NOUN = "chessreg.cli.noun:group_of"
 COMMANDS = {
@@ -247,7 +249,7 @@ def require_text(args: Sequence[str]) -> None:
 
 def fail(args: Sequence[str], message: str, hint: str, code: int) -> int:
     """Say on stderr what went wrong, for a person or (--json) for a program; returns the code."""
-    message, hint = mask(message), mask(hint)
+    message, hint = clipped(mask(message), LONGEST), clipped(mask(hint), LONGEST)
     with suppress(BrokenPipeError):
         sys.stdout.flush()
     if "--json" in args:

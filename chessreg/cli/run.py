@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from chessreg.cli.base import FilePath, Home, NameText, emit, json_option, pass_home
 from chessreg.errors import BadInputError, NotFoundError
+from chessreg.named import clipped
 from chessreg.runs.spec import Setting, nested, settings_of, several
 
 if TYPE_CHECKING:
@@ -132,8 +133,8 @@ def show_plan(planned: dict[str, Any], as_json: bool) -> None:
     click.echo(f"  bytes  {planned['bytes']:,} in the store")
     for name, setting in planned["settings"].items():
         value = setting["value"]
-        if isinstance(value, str) and len(value) > 60:
-            value = value[:57] + "…"
+        if isinstance(value, str):
+            value = clipped(value, 59)
         click.echo(f"  {name:<22} {value!s:<60} {setting['source']}")
     for remark in planned["remarks"]:
         click.echo(f"  note: {remark}", err=True)

@@ -10,6 +10,7 @@ from chessreg.cli.base import Home, emit, fresh, json_option, pass_home
 from chessreg.cli.noun import group_of, headings
 from chessreg.entities import entity
 from chessreg.entities.run import progress
+from chessreg.named import clipped
 
 if TYPE_CHECKING:
     from chessreg.queries.stats import Estimate
@@ -149,4 +150,4 @@ def metric_row(
 
 def cell_text(value: Any) -> str:
     text = "" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
+    return clipped(text, WIDEST - 1)

@@ -15,7 +15,7 @@ from chessreg.encodings.pgn_char import PgnChar
 from chessreg.encodings.prompts import PREFIX, PromptEncoding
 from chessreg.encodings.uci_square import davis, lcb
 from chessreg.errors import ChessregError, NotFoundError
-from chessreg.named import Registry
+from chessreg.named import Registry, clipped
 
 __all__ = ["Alignment", "Encoding", "Sites", "Tokens", "encoding", "names", "phase_number", "phase_site", "register"]
 
@@ -53,8 +53,7 @@ def phase_number(name: str) -> int:
     """The number of a phase that some encoding calls so (each name has one number). NotFoundError lists the names."""
     known = {phase: number for made in _encodings.values() for number, phase in enumerate(made.phases)}
     if name not in known:
-        shortened = name if len(name) <= 60 else f"{name[:60]}…"
-        raise NotFoundError(f"there is no phase {shortened!r}", f"there are {', '.join(known)}")
+        raise NotFoundError(f"there is no phase {clipped(name)!r}", f"there are {', '.join(known)}")
     return known[name]
 
 

@@ -43,7 +43,7 @@ from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
 from chessreg.folders import expanded
 from chessreg.games.moves import replay
 from chessreg.games.san import of_legal_moves
-from chessreg.named import Registry
+from chessreg.named import Registry, clipped
 from chessreg.registry.file_gate import refuse_registry
 
 if TYPE_CHECKING:
@@ -583,7 +583,7 @@ def check_template(text: str) -> None:
     if named.count("LM") > 1:
         raise BadInputError("a prompt template has {LM} once, or not; here it stands twice", "leave one out")
     if text.count("{FEN}") != 1 or not text.endswith("{BM}") or "{LM}" in text.partition("{FEN}")[0]:
-        excerpt = text if len(text) <= 60 else f"{text[:59]}…"
         raise BadInputError(
-            f"a prompt template has one {{FEN}}, perhaps {{LM}} behind it, and ends in {{BM}}: {excerpt!r} does not"
+            "a prompt template has one {FEN}, perhaps {LM} behind it, and ends in {BM}: "
+            f"{clipped(text)!r} does not"
         )

@@ -11,11 +11,11 @@ from sqlalchemy import select
 from chessreg.entities.base import Entity, Row
 from chessreg.entities.display import Column, Part, Printed
 from chessreg.errors import NotFoundError
+from chessreg.named import clipped
 from chessreg.registry import names, read, tables
 from chessreg.registry.identity import short
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import of_record
-from chessreg.runs.spec import clipped
 from chessreg.terminal import visible
 
 if TYPE_CHECKING:

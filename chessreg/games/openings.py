@@ -25,7 +25,7 @@ import chess
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.typed import shortest_game
-from chessreg.named import Registry
+from chessreg.named import Registry, clipped
 from chessreg.noise import generator
 
 CHECKED = 100  # lines of a book that are played through before it is taken
@@ -84,7 +84,7 @@ class Book:
                 sans.append(board.san_and_push(move))
             except ValueError:
                 where = line.name or f"line {number + 1}"
-                word = token if len(token) <= LONGEST_WORD else f"{token[:LONGEST_WORD]}…"
+                word = clipped(token, LONGEST_WORD)
                 raise BadInputError(f"{self.path}: {where}: {word!r} is not legal after {' '.join(sans)!r}") from None
         if board.is_game_over():
             raise BadInputError(f"{self.path}: {line.name or f'line {number + 1}'} ends in a finished game")

@@ -31,9 +31,9 @@ from chessreg.models.decoding.sampling import SampledText, sample_trees
 from chessreg.models.decoding.tree import Prefix, TokenTree
 from chessreg.models.hook_points import check_editable
 from chessreg.models.language_model import LanguageModel
+from chessreg.named import clipped
 from chessreg.registry import tables
 from chessreg.runs.fitted import FittedProbe, load_probe
-from chessreg.runs.spec import clipped
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,9 +18,10 @@ from chessreg.games.engines import decimal
 from chessreg.games.labels import in_one_order
 from chessreg.games.moves import sans as all_sans
 from chessreg.games.typed import INITIAL, moves_after, typed_moves
+from chessreg.named import clipped
 from chessreg.registry import names, tables
 from chessreg.registry.identity import short
-from chessreg.runs.spec import Layers, Settings, clipped, complaint_of, flag_at
+from chessreg.runs.spec import Layers, Settings, complaint_of, flag_at
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

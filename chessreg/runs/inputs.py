@@ -20,11 +20,11 @@ from sqlalchemy import select
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.folders import expanded
+from chessreg.named import clipped
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 from chessreg.registry.file_gate import refuse_registry
 from chessreg.registry.identity import uuid_of
-from chessreg.runs.spec import clipped
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
@@ -117,7 +117,7 @@ class Inputs:
             expected = FORMS.get(noun, ("run",))
             if match["form"] in expected:
                 return name
-            raise BadInputError(f"{name[:40]}… is no {noun.removeprefix('run:')}", f"{expected[0]}:… would be one")
+            raise BadInputError(f"{clipped(name)} is no {noun.removeprefix('run:')}", f"{expected[0]}:… would be one")
         if noun == "dataset":
             return self._dataset_reference(name)
         if noun == "checkpoint":

@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticUndefined
 
 from chessreg.errors import BadInputError
+from chessreg.named import clipped
 
 
 @dataclass(frozen=True)
@@ -311,11 +312,6 @@ def several(text: str, item: type) -> tuple[Any, ...]:
         if len(values) > MOST:
             raise ValueError(f"{clipped(text)!r} is more than {MOST:,} values")
     return tuple(values)
-
-
-def clipped(text: str) -> str:
-    """A text as messages quote it."""
-    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def value_text(value: Any) -> str:

@@ -21,6 +21,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from chessreg.errors import BadInputError, NotFoundError
+from chessreg.named import clipped
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import new_id, uuid_of
@@ -30,7 +31,7 @@ from chessreg.runs import transfer
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Kind, makes_checkpoint
 from chessreg.runs.resolve import check, counted, identified, keep, missing_units, references
-from chessreg.runs.spec import ExecutionOptions, Spec, clipped, flat
+from chessreg.runs.spec import ExecutionOptions, Spec, flat
 from chessreg.scheduling import queue
 from chessreg.scheduling.executors import executor
 from store.process import is_this_machine, this_process

@@ -14,6 +14,7 @@ from chessreg.experiments.settings.games import GameSelection
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.games.labels import in_one_order
 from chessreg.games.typed import INITIAL, moves_after, typed_moves
+from chessreg.named import clipped
 from chessreg.registry import tables
 from chessreg.runs.fitted import best_layer
 from chessreg.runs.kind import SparseRow
@@ -26,7 +27,6 @@ from chessreg.runs.spec import (
     Moves,
     NotWith,
     Ref,
-    clipped,
 )
 
 if TYPE_CHECKING:

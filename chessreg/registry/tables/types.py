@@ -32,7 +32,7 @@ from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from chessreg.errors import BadInputError
-from chessreg.named import NAME
+from chessreg.named import NAME, clipped
 
 MOST_UNITS = 10_000_000  # of a run, a reduce aside: lists of units are held in memory
 
@@ -208,9 +208,7 @@ def as_whole(value: object) -> int | None:
 
 
 def _refused(table: Table, column: str, value: object, hint: str) -> BadInputError:
-    text = str(value)
-    short = text if len(text) <= 80 else f"{text[:77]}…"
-    return BadInputError(f"a row of {table.name} is refused: its {column} cannot be {short!a}", hint)
+    return BadInputError(f"a row of {table.name} is refused: its {column} cannot be {clipped(str(value))!a}", hint)
 
 
 @cache
