@@ -46,7 +46,7 @@ import torch
 
 from chessreg.encodings import encoding
 from chessreg.experiments.matches import PlayedGame, Rules
-from chessreg.experiments.play.arena import Arena
+from chessreg.experiments.play.arena import Arena, ModelPlayer
 from chessreg.games.engines import ENGINE_OPTIONS, find_stockfish, parse_engine
 from chessreg.games.openings import Opening, openings, parse_opening
 from chessreg.games.pool import EngineMove, EnginePool, free_cores
@@ -94,7 +94,7 @@ def arena_games(
         warm_up(pool)
         policy, rules = make_policy(f"retry:{TRIES}"), Rules(chess.WHITE, move_limit)
         settings: dict[str, Any] = {"noise": NOISE, "batch_games": batch_games, "engines_slow": on_slow}
-        arena = Arena(model, policy, rules, pool, opening, **settings)
+        arena = Arena(ModelPlayer(model, policy), rules, pool, opening, **settings)
         began = time.perf_counter()
         played = list(arena.play(range(games)))
         return sorted(played, key=lambda game: game.unit), time.perf_counter() - began

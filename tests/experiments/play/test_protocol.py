@@ -11,7 +11,7 @@ from sqlalchemy import select
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.matches import PlayedGame, Rules
 from chessreg.experiments.play import Cores, PlayOptions, PlaySpec
-from chessreg.experiments.play.arena import Arena
+from chessreg.experiments.play.arena import Arena, ModelPlayer
 from chessreg.games.engines import parse_engine
 from chessreg.games.openings import Opening, openings, parse_opening
 from chessreg.games.pool import EnginePool, free_cores
@@ -128,7 +128,7 @@ def test_a_game_goes_on_past_the_context_with_the_cropped_texts(small, pgn):
     with EnginePool(parse_engine("random")) as pool:
         source = parse_opening("random:18")
         arena = Arena(
-            small, make_policy("retry:200", (1.0,)), Rules(chess.WHITE, 4, "crop"), pool,
+            ModelPlayer(small, make_policy("retry:200", (1.0,))), Rules(chess.WHITE, 4, "crop"), pool,
             lambda n: openings(source, 0, [n])[0], noise=(0, 0),
         )  # fmt: skip
         games = list(arena.play(range(3)))
@@ -150,7 +150,7 @@ def test_a_game_that_its_opening_ended_is_a_game_without_a_turn(model, pgn):
     mate = Opening(0, ("f2f3", "e7e5", "g2g4", "d8h4"), ("f3", "e5", "g4", "Qh4#"))
     with EnginePool(parse_engine("random")) as pool:
         arena = Arena(
-            model, make_policy("legal"), Rules(chess.WHITE, 3), pool,
+            ModelPlayer(model, make_policy("legal")), Rules(chess.WHITE, 3), pool,
             lambda n: mate if n < 2 else Opening(n), noise=(0, 0), batch_games=2,
         )  # fmt: skip
         games = {game.unit: game for game in arena.play(range(4))}
