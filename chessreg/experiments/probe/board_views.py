@@ -7,9 +7,9 @@ from uuid import UUID
 
 import numpy as np
 
-from chessreg.experiments.probe.data import ProbeData, RowSelection, label_of
+from chessreg.experiments.probe.data import Labelling, ProbeData, label_of
 from chessreg.experiments.probe.reading import as_fitted, logits_by_game
-from chessreg.experiments.probe.rows import sites_of_rows
+from chessreg.experiments.probe.rows import RowSelection, sites_of_rows
 from chessreg.experiments.probe.spec import ProbeSpec
 from chessreg.games import labels
 from chessreg.games.boardframe import BoardFrame, Mark, Reading
@@ -32,12 +32,14 @@ def views_of_score(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
     data = ProbeData.load(
         inputs,
         spec.test_cache if tested and spec.test_cache else spec.cache,
-        spec.label,
+        Labelling(
+            spec.label,
+            spec.skill,
+            spec.seed,
+            fitted=SkillReport(**probe.detail["skill"]) if "skill" in probe.detail else None,
+        ),
         "test_cache" if tested else "cache",
         selection=RowSelection.of(spec),
-        skill=spec.skill,
-        seed=spec.seed,
-        fitted=SkillReport(**probe.detail["skill"]) if "skill" in probe.detail else None,
         game=int(row["item"]),
         pattern=spec.hook_point,
     )
