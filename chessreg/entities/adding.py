@@ -149,7 +149,6 @@ def hashes_of(inputs: Inputs, references: Sequence[str]) -> dict[str, np.ndarray
 
 def position_filter(inputs: Inputs, chosen: FileFilter) -> Filter:
     """The filter of positions by datasets or parts of either content. BadInputError for games without ids."""
-    from chessreg.games.dataset import holds_positions
     from chessreg.games.positions import Filter, game_ids
 
     excluded, kept, none = {}, {}, np.zeros(0, np.uint64)
@@ -157,7 +156,7 @@ def position_filter(inputs: Inputs, chosen: FileFilter) -> Filter:
         reference = inputs.reference(NOUN, name)
         items, part = inputs.items(reference, NOUN)
         rows = items.rows(part)
-        if holds_positions(items):
+        if items.content == "positions":
             games, boards = items.hashes[rows], items.position_hashes[rows]
             excluded_games = none
         else:

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import chess
 import numpy as np
@@ -82,7 +82,7 @@ _PARQUET = b"PAR1"
 class Positions(DatasetFile):
     """The positions of a dataset folder. Parts are cut by game: no game is in two (by position where none is known)."""
 
-    content = "positions"
+    content: Literal["positions"] = "positions"
     file_name = dataset.POSITIONS_FILE
     hash_column = "game_hash"
 

@@ -114,7 +114,7 @@ def forward_bound(model: LanguageModel, played: list[PlayedGame], batch_games: i
     lengths = np.array([len(PGN.prompt(game.sans)) for game in played])
     mean_length = int((lengths**2).sum() / 2 / lengths.sum())
     replies = int(lengths.sum()) - sum(map(len, own)) - len(own)
-    session = model.session(batch_games)
+    session = DecodingSession(model, batch_games)
     session.feed([[5] * mean_length] * batch_games)
 
     def timed(width: int, rounds: int) -> np.ndarray:

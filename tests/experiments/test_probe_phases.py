@@ -13,7 +13,7 @@ from chessreg.experiments.cache import CacheSpec
 from chessreg.experiments.probe import Probe, ProbeSpec
 from chessreg.experiments.probe.data import Labelling, ProbeData, selected_rows
 from chessreg.experiments.probe.reading import Rankings
-from chessreg.experiments.probe.rows import RowSelection
+from chessreg.experiments.probe.spec import RowSelection
 from chessreg.experiments.probe_apply import ApplySpec
 from chessreg.experiments.settings.sites import EncodedGames
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.probe.rows import RowSelection, encoded_rows, numbers
+from chessreg.experiments.probe.spec import RowSelection
 from chessreg.experiments.settings.overlap import Evaluated
 from chessreg.experiments.settings.skill import SkillSettings, classes_of, permuted
 from chessreg.games import labels
-from chessreg.games.dataset import holds_positions
 from chessreg.games.labels import Label
 from chessreg.models.hook_points import RESID_POST
 from chessreg.noise import generator
@@ -102,7 +101,7 @@ class ProbeData:
         cache = load_cache(inputs, reference, field, pattern)
         wanted = labels.label(labelling.name)
         items, _ = inputs.items(cache.dataset)
-        if wanted.source != "position" and holds_positions(items):
+        if wanted.source != "position" and items.content == "positions":
             raise BadInputError(
                 f"{labelling.name} is of games, and the cache is of positions", "for example --label piece"
             )
@@ -239,6 +238,8 @@ def selected_rows(
     if selection[2:] == (None, None, None):
         return usable, cache.array.ply, None
 
+    from chessreg.experiments.probe.rows import encoded_rows
+
     encoded = encoded_rows(inputs, cache, selection, game)
     return usable & encoded.usable, encoded.ply, encoded.phase
 
@@ -256,6 +257,8 @@ def in_range(cache: CachedActivations, skip_sites: int, max_sites: int | None) -
             "the start",
             "leave them out, or cache without --last-sites",
         )
+
+    from chessreg.experiments.probe.rows import numbers
 
     number = numbers(cache)[0] + cache.skip_sites
     return (number >= skip_sites) & (number < (np.iinfo(np.int64).max if max_sites is None else max_sites))

@@ -14,40 +14,11 @@ from chessreg.errors import BadInputError, ChessregError
 from chessreg.experiments.settings.games import select_items, selection_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from chessreg.encodings import Alignment, Encoding
+    from chessreg.experiments.probe.spec import RowSelection
     from chessreg.experiments.settings.sites import EncodedGames
     from chessreg.runs.activations import CachedActivations
     from chessreg.runs.inputs import Inputs
-
-
-class RowSelection(NamedTuple):
-    """Sites skip_sites ≤ number < max_sites of each game, or its `last_sites` last ones; of these, one phase.
-
-    phase: an index into the encoding's phases. alignment: None takes the boards as they were cached. A probe's
-    meta.json uses the same names.
-    """
-
-    skip_sites: int = 0
-    max_sites: int | None = None
-    last_sites: int | None = None
-    phase: int | None = None
-    alignment: Alignment | None = None
-
-    @classmethod
-    def of(cls, spec: Any) -> RowSelection:
-        """Of the settings of a probe run."""
-        return cls(*(getattr(spec, name) for name in cls._fields))
-
-    @classmethod
-    def of_detail(cls, detail: Mapping[str, Any]) -> RowSelection:
-        """The sites that a probe was fitted on, from its meta.json."""
-        return cls(detail.get("skip_sites") or 0, *(detail.get(name) for name in cls._fields[1:]))
-
-    def as_detail(self) -> dict[str, Any]:
-        """The fields for meta.json: `skip_sites` and `max_sites` always, the others where they are set."""
-        return {k: v for k, v in self._asdict().items() if k in ("skip_sites", "max_sites") or v is not None}
 
 
 class _Sites(NamedTuple):
