@@ -23,6 +23,7 @@ import numpy as np
 
 from chessreg.errors import DAMAGE, BadInputError
 from chessreg.games import bags, dataset
+from chessreg.games.adjudication import LICHESS_MATE_CP
 from chessreg.games.borders import decode
 from chessreg.games.build import Progress, earlier, finish, made_aside, write_reject
 from chessreg.games.build import identity as identity_of
@@ -69,8 +70,6 @@ _ROWS = 20_000  # rows of a source read at once
 MOST_COUNTED = 999  # of three digits, as FEN-77 and prompts write them
 RATINGS = ("mover_elo", "opponent_elo", "rating")
 MOST_RATED = 9999
-MATE = 30_000
-"""A mate in n is written as n centipawns less than this, of either sign, by Lichess' files."""
 _CASTLING = {"e1h1": ("K", "e1g1"), "e1a1": ("Q", "e1c1"), "e8h8": ("k", "e8g8"), "e8a8": ("q", "e8c8")}
 """Castling as the king takes the rook → the right to it, and the king's move."""
 _RIGHTS = frozenset("".join(c for bit, c in enumerate("KQkq") if of >> bit & 1) or "-" for of in range(16))
@@ -145,7 +144,8 @@ def mate_of(evaluation: float) -> int:
     >>> mate_of(29996), mate_of(-29999), mate_of(35)
     (4, -1, 0)
     """
-    left = round(MATE - abs(evaluation)) if abs(evaluation) <= MATE else MATE  # NaN too
+    most = LICHESS_MATE_CP
+    left = round(most - abs(evaluation)) if abs(evaluation) <= most else most  # NaN too
     return (left if evaluation > 0 else -left) if 0 < left < 1000 else 0
 
 
