@@ -3,7 +3,7 @@
 Opening, colors and levels of game n are functions of (seed, n). The moves are not: a handicapped level draws at random
 inside Stockfish, which takes no seed.
 
-Each core gets a worker process (`python -m chessreg.games.selfplay`) with two engines. It plays every P-th game and
+Each core gets a worker process with two engines. It plays every P-th game and
 writes one JSON line a game; the parent reads the workers in turn, so games come in the order of their numbers. A worker
 ends when its standard input closes, that is also when the parent is killed, and its engines end with it.
 """

@@ -71,7 +71,7 @@ class Evaluated:
 
     @classmethod
     def at(cls, items: Games | Positions, places: np.ndarray, positions: np.ndarray) -> Evaluated:
-        """These positions (hashes of boards, `games/moves.py`) of the games at rows of a dataset; of a dataset of
+        """These positions (hashes of boards) of the games at rows of a dataset; of a dataset of
         positions they are all."""
         if items.content == "positions":
             return cls(joined([]), joined([]), positions)
@@ -79,7 +79,7 @@ class Evaluated:
 
     @classmethod
     def of_moves(cls, packed: Sequence[bytes]) -> Evaluated:
-        """Games as packed moves (`games/moves.py`), for example those that a model has just played. Positions: all."""
+        """Games as packed moves, for example those that a model has just played. Positions: all."""
         hashes = []
         for start in range(0, len(packed), GAMES_AT_ONCE):
             boards, offsets = boards_after(packed[start : start + GAMES_AT_ONCE])
