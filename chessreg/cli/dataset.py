@@ -52,7 +52,11 @@ def tell(home: Home, added: Added) -> None:
 @click.argument("files", nargs=-1, metavar="FILE…", type=FILE)
 @name_option
 @click.option("--sample", is_flag=True, help="Add the games that come with chessreg instead of a file.")
-@click.option("--salvage", is_flag=True, help="Keep what comes before the place where a damaged file breaks.")
+@click.option(
+    "--salvage",
+    is_flag=True,
+    help="Keep what comes before the place where a damaged file breaks; a damaged bag is refused.",
+)
 @click.option(
     "--min-plies",
     type=click.IntRange(0),

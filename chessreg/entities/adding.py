@@ -94,7 +94,7 @@ def add_dataset(
     from chessreg.games import bags, build, positions
 
     paths = [shard for path in paths for shard in bags.shards(Path(path))]
-    of_positions = holds_positions(paths, chosen.salvage)
+    of_positions = holds_positions(paths)
     if chosen.within and not of_positions:
         raise BadInputError("--within chooses positions by their game, and these files hold games", "leave it out")
     require_lengths(tables.Base.metadata.tables["dataset"], {"rating_scale": rating_scale, "licence": licence})
@@ -178,17 +178,17 @@ def check_files(paths: Sequence[Path], salvage: bool = False) -> None:
     from chessreg.games import bags, build
 
     paths = [shard for path in paths for shard in bags.shards(Path(path))]
-    if not holds_positions(paths, salvage):
+    if not holds_positions(paths):
         for path in paths:
             build.check(path, salvage)
 
 
-def holds_positions(paths: Sequence[Path], salvage: bool = False) -> bool:
+def holds_positions(paths: Sequence[Path]) -> bool:
     """Whether these files are of positions, not of games. BadInputError for some of both, or what can be neither."""
     from chessreg.games.positions import open_positions
     from chessreg.games.transcripts import open_source
 
-    are_positions = [open_positions(path, salvage) is not None for path in paths]
+    are_positions = [open_positions(path) is not None for path in paths]
     for path, of_positions in zip(paths, are_positions, strict=True):
         if not of_positions:
             open_source(path)

@@ -261,10 +261,9 @@ class PositionSource:
 class BagSource(PositionSource):
     """A bag of ChessBench on its way in (`bags.py`)."""
 
-    def __init__(self, path: Path, salvage: bool = False) -> None:
-        """Raises BagError where the file cannot be a bag, unless its records are to be salvaged."""
-        self.path, self._salvage = path, salvage
-        self._bag = None if salvage and not _whole(path) else bags.Bag(path)
+    def __init__(self, path: Path) -> None:
+        """Raises BagError where the file cannot be a bag."""
+        self.path, self._bag = path, bags.Bag(path)
         self.bytes_total, self.bytes_done = path.stat().st_size, 0
         self.columns = dict.fromkeys(COLUMNS)
         self._coding: str | None = None
@@ -277,7 +276,7 @@ class BagSource(PositionSource):
         """See `PositionSource.batches`. Raises BagError for the first wrong record."""
         line = 1
         try:
-            for records in bags.salvaged(self.path) if self._bag is None else self._bag.records():
+            for records in self._bag.records():
                 self._coding = records.coding
                 columns: dict[str, list[Any]] = {"fen": records.fens()}
                 if records.coding != "state_value":
@@ -287,23 +286,9 @@ class BagSource(PositionSource):
                 self.bytes_done += int(sum(map(len, columns["fen"])))
                 yield range(line, line + len(records)), columns
                 line += len(records)
-        except bags.BagError as error:
-            if self._bag is not None:
-                raise
-            raise BrokenStreamError(error.message) from error
         except OSError as error:
             raise BrokenStreamError(f"it cannot be read: {reason(error)}") from error
         self.bytes_done = self.bytes_total
-
-
-def _whole(path: Path) -> bool:
-    """Whether a bag's limits and records are all as they should be."""
-    try:
-        for _ in bags.Bag(path).records():
-            pass
-    except bags.BagError:
-        return False
-    return True
 
 
 def _values(column: pa.Array) -> list[Any]:
@@ -328,7 +313,7 @@ def _lines(source: Source) -> Iterator[str]:
         yield decode(left)
 
 
-def open_positions(path: Path, salvage: bool = False) -> PositionSource | None:
+def open_positions(path: Path) -> PositionSource | None:
     """The file as a source of positions; None where it is none: a PGN, or transcripts of games.
 
     Raises NotFoundError, and BadInputError for a damaged Parquet or bag, and for a Parquet without FENs."""
@@ -336,7 +321,7 @@ def open_positions(path: Path, salvage: bool = False) -> PositionSource | None:
     import pyarrow.parquet as pq
 
     if bags.is_bag(path):
-        return BagSource(path, salvage)
+        return BagSource(path)
     head = b""
     if path.is_file():
         with path.open("rb") as file:
@@ -438,7 +423,7 @@ def build(
     Raises BadInputError, and leaves nothing behind, when the folder exists, a file holds no position, cannot be read to
     its end (unless `salvage`, which keeps the rows before) or has nothing but bad ones. Bad rows are listed.
     """
-    sources = [(path, open_positions(Path(path), salvage)) for path in files]
+    sources = [(path, open_positions(Path(path))) for path in files]
     for path, source in sources:
         if source is None:
             raise BadInputError(f"{path} holds no positions", "a column fen is needed")
