@@ -14,7 +14,7 @@ import numpy as np
 
 from store import array_format as fmt
 from store.array_format import as_float32, group_path, groups, to_bfloat16
-from store.batches import Batch, iterate
+from store.batches import Batch, Columns, batch_generator, cut_into_batches, mixed, read_ahead
 from store.errors import CorruptError, NotInStoreError, StoreError
 
 if TYPE_CHECKING:
@@ -277,9 +277,35 @@ class ActivationArray:
         prefetch: int = 2,
         drop_last: bool = False,
     ) -> Iterator[Batch]:
-        """Shuffled batches for training, every kept row exactly once; see batches.iterate."""
-        names = (hook_points,) if isinstance(hook_points, str) else tuple(hook_points)
-        return iterate(self, names, batch_rows, seed, epoch, keep, mix_chunks, prefetch, drop_last)
+        """Shuffled batches of `batch_rows` rows (the last may be smaller, or is dropped), every kept row exactly once.
+
+        `keep` is a boolean mask [rows] or row numbers; the mixing buffer holds `mix_chunks` chunks of each layer, and
+        `prefetch` chunks are read ahead. Bad arguments raise StoreError here, before the first batch.
+        """
+        hook_points = (hook_points,) if isinstance(hook_points, str) else tuple(hook_points)
+        if not hook_points or batch_rows < 1 or mix_chunks < 1 or prefetch < 1:
+            raise StoreError("batches need a hook point, and at least one row, one chunk to mix and one to read ahead")
+        table = self.chunk_table(hook_points[0])
+        names = [self.array_name(name) for name in hook_points]
+        rows = np.arange(self.rows) if keep is None else np.unique(self.row_numbers(keep))
+        spans = np.searchsorted(rows, [(first, last) for *_, first, last in table]).reshape(-1, 2)
+        plan = [(group, chunk, first, rows[a:b]) for (group, chunk, first, _), (a, b) in zip(table, spans, strict=True)]
+        plan = [entry for entry in plan if len(entry[3])]
+        largest = max((len(entry[3]) for entry in plan), default=1)
+        generator = batch_generator(seed, epoch)
+        order = [plan[i] for i in generator.permutation(len(plan))]
+
+        def load(group: int, chunk: int, first: int, wanted: np.ndarray) -> Columns:
+            part, local = self.parts[group], wanted - first
+            chunks = (part.read_chunk(name, chunk) for name in names)
+            return [wanted, *(values if len(local) == len(values) else values[local] for values in chunks)]
+
+        def batches() -> Iterator[Batch]:
+            pieces = mixed(read_ahead(load, order, prefetch), largest * mix_chunks, generator)
+            for columns in cut_into_batches(pieces, batch_rows, drop_last):
+                yield Batch(columns[0], dict(zip(hook_points, columns[1:], strict=True)), self.dtype)
+
+        return batches()
 
     def verify(self) -> list[str]:
         """Read every byte again; returns the digests of the groups. Raises CorruptError naming the damaged chunk."""

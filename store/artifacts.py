@@ -12,10 +12,10 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from store.errors import CorruptError, NotInStoreError, StoreError
 from store.files import (
@@ -30,9 +30,6 @@ from store.files import (
     staging_path,
     write_synced,
 )
-
-if TYPE_CHECKING:
-    from store.store import Store
 
 DIGEST_TAG = b"chessreg-artefact-1\n"  # first line of what an artifact's digest covers: data, never to be changed
 MANIFEST = ".artifact.json"
@@ -85,104 +82,199 @@ def parse_manifest(content: bytes, digest: str) -> Manifest:
     return Manifest(kind, files)
 
 
-@contextlib.contextmanager
-def stage(store: Store, kind: str) -> Iterator[Path]:
-    """A fresh staging folder. Write files into it, then `publish` it, inside the block or after it.
+class ArtifactStore:
+    """The artifacts of a store: published ones below `artifacts`, staged and lent ones in `tmp`."""
 
-    When the block raises, the folder is removed; an OSError (a full disk) becomes one StoreError.
-    """
-    store.require_writable()
-    folder = staging_path(store.tmp, kind)
-    try:
-        with explained(f"write an artifact of kind {kind}", store.root):
-            folder.mkdir()  # in here: Ctrl-C may come as soon as it is there
-            yield folder
-    except BaseException:
-        discard(folder)
-        raise
+    root: Path
+    artifacts: Path
+    tmp: Path
+    read_only: bool
+    lent: dict[str, Artifact]
+    """Copies of the user's files that are not published, by digest."""
 
+    def require_writable(self) -> None:
+        """StoreError if this store was opened for reading only."""
+        if self.read_only:
+            raise StoreError(
+                f"the store {self.root} is open for reading only", "check the owner and the permissions of its folders"
+            )
 
-def publish(store: Store, folder: Path, expect: str | None = None) -> Artifact:
-    """Publish a staged folder and return the artifact; the staging folder is gone afterwards.
+    @contextlib.contextmanager
+    def stage(self, kind: str) -> Iterator[Path]:
+        """A fresh staging folder. Write files into it, then `publish` it, inside the block or after it.
 
-    Content that is here already is recognised: the existing artifact is returned, as young as a new one. `expect` is
-    the digest that the content must have (a copy from another machine). Raises StoreError (nothing to publish, links,
-    full disk) and CorruptError (not the expected digest, or the disk returned other bytes than were written); then
-    nothing is visible.
-    """
-    store.require_writable()
-    kind = staged_kind(folder)
-    if folder.parent != store.tmp or not folder.is_dir():
-        raise StoreError(f"{folder} is not a staging folder of the store {store.root}")
-    with explained(f"publish an artifact of kind {kind}", store.root):
-        if (folder / MANIFEST).exists():
-            raise StoreError(f"{MANIFEST} is the store's own file: an artifact cannot bring one")
-        files = _manifest(folder)
-        for name, _, _ in files:
-            safe_path(name)
-        digest = _digest(files)
-        if expect is not None and digest != expect:
-            raise CorruptError(f"the content of this {kind} has digest {digest[:12]}, not {expect[:12]} as expected")
-        target = _target(store, digest)
-        if (known := _known(store, digest)) is not None:
-            discard(folder)
-            fsync_path(target.parent)  # whoever renamed it may have ended before this
-            fsync_path(store.artifacts)
-            return known
-        fsync_tree(folder)
-        if _manifest(folder, from_disk=True) != files:
-            raise CorruptError(f"the disk returned other bytes than were written to {folder}", "check the disk")
-        total = sum(size for _, size, _ in files)
-        record = {"chessreg_artifact": 1, "digest": digest, "kind": kind, "bytes": total, "files": files}
-        write_synced(folder / MANIFEST, json.dumps(record, indent=1).encode() + b"\n")
-        fsync_path(folder)
-        target.parent.mkdir(exist_ok=True)
-        if target.exists():  # there, but damaged: the new copy heals it
-            target.rename(staging_path(store.tmp, "damaged"))
+        When the block raises, the folder is removed; an OSError (a full disk) becomes one StoreError.
+        """
+        self.require_writable()
+        folder = staging_path(self.tmp, kind)
         try:
-            folder.rename(target)
-        except OSError as error:
-            if error.errno not in _TAKEN:
-                raise
-            discard(folder)  # somebody published the same content a moment ago
-        fsync_path(target.parent)
-        fsync_path(store.artifacts)
-    return describe(store, digest)
-
-
-def add(store: Store, source: Path, kind: str, expect: str | None = None) -> Artifact:
-    """Copy a file, or a folder's content, into the store as an artifact."""
-    import shutil
-
-    source = Path(source)
-    if not source.exists():
-        raise StoreError(f"{source} does not exist", exit_code=3)
-    with stage(store, kind) as folder:
-        if source.is_dir():
-            shutil.copytree(source, folder, dirs_exist_ok=True, symlinks=False)
-            (folder / MANIFEST).unlink(missing_ok=True)  # the source may be another store's artifact
-        else:
-            shutil.copyfile(source, folder / source.name)
-        return publish(store, folder, expect)
-
-
-def lend(store: Store, source: Path, kind: str, name: str = "") -> str:
-    """Copy one file (`name`: what to call it) aside and return the digest that its artifact has, or would have.
-
-    This process finds it by that digest as if it were published; nobody else sees it.
-    """
-    import shutil
-
-    name = safe_path(name or source.name)
-    with stage(store, kind) as folder:
-        shutil.copyfile(source, folder / name)
-        files = _manifest(folder)
-        digest = _digest(files)
-        if digest in store.lent or _known(store, digest) is not None:
+            with explained(f"write an artifact of kind {kind}", self.root):
+                folder.mkdir()  # in here: Ctrl-C may come as soon as it is there
+                yield folder
+        except BaseException:
             discard(folder)
-        else:
-            store.lent[digest] = Artifact(digest, kind, sum(size for _, size, _ in files), folder)
-    return digest
+            raise
+
+    def publish(self, folder: Path, expect: str | None = None) -> Artifact:
+        """Publish a staged folder and return the artifact; the staging folder is gone afterwards.
+
+        Content that is here already is recognised: the existing artifact is returned, as young as a new one. `expect`
+        is the digest that the content must have (a copy from another machine). Raises StoreError (nothing to publish,
+        links, full disk) and CorruptError (not the expected digest, or the disk returned other bytes than were
+        written); then nothing is visible.
+        """
+        self.require_writable()
+        kind = staged_kind(folder)
+        if folder.parent != self.tmp or not folder.is_dir():
+            raise StoreError(f"{folder} is not a staging folder of the store {self.root}")
+        with explained(f"publish an artifact of kind {kind}", self.root):
+            if (folder / MANIFEST).exists():
+                raise StoreError(f"{MANIFEST} is the store's own file: an artifact cannot bring one")
+            files = _manifest(folder)
+            for name, _, _ in files:
+                safe_path(name)
+            digest = _digest(files)
+            if expect is not None and digest != expect:
+                raise CorruptError(
+                    f"the content of this {kind} has digest {digest[:12]}, not {expect[:12]} as expected"
+                )
+            target = self._target(digest)
+            if (known := self._known(digest)) is not None:
+                discard(folder)
+                fsync_path(target.parent)  # whoever renamed it may have ended before this
+                fsync_path(self.artifacts)
+                return known
+            fsync_tree(folder)
+            if _manifest(folder, from_disk=True) != files:
+                raise CorruptError(f"the disk returned other bytes than were written to {folder}", "check the disk")
+            total = sum(size for _, size, _ in files)
+            record = {"chessreg_artifact": 1, "digest": digest, "kind": kind, "bytes": total, "files": files}
+            write_synced(folder / MANIFEST, json.dumps(record, indent=1).encode() + b"\n")
+            fsync_path(folder)
+            target.parent.mkdir(exist_ok=True)
+            if target.exists():  # there, but damaged: the new copy heals it
+                target.rename(staging_path(self.tmp, "damaged"))
+            try:
+                folder.rename(target)
+            except OSError as error:
+                if error.errno not in _TAKEN:
+                    raise
+                discard(folder)  # somebody published the same content a moment ago
+            fsync_path(target.parent)
+            fsync_path(self.artifacts)
+        return self.artifact(digest)
+
+    def add(self, source: Path, kind: str, expect: str | None = None) -> Artifact:
+        """Copy a file, or a folder's content, into the store as an artifact."""
+        import shutil
+
+        source = Path(source)
+        if not source.exists():
+            raise StoreError(f"{source} does not exist", exit_code=3)
+        with self.stage(kind) as folder:
+            if source.is_dir():
+                shutil.copytree(source, folder, dirs_exist_ok=True, symlinks=False)
+                (folder / MANIFEST).unlink(missing_ok=True)  # the source may be another store's artifact
+            else:
+                shutil.copyfile(source, folder / source.name)
+            return self.publish(folder, expect)
+
+    def lend(self, source: Path, kind: str, name: str = "") -> str:
+        """Copy one file (`name`: what to call it) aside and return the digest that its artifact has, or would have.
+
+        This process finds it by that digest as if it were published; nobody else sees it.
+        """
+        import shutil
+
+        name = safe_path(name or source.name)
+        with self.stage(kind) as folder:
+            shutil.copyfile(source, folder / name)
+            files = _manifest(folder)
+            digest = _digest(files)
+            if digest in self.lent or self._known(digest) is not None:
+                discard(folder)
+            else:
+                self.lent[digest] = Artifact(digest, kind, sum(size for _, size, _ in files), folder)
+        return digest
+
+    def path(self, digest: str) -> Path:
+        """The folder of an artifact's files. Raises NotInStoreError."""
+        if digest in self.lent:
+            return self.lent[digest].path
+        target = self._target(digest)
+        if not (target / MANIFEST).is_file():
+            raise NotInStoreError(f"artifact {digest[:12]} is not in the store {self.root}")
+        return target
+
+    def exists(self, digest: str) -> bool:
+        """Whether the artifact is here; its bytes are not read."""
+        return digest in self.lent or (self._target(digest) / MANIFEST).is_file()
+
+    def artifact(self, digest: str) -> Artifact:
+        """What is recorded of an artifact. Raises NotInStoreError, CorruptError."""
+        if digest in self.lent:
+            return self.lent[digest]
+        record = _record(self.path(digest))
+        return Artifact(digest, record["kind"], record["bytes"], self._target(digest))
+
+    def verify(self, digest: str) -> Artifact:
+        """Read every byte again. Raises CorruptError naming the first file that differs, NotInStoreError."""
+        folder = self.path(digest)
+        if digest in self.lent:
+            return self.lent[digest]
+        record = _record(folder)
+        with explained(f"read artifact {digest[:12]}"):
+            expected = {name: (size, sha) for name, size, sha in record["files"]}
+            actual = {name: (size, sha) for name, size, sha in _manifest(folder)}
+        for name in sorted(expected.keys() | actual.keys()):
+            if name not in actual:
+                raise CorruptError(f"artifact {digest[:12]}: {name} is missing")
+            if name not in expected:
+                raise CorruptError(f"artifact {digest[:12]}: {name} was added after publication")
+            if actual[name] != expected[name]:
+                raise CorruptError(f"artifact {digest[:12]}: {name} has changed since publication")
+        if _digest([(name, *expected[name]) for name in expected]) != digest:
+            raise CorruptError(f"artifact {digest[:12]}: its manifest does not belong to it")
+        return self.artifact(digest)
+
+    def list(self, kind: str | None = None) -> Sequence[Artifact]:
+        """All artifacts with a readable manifest, ordered by digest; `verify` tells what is wrong with one."""
+        artifacts = []
+        for folder in sorted(self.artifacts.glob("??/*")):
+            with contextlib.suppress(CorruptError, NotInStoreError):
+                artifact = self.artifact(folder.name)
+                if kind is None or artifact.kind == kind:
+                    artifacts.append(artifact)
+        return artifacts
+
+    def _target(self, digest: str) -> Path:
+        return self.root / key(digest)
+
+    def _known(self, digest: str) -> Artifact | None:
+        """The artifact if it is here, every byte as it was published. From now on it is young: only old ones are
+        garbage. None also if it has just been taken away as such."""
+        if not self.exists(digest):
+            return None
+        try:
+            artifact = self.verify(digest)
+        except (StoreError, FileNotFoundError):
+            return None
+        try:
+            os.utime(artifact.path)
+        except FileNotFoundError:
+            return None
+        except PermissionError:  # another user's, who alone may take it away
+            pass
+        return artifact
+
+    def keep(self, digest: str) -> None:
+        """Publish what was lent; anything else stays as it is."""
+        if (lent := self.lent.pop(digest, None)) is not None:
+            self.publish(lent.path, digest)
+
+    def release(self) -> None:
+        """Remove what was lent and not kept."""
+        release(self.lent)
 
 
 def release(lent: dict[str, Artifact]) -> None:
@@ -191,88 +283,11 @@ def release(lent: dict[str, Artifact]) -> None:
         discard(lent.popitem()[1].path)
 
 
-def path(store: Store, digest: str) -> Path:
-    """The folder of an artifact's files. Raises NotInStoreError."""
-    if digest in store.lent:
-        return store.lent[digest].path
-    target = _target(store, digest)
-    if not (target / MANIFEST).is_file():
-        raise NotInStoreError(f"artifact {digest[:12]} is not in the store {store.root}")
-    return target
-
-
-def exists(store: Store, digest: str) -> bool:
-    """Whether the artifact is here; its bytes are not read."""
-    return digest in store.lent or (_target(store, digest) / MANIFEST).is_file()
-
-
-def describe(store: Store, digest: str) -> Artifact:
-    """What is recorded of an artifact. Raises NotInStoreError, CorruptError."""
-    if digest in store.lent:
-        return store.lent[digest]
-    record = _record(path(store, digest))
-    return Artifact(digest, record["kind"], record["bytes"], _target(store, digest))
-
-
-def verify(store: Store, digest: str) -> Artifact:
-    """Read every byte again. Raises CorruptError naming the first file that differs, NotInStoreError."""
-    folder = path(store, digest)
-    if digest in store.lent:
-        return store.lent[digest]
-    record = _record(folder)
-    with explained(f"read artifact {digest[:12]}"):
-        expected = {name: (size, sha) for name, size, sha in record["files"]}
-        actual = {name: (size, sha) for name, size, sha in _manifest(folder)}
-    for name in sorted(expected.keys() | actual.keys()):
-        if name not in actual:
-            raise CorruptError(f"artifact {digest[:12]}: {name} is missing")
-        if name not in expected:
-            raise CorruptError(f"artifact {digest[:12]}: {name} was added after publication")
-        if actual[name] != expected[name]:
-            raise CorruptError(f"artifact {digest[:12]}: {name} has changed since publication")
-    if _digest([(name, *expected[name]) for name in expected]) != digest:
-        raise CorruptError(f"artifact {digest[:12]}: its manifest does not belong to it")
-    return describe(store, digest)
-
-
-def list_all(store: Store, kind: str | None = None) -> list[Artifact]:
-    """All artifacts with a readable manifest, ordered by digest; `verify` tells what is wrong with one."""
-    artifacts = []
-    for folder in sorted(store.artifacts.glob("??/*")):
-        with contextlib.suppress(CorruptError, NotInStoreError):
-            artifact = describe(store, folder.name)
-            if kind is None or artifact.kind == kind:
-                artifacts.append(artifact)
-    return artifacts
-
-
 def key(digest: str) -> str:
     """Where an artifact lies below the root of any store. Raises NotInStoreError for what is no digest."""
     if not _DIGEST.match(digest):
         raise NotInStoreError(f"{digest!a} is not a digest: 64 hexadecimal digits")
     return f"artifacts/{digest[:2]}/{digest}"
-
-
-def _target(store: Store, digest: str) -> Path:
-    return store.root / key(digest)
-
-
-def _known(store: Store, digest: str) -> Artifact | None:
-    """The artifact if it is here, every byte as it was published. From now on it is young: only old ones are garbage.
-    None also if it has just been taken away as such."""
-    if not exists(store, digest):
-        return None
-    try:
-        artifact = verify(store, digest)
-    except (StoreError, FileNotFoundError):
-        return None
-    try:
-        os.utime(artifact.path)
-    except FileNotFoundError:
-        return None
-    except PermissionError:  # another user's, who alone may take it away
-        pass
-    return artifact
 
 
 def _record(folder: Path) -> dict[str, Any]:

@@ -8,18 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from store.array_format import as_float32
-from store.errors import StoreError
-
-if TYPE_CHECKING:
-    from store.arrays import ActivationArray
 
 
 @dataclass(frozen=True)
@@ -41,55 +36,14 @@ class Batch:
         return as_float32(self.layers[hook_point], self.dtype)
 
 
-_Columns = list[np.ndarray]  # row numbers, then one array a layer, all of one length
+Columns = list[np.ndarray]  # row numbers, then one array a layer, all of one length
 
 
-def iterate(
-    array: ActivationArray,
-    hook_points: Sequence[str],
-    batch_rows: int,
-    seed: int,
-    epoch: int,
-    keep: np.ndarray | Sequence[int] | None,
-    mix_chunks: int,
-    prefetch: int,
-    drop_last: bool,
-) -> Iterator[Batch]:
-    """Batches of `batch_rows` rows (the last may be smaller, or is dropped), every kept row exactly once.
-
-    `keep` is a boolean mask [rows] or row numbers; the mixing buffer holds `mix_chunks` chunks of each layer, and
-    `prefetch` chunks are read ahead. Bad arguments raise StoreError here, before the first batch.
-    """
-    if not hook_points or batch_rows < 1 or mix_chunks < 1 or prefetch < 1:
-        raise StoreError("batches need a hook point, and at least one row, one chunk to mix and one to read ahead")
-    table = array.chunk_table(hook_points[0])
-    names = [array.array_name(name) for name in hook_points]
-    rows = np.arange(array.rows) if keep is None else np.unique(array.row_numbers(keep))
-    spans = np.searchsorted(rows, [(first, last) for *_, first, last in table]).reshape(-1, 2)
-    plan = [(group, chunk, first, rows[a:b]) for (group, chunk, first, _), (a, b) in zip(table, spans, strict=True)]
-    plan = [entry for entry in plan if len(entry[3])]
-    largest = max((len(entry[3]) for entry in plan), default=1)
-    generator = _generator(seed, epoch)
-    order = [plan[i] for i in generator.permutation(len(plan))]
-
-    def load(group: int, chunk: int, first: int, wanted: np.ndarray) -> _Columns:
-        part, local = array.parts[group], wanted - first
-        chunks = (part.read_chunk(name, chunk) for name in names)
-        return [wanted, *(values if len(local) == len(values) else values[local] for values in chunks)]
-
-    def batches() -> Iterator[Batch]:
-        pieces = _mix(_ahead(load, order, prefetch), largest * mix_chunks, generator)
-        for columns in _rebatch(pieces, batch_rows, drop_last):
-            yield Batch(columns[0], dict(zip(hook_points, columns[1:], strict=True)), array.dtype)
-
-    return batches()
-
-
-def _ahead(load: object, order: list[tuple[int, int, int, np.ndarray]], prefetch: int) -> Iterator[_Columns]:
+def read_ahead(load: object, order: list[tuple[int, int, int, np.ndarray]], prefetch: int) -> Iterator[Columns]:
     """Load the chunks of `order` one after another in a thread, `prefetch` of them ahead."""
     assert callable(load)
     pool = ThreadPoolExecutor(1, thread_name_prefix="batches")
-    waiting: deque[Future[_Columns]] = deque()
+    waiting: deque[Future[Columns]] = deque()
     try:
         for entry in order:
             waiting.append(pool.submit(load, *entry))
@@ -101,9 +55,9 @@ def _ahead(load: object, order: list[tuple[int, int, int, np.ndarray]], prefetch
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _mix(chunks: Iterator[_Columns], capacity: int, generator: np.random.Generator) -> Iterator[_Columns]:
+def mixed(chunks: Iterator[Columns], capacity: int, generator: np.random.Generator) -> Iterator[Columns]:
     """A shuffle buffer of `capacity` rows: once it is full, arriving rows push out as many at random places."""
-    pool: _Columns = []
+    pool: Columns = []
     filled = 0
     for columns in chunks:
         if not pool:
@@ -124,9 +78,9 @@ def _mix(chunks: Iterator[_Columns], capacity: int, generator: np.random.Generat
         yield [held[places] for held in pool]
 
 
-def _rebatch(pieces: Iterator[_Columns], batch_rows: int, drop_last: bool) -> Iterator[_Columns]:
+def cut_into_batches(pieces: Iterator[Columns], batch_rows: int, drop_last: bool) -> Iterator[Columns]:
     """Cut and join pieces of any length into batches of one length."""
-    waiting: list[_Columns] = []
+    waiting: list[Columns] = []
     count = 0
     for piece in pieces:
         low = 0
@@ -142,10 +96,10 @@ def _rebatch(pieces: Iterator[_Columns], batch_rows: int, drop_last: bool) -> It
         yield _join(waiting)
 
 
-def _join(parts: list[_Columns]) -> _Columns:
+def _join(parts: list[Columns]) -> Columns:
     return parts[0] if len(parts) == 1 else [np.concatenate(columns) for columns in zip(*parts, strict=True)]
 
 
-def _generator(*key: int) -> np.random.Generator:
+def batch_generator(*key: int) -> np.random.Generator:
     digest = hashlib.blake2b("\x1f".join(map(str, key)).encode(), digest_size=16).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))

@@ -18,18 +18,18 @@ from __future__ import annotations
 import json
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
-from store import artifacts, files
-from store.artifacts import Artifact
+from store import files
+from store.artifacts import ArtifactStore, release
 from store.errors import StoreError
 from store.files import explained, fsync_path, make_folder, safe_name, write_synced
 
 LAYOUT = 1
 
 
-class Store:
+class Store(ArtifactStore):
     """An open store. `Store.create` makes one; `Store(root)` opens one, and raises StoreError if it cannot."""
 
     def __init__(self, root: Path | str, *, read_only: bool = False) -> None:
@@ -43,8 +43,8 @@ class Store:
         self.datasets = self.root / "datasets"
         self.runs = self.root / "runs"
         self.tmp = self.root / "tmp"
-        self.lent: dict[str, Artifact] = {}  # files of the user's that are not published, by digest
-        weakref.finalize(self, artifacts.release, self.lent)
+        self.lent = {}
+        weakref.finalize(self, release, self.lent)
         self._check()
 
     @classmethod
@@ -106,13 +106,6 @@ class Store:
             *(self.datasets, self.runs, self.tmp),
         )
 
-    def require_writable(self) -> None:
-        """StoreError if this store was opened for reading only."""
-        if self.read_only:
-            raise StoreError(
-                f"the store {self.root} is open for reading only", "check the owner and the permissions of its folders"
-            )
-
     def run_folder(self, run_id: str) -> Path:
         """`runs/<run id>/`, made if it is not there: a long unit keeps its scratch, checkpoints and logs here."""
         self.require_writable()
@@ -125,10 +118,6 @@ class Store:
         """Where the group of activations of this name is, or would be. Raises StoreError for what is no name of one."""
         return self.arrays / safe_name("the name of an array", name)
 
-    def stage(self, kind: str) -> AbstractContextManager[Path]:
-        """A fresh folder to write an artifact of this kind into; see artifacts.stage."""
-        return artifacts.stage(self, kind)
-
     @contextmanager
     def scratch(self, kind: str) -> Iterator[Path]:
         """A folder in `tmp/` for as long as the block lasts. What a kill leaves of it is listed by `stale_staging`."""
@@ -140,35 +129,6 @@ class Store:
         finally:
             files.discard(folder)
 
-    def publish(self, folder: Path, expect: str | None = None) -> Artifact:
-        """Make a staged folder an artifact; see artifacts.publish."""
-        return artifacts.publish(self, folder, expect)
-
-    def add(self, source: Path, kind: str, expect: str | None = None) -> Artifact:
-        """Copy a file or folder into the store as an artifact."""
-        return artifacts.add(self, source, kind, expect)
-
-    def lend(self, source: Path, kind: str, name: str = "") -> str:
-        """Have a file of the user's here for this process alone, until `keep` or `release`; see artifacts.lend."""
-        return artifacts.lend(self, source, kind, name)
-
-    def keep(self, digest: str) -> None:
-        """Publish what was lent; anything else stays as it is."""
-        if (lent := self.lent.pop(digest, None)) is not None:
-            self.publish(lent.path, digest)
-
-    def release(self) -> None:
-        """Remove what was lent and not kept."""
-        artifacts.release(self.lent)
-
-    def path(self, digest: str) -> Path:
-        """The folder of an artifact's files. Raises NotInStoreError."""
-        return artifacts.path(self, digest)
-
-    def exists(self, digest: str) -> bool:
-        """Whether the artifact is here; its bytes are not read."""
-        return artifacts.exists(self, digest)
-
     def holds(self, digest: str, array: str | None = None) -> bool:
         """Whether the bytes of an artifact, or of a group of activations (`array` is its name), are here; none are
         read. False for what is no digest, or no name of an array."""
@@ -176,18 +136,6 @@ class Store:
             return self.exists(digest) if array is None else (self.array(array) / "zarr.json").is_file()
         except StoreError:
             return False
-
-    def artifact(self, digest: str) -> Artifact:
-        """What is recorded of an artifact. Raises NotInStoreError."""
-        return artifacts.describe(self, digest)
-
-    def verify(self, digest: str) -> Artifact:
-        """Read every byte of an artifact again. Raises CorruptError naming the file, or NotInStoreError."""
-        return artifacts.verify(self, digest)
-
-    def list(self, kind: str | None = None) -> Sequence[Artifact]:
-        """All artifacts, or those of one kind, ordered by digest."""
-        return artifacts.list_all(self, kind)
 
     def stale_staging(self, older_than: float = files.DAY) -> Sequence[files.Staging]:
         """What processes that have ended left in `tmp/`; see files.stale."""

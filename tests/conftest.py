@@ -326,7 +326,7 @@ def make_world(root: Path) -> None:
     from chessreg.entities.checkpoint import import_checkpoint
     from chessreg.entities.dataset import split_dataset
     from chessreg.experiments.cache import CacheSpec
-    from chessreg.experiments.imported.games import ImportedGamesSpec
+    from chessreg.experiments.imported.specs import ImportedGamesSpec
     from chessreg.experiments.probe import ProbeSpec
     from chessreg.experiments.vector import VectorSpec
     from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2

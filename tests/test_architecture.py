@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,72 @@ def test_text_files_are_opened_as_utf_8() -> None:
 def test_text_without_an_encoding_is_seen(source: str, wanted: bool) -> None:
     (call,) = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
     assert opens_text_without_encoding(call) is wanted
+
+
+MOST_PARAMETERS = 10
+LONGER = {"chessreg/cli/query.py:query", "chessreg/cli/lab.py:lab", "chessreg/papers/davis/edits.py:step"}
+"""Functions that still have more."""
+
+
+def functions() -> Iterator[tuple[str, int]]:
+    """Every function of the product as `path:name`, with the number of its parameters apart from self and cls."""
+    for package in ("chessreg", "store", "tui", "alembic", "migrations"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    known = [arg.arg for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+                    count = len(set(known) - {"self", "cls"}) + bool(node.args.vararg) + bool(node.args.kwarg)
+                    yield f"{path.relative_to(ROOT)}:{node.name}", count
+
+
+def test_no_function_has_more_than_ten_parameters() -> None:
+    assert {name for name, count in functions() if count > MOST_PARAMETERS} == LONGER
+
+
+def imports(modules: Mapping[str, str]) -> dict[str, set[str]]:
+    """Module → the modules that it imports anywhere, also in functions and for types only. `modules`: name → source."""
+    found: dict[str, set[str]] = {}
+    for name, source in modules.items():
+        wanted: set[str] = set()
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Import):
+                wanted |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                for alias in node.names:
+                    inner = f"{node.module}.{alias.name}"
+                    wanted.add(inner if inner in modules else node.module)
+        found[name] = wanted & modules.keys() - {name}
+    return found
+
+
+def rings(graph: Mapping[str, set[str]]) -> list[set[str]]:
+    """The sets of modules that reach each other."""
+    reached: dict[str, set[str]] = {}
+    for start in graph:
+        seen, waiting = set[str](), [start]
+        while waiting:
+            new = graph[waiting.pop()] - seen
+            seen |= new
+            waiting += new
+        reached[start] = seen
+    found = {frozenset(other for other in reached[name] if name in reached[other]) for name in graph}
+    return [set(ring) for ring in found if ring]
+
+
+def test_no_files_import_each_other_even_for_types_only() -> None:
+    paths = {path for package in ("chessreg", "store", "tui") for path in (ROOT / package).rglob("*.py")}
+    modules = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path.read_text("utf-8")
+        for path in sorted(paths)
+    }
+    assert rings(imports(modules)) == []
+
+
+def test_a_ring_is_found_however_it_is_closed() -> None:
+    types = "if TYPE_CHECKING:\n    from a.b import B"
+    inside = "def f():\n    from a import c"
+    modules = {"a": "", "a.b": inside, "a.c": "import a.d", "a.d": types, "e": "import a.b"}
+    assert rings(imports(modules)) == [{"a.b", "a.c", "a.d"}]
 
 
 @pytest.mark.timeout(900)  # a minute where nothing else runs

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from chessreg.cli import chessreg
+from chessreg.models.decoding.session import DecodingSession
 from chessreg.registry import tables
 from chessreg.runs.kind import kind
 
@@ -156,7 +157,7 @@ def test_the_adapter_is_saved_loaded_and_decodes(tmp_path):
         tokens = torch.tensor([[15, 6, 4, 27, 9]])
         assert torch.equal(loaded.network(tokens), model(tokens))
         assert (loaded.adapter, loaded.n_layers, loaded.d_model) == ("linear", 1, 16)
-        session = loaded.session(1)
+        session = DecodingSession(loaded, 1)
         session.feed([[15, 6, 4]])
     finally:
         ADAPTERS.pop("linear", None)

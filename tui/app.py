@@ -7,29 +7,28 @@ import shlex
 import time
 import unicodedata
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 from rich.cells import cell_len
 from rich.segment import Segment
 from textual import work
-from textual.app import App
 from textual.color import Color
 from textual.events import Event, Key, Paste
 from textual.filter import LineFilter
+from textual.screen import Screen
 from textual.widgets import Input
 
 from chessreg.errors import RegistryError, described
 from chessreg.terminal import shows
 from tui import show
-from tui.actions import EVERYWHERE, Action, bindings, changed, may_write
+from tui.actions import EVERYWHERE, bindings, may_write
 from tui.database_worker import DatabaseWorker
 from tui.entries import ENTRIES, modes, sweep, warm_up
+from tui.host import Host
 from tui.model_process import ModelProcess
 from tui.screens.base import READ_ONLY, AppScreen
 from tui.screens.help import HelpScreen, Jump, Palette, targets
@@ -141,7 +140,7 @@ def ascii_of(character: str) -> str:
 ASCII = Ascii()
 
 
-class ChessregApp(App[Exception | None]):
+class ChessregApp(Host):
     """`opener` opens the registry, on a thread of the database worker. `start` is the first screen; without one it is
     the screen that was open last. `themes` are the user's own, `keys` too: by the names of their actions. `typed` is
     what the terminal sent before.
@@ -186,14 +185,14 @@ class ChessregApp(App[Exception | None]):
         self.database = DatabaseWorker(opener, answered=self.tell_slow, held=True)
         self.model = ModelProcess(self.database, read_only)
         self.read_only = read_only
-        self.glyphs: Glyphs = glyphs or ("outline" if self.no_color else "solid")
+        self.glyphs = glyphs or ("outline" if self.no_color else "solid")
         self.place_shown = " · ".join(filter(None, [show.place(place), "read only" if read_only else ""]))
         self.since, self.since_told = last_time(self.remembered)
         self.writes = Writes()
-        self.drafts: dict[Hashable, str] = {}  # what was typed in dialogs and is not done
+        self.drafts = {}
         self.typed = TypedKeys(self, typed)
-        self.followed: set[UUID] = set()  # jobs whose end is announced
-        self.notices: deque[Notice] = deque(maxlen=NOTICES)
+        self.followed = set()
+        self.notices = deque(maxlen=NOTICES)
         self.version: str | None = None
         self.lost = False
         self._ticks, self._sweep_at, self._keyed = 0, SWEEP, 0.0
@@ -251,18 +250,8 @@ class ChessregApp(App[Exception | None]):
         await self.model.close()
         self.database.close()
 
-    def keyed(self, actions: Iterable[Action]) -> list[Action]:
-        """Actions with the user's own keys, shown as the terminal can show them."""
-        own = changed(actions, self.keys)
-        return [replace(action, ascii=True) for action in own] if self.only_ascii else own
-
-    @property
-    def only_ascii(self) -> bool:
-        return self.plain and self.glyphs == "letters"
-
     @property
     def top_screen(self) -> AppScreen | None:
-        """The screen that is looked at, below a palette."""
         return next((screen for screen in reversed(self.screen_stack) if isinstance(screen, AppScreen)), None)
 
     # -- slow, lost, changed --------------------------------------------------------------------------------------
@@ -348,10 +337,6 @@ class ChessregApp(App[Exception | None]):
         if why_not and tell:
             self.notify(f"not up to date: {why_not}", severity="warning")
 
-    def follow(self, job_id: UUID) -> None:
-        """Tell when this job has ended, wherever one is then."""
-        self.followed.add(job_id)
-
     @work(group="followed")
     async def look_at_followed(self) -> None:
         """Tell of followed jobs that have ended: a notice here, a bell and a notification of the terminal."""
@@ -384,15 +369,11 @@ class ChessregApp(App[Exception | None]):
     def write(
         self, what: str, change: str, function: Callable[[SqlSession], Any], message: Callable[[Any], str]
     ) -> None:
-        """Write a `change` of `what`, `function(sql)`, in a transaction of its own, after the changes before it. While
-        the registry cannot be written it is held, and tried again every 2 s. `message(answer)` is then shown under the
-        title `what`."""
         self.writes.add(Write(what, change, function, message))
         self.write_on()
 
     @work(group="write")
     async def write_on(self) -> None:
-        """Write what waits, the oldest first, as far as it goes."""
         if self.writes.busy:
             return
         self.writes.busy = True
@@ -422,16 +403,9 @@ class ChessregApp(App[Exception | None]):
             self.tell_held()
 
     def tell_held(self) -> None:
-        """Say on top how many changes are held, else which command is at work."""
         if self.top_screen is not None:
             for bar in self.top_screen.query(TopBar):
                 bar.held, bar.at_work = len(self.writes.held), self.at_work
-
-    @property
-    def at_work(self) -> str:
-        """The command that was begun here and has not ended, by its name."""
-        names = [" ".join(takewhile(str.isalpha, shlex.split(line)[1:])) for line in self.model.commands]
-        return names[0] if len(names) == 1 else f"{len(names)} commands" if names else ""
 
     def notify(self, message: str, *, title: str = "", severity: Any = "information", **more: Any) -> None:
         """As textual does, but nothing in it is markup; and it can be read again."""
@@ -447,14 +421,15 @@ class ChessregApp(App[Exception | None]):
         if self.lost and self.top_screen is not None:
             self.all_well(self.top_screen)
 
-    def trouble(self, screen: AppScreen, error: Exception) -> None:
-        """Say in the banner what went wrong. A registry that cannot be opened at all ends the program."""
+    def trouble(self, screen: Screen[Any], error: Exception) -> None:
         if not self.database.opened and not isinstance(error, RegistryError):
             self.exit(error)
             return
         message, hint, _ = described(error)
         if isinstance(error, RegistryError):
-            self.lost = screen.stale = True  # it is read again once the registry is there
+            self.lost = True
+            if isinstance(screen, AppScreen):
+                screen.stale = True  # it is read again once the registry is there
         again = "; asked again every 2 s" if isinstance(error, RegistryError) else ""
         full = message + (f" ({hint}{again})" if hint else again)
         if not self.notices or self.notices[-1].message != full:
@@ -462,7 +437,7 @@ class ChessregApp(App[Exception | None]):
         for banner in screen.query(Banner):
             banner.set_message(full, wrong=True)
 
-    def all_well(self, screen: AppScreen) -> None:
+    def all_well(self, screen: Screen[Any]) -> None:
         self.lost = False
         for banner in screen.query(Banner):
             banner.hush()
@@ -470,7 +445,6 @@ class ChessregApp(App[Exception | None]):
     # -- actions --------------------------------------------------------------------------------------------------
 
     def open(self, noun: str, id: UUID, called: str) -> None:
-        """The screen of a run, a job, or any other thing of the registry."""
         from tui.screens.job import JobScreen
         from tui.screens.run import RunScreen
         from tui.screens.things import ThingScreen
@@ -483,20 +457,17 @@ class ChessregApp(App[Exception | None]):
             self.push_screen(ThingScreen(noun, id, called))
 
     def open_plot(self, question: Question) -> None:
-        """The screen of a query's plots: of boards where its first plot is of these."""
         from tui.screens.answers import PlotScreen
         from tui.screens.heat import HeatScreen
 
         self.push_screen((HeatScreen if question.entry.plots[0].form == "board" else PlotScreen)(question))
 
     def open_lineage(self, noun: str, id: str, called: str) -> None:
-        """The lineage of a thing."""
         from tui.screens.lineage import LineageScreen
 
         self.push_screen(LineageScreen(noun, id, called))
 
     def action_go(self, name: str) -> None:
-        """Go to a room as it was left; in that room, back to its first screen."""
         if name == self.current_mode:
             self.back_to(1)
         self.switch_mode(name)
@@ -510,18 +481,11 @@ class ChessregApp(App[Exception | None]):
             self.pop_screen()
 
     def prompt(self, question: str, answered: Callable[[str | None], None]) -> None:
-        """Ask for one line; None when it was left."""
         from tui.screens.dialogs import Prompt
 
         self.push_screen(Prompt(question), answered)
 
-    def drop_draft(self, draft: Hashable, text: str) -> None:
-        """What was typed is done: it is not offered again, unless something else was typed meanwhile."""
-        if self.drafts.get(draft) == text:
-            del self.drafts[draft]
-
     def back_to(self, depth: int) -> None:
-        """The screen of a breadcrumb: 0 is home, 1 the room, 2 what was opened in it."""
         if not depth:
             self.action_go(ENTRIES[0].name)
             return
@@ -568,7 +532,6 @@ class ChessregApp(App[Exception | None]):
 
     @work(group="copy")
     async def copy(self, text: str, what: str) -> None:
-        """Copy by the terminal (OSC 52), into a file, and into tmux. The notice says `what` was copied."""
         from asyncio import to_thread
 
         self.copy_to_clipboard(text)
@@ -597,9 +560,6 @@ class ChessregApp(App[Exception | None]):
     async def run_command(self, words: Sequence[str], exact: Sequence[str] = (), doing: str = "doing it",
                           done: str = "done", told: str = "", succeeded: Callable[[], None] = lambda: None
                           ) -> None:  # fmt: skip
-        """Run a command of chessreg on this registry, in a process of its own; its last line is shown, or `told` and
-        what it remarked last. `words` are shown, `exact` are run, where a person would write it otherwise. Every key
-        works meanwhile. `succeeded` is called if it did."""
         if self.read_only:
             self.notify(READ_ONLY, severity="warning")
             return
@@ -616,12 +576,6 @@ class ChessregApp(App[Exception | None]):
             self.notify("\n".join(filter(None, [told, *last[-1:]])), title=done)
             if self.top_screen is not None:
                 self.top_screen.load()
-
-    def refused_while_lost(self) -> bool:
-        """Say, where the registry cannot be read, that no command is begun: one would make another in its place."""
-        if self.lost:
-            self.notify("the registry cannot be read now: no command is begun on it", severity="warning")
-        return self.lost
 
     def action_glyphs(self) -> None:
         from tui.screens.board_base import DrawingScreen

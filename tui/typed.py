@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from textual.dom import DOMNode
     from textual.worker import Worker
 
-    from tui.app import ChessregApp
+    from tui.host import Host
 
 ROUNDS = 4  # of an echo: what a key is bound to sends messages on its part, and their handlers do
 LOST = 0.1  # seconds after which an echo comes no more: who was to hand it on is gone
@@ -51,7 +51,7 @@ def is_text(key: Key | Paste) -> bool:
 class TypedKeys:
     """Keys and pasted text that wait for the key before them."""
 
-    def __init__(self, app: ChessregApp, text: str = "") -> None:
+    def __init__(self, app: Host, text: str = "") -> None:
         """`text`: what the terminal sent before the app began. It waits until that hands on the first key of it."""
         self.app = app
         self.waiting: deque[Key | Paste] = deque(key for key in Parser().feed(text) if isinstance(key, Key | Paste))

@@ -14,19 +14,6 @@ from store.files import keep_private
 __all__ = ["chessreg", "main"]
 
 
-class FrozenBeforeDuckDB:
-    """A finder of no module, that has the garbage collector leave alone for ever what was there before DuckDB.
-
-    To collect it when the process ends takes 0.25 s. DuckDB itself must be collected: its binding reports what is not
-    as leaked.
-    """
-
-    @staticmethod
-    def find_spec(name: str, path: object = None, target: object = None) -> None:
-        if name == "duckdb":
-            gc.freeze()
-
-
 def say_where_it_crashed() -> None:
     """At a crash below Python (SIGSEGV, SIGABRT, SIGFPE) write the Python lines that led to it to stderr."""
     with suppress(RuntimeError, OSError, ValueError):  # there is no stderr
@@ -38,9 +25,7 @@ def main() -> None:
     keep_private()
     say_where_it_crashed()
     gc.set_threshold(100_000, 20, 20)  # imports make many objects and no garbage
-    sys.meta_path.insert(0, FrozenBeforeDuckDB)
     status = run_command_line(sys.argv[1:])
-    if "duckdb" not in sys.modules:
-        gc.disable()
-        gc.freeze()  # nothing is left to collect
+    if "duckdb" not in sys.modules:  # its binding reports uncollected objects as leaks
+        gc.freeze()  # saves the last collection, a quarter of a second: nothing is left to collect
     sys.exit(status)

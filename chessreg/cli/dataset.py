@@ -52,7 +52,11 @@ def tell(home: Home, added: Added) -> None:
 @click.argument("files", nargs=-1, metavar="FILE…", type=FILE)
 @name_option
 @click.option("--sample", is_flag=True, help="Add the games that come with chessreg instead of a file.")
-@click.option("--salvage", is_flag=True, help="Keep what comes before the place where a damaged file breaks.")
+@click.option(
+    "--salvage",
+    is_flag=True,
+    help="Keep what comes before the place where a damaged file breaks; a damaged bag is refused.",
+)
 @click.option(
     "--min-plies",
     type=click.IntRange(0),
@@ -108,7 +112,7 @@ def add(
     Example: chessreg dataset add behavioral_cloning_data.bag --name chessbench
     """
     from chessreg.cli.base import progress_line
-    from chessreg.entities.adding import add_dataset, add_sample, check_files
+    from chessreg.entities.adding import FileFilter, add_dataset, add_sample, check_files
 
     if sample == bool(files):
         raise click.UsageError("give files, or --sample")
@@ -123,11 +127,8 @@ def add(
                 session.database,
                 session.store,
                 files,
+                FileFilter(min_plies, exclude, within, salvage),
                 name=name,
-                salvage=salvage,
-                min_plies=min_plies,
-                exclude=exclude,
-                within=within,
                 rating_scale=rating_scale,
                 licence=licence,
                 on_progress=on_progress,
@@ -369,15 +370,11 @@ def generate(
     home: Home,
     engine: str,
     games: int,
-    levels: tuple[int, ...],
-    nodes: int,
-    max_plies: int,
-    opening_plies: int,
-    resign_share: float,
     seed: int,
     processes: int | None,
     pgn: Path | None,
     name: str | None,
+    **settings: Any,
 ) -> None:
     """Let the levels of an engine play each other from random openings, on all cores, and add the games.
 
@@ -388,18 +385,16 @@ def generate(
     """
     from chessreg.cli.base import progress_line
     from chessreg.entities.adding import check_generated, generate_dataset
+    from chessreg.games.selfplay import SelfPlay
 
+    chosen = SelfPlay(**settings)
     session = home.adding(check=lambda: check_generated(pgn))
     with progress_line(f"{engine} plays itself", quiet=home.json) as on_progress:
         added = generate_dataset(
             session.database,
             session.store,
             games,
-            levels=levels,
-            nodes=nodes,
-            max_plies=max_plies,
-            opening_plies=opening_plies,
-            resign_share=resign_share,
+            chosen,
             seed=seed,
             processes=processes,
             pgn=pgn,

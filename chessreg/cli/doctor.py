@@ -25,8 +25,10 @@ from store.files import reason
 
 FREE_BYTES = 2 * 2**30  # the demo's caches fit into this
 REQUIRED = (
-    *("adbc_driver_postgresql", "adbc_driver_sqlite", "alembic", "chess", "click", "duckdb", "matplotlib", "numpy"),
+    *("adbc_driver_postgresql", "adbc_driver_sqlite", "alembic", "chess", "click", "duckdb", "huggingface_hub"),
     *(
+        "matplotlib",
+        "numpy",
         "psutil",
         "psycopg",
         "pyarrow",

@@ -367,7 +367,7 @@ def spec_of(file: Path, format_: str | None, settings: dict[str, Any]) -> Spec:
     from chessreg.errors import BadInputError
     from chessreg.experiments.imported.aggregates import ImportedAggregatesSpec
     from chessreg.experiments.imported.curves import ImportedCurvesSpec
-    from chessreg.experiments.imported.games import ImportedGamesSpec
+    from chessreg.experiments.imported.specs import ImportedGamesSpec
     from chessreg.experiments.imported.sweep import ImportedSweepSpec
     from chessreg.games.foreign import FORMATS, find_format
     from chessreg.runs.spec import build

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,64 +124,95 @@ def command(
     return click.Command(name, params=options, callback=partial(go, name), help=text, short_help=title)  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True)
+class Action:
+    """What `chessreg paper` does with the work, and where its results go."""
+
+    dry_run: bool
+    save: Path | None
+    load: Path | None
+    report: bool
+    on: str | None
+    output: Path | None
+    json: bool
+
+    def check(self) -> None:
+        """Raise BadInputError for options that exclude each other."""
+        from chessreg.errors import BadInputError
+
+        if self.load is not None and (self.dry_run or self.save is not None):
+            raise BadInputError("--load changes the registry, --dry-run and --save do not", "give one of them")
+        if (self.dry_run, self.save is not None, self.report).count(True) > 1:
+            raise BadInputError("--dry-run, --save and --report each do one thing alone", "give one of them")
+
+
 def go(
-    name: str, dataset: str, test: str | None, size: Any, only: tuple[str, ...], dry_run: bool, first: tuple[str, ...],
-    save: Path | None, load: Path | None, report: bool, on: str | None, device: str | None, threads: int | None,
-    output: Path | None, json: bool, checkpoint: str | None = None, sae: str | None = None,
-    positions: str | None = None, puzzles: str | None = None, beside: tuple[str, ...] = (),
-    language_model: str | None = None,
-) -> None:  # fmt: skip
-    from chessreg.errors import BadInputError
+    name: str, only: tuple[str, ...], first: tuple[str, ...], device: str | None, threads: int | None, **options: Any
+) -> None:
+    """Do what the options say; those that are not an Action's name models and data, as `request` takes them."""
     from chessreg.models import devices
     from chessreg.papers import find
     from chessreg.papers.work import Work, request
     from chessreg.scheduling.executors import executor
 
+    action = Action(**{field.name: options.pop(field.name) for field in fields(Action)})
     home = click.get_current_context().find_object(Home)
     assert home
-    if on is not None:
-        executor(on)  # raises where there is none
+    if action.on is not None:
+        executor(action.on)  # raises where there is none
     else:
         devices.check("auto" if device is None else device)
         devices.check_threads(threads or 0)
     session = home.session()
     how = {key: value for key, value in (("device", device), ("threads", threads)) if value is not None}
-    requested = request(session, checkpoint, dataset, test, size, sae, positions, puzzles, beside, language_model)
-    work = Work(session, find(name), requested, how, first, only)
-    if load is not None and (dry_run or save is not None):
-        raise BadInputError("--load changes the registry, --dry-run and --save do not", "give one of them")
-    if (dry_run, save is not None, report).count(True) > 1:
-        raise BadInputError("--dry-run, --save and --report each do one thing alone", "give one of them")
-    if load is not None or save is not None:
-        from chessreg.papers import archive
+    work = Work(session, find(name), request(session, **{"checkpoint": None, **options}), how, first, only)
+    action.check()
+    if action.load is not None:
+        load(work, action.load)
+    if action.save is not None:
+        save(work, action.save, action.json)
+    elif action.dry_run:
+        show_plan(work, action.json)
+    else:
+        if action.on is not None and not action.report:
+            launch(work, action.on, action.json)
+        elif not action.report and interrupted(work, action.json):
+            click.echo("interrupted: complete units are kept; the same command goes on", err=True)
+            sys.exit(130)
+        if action.report or only:
+            work.look()
+        write_tables(work, action)
 
-        if load is not None:
-            taken, states = archive.load(work, load)
-            begun = f", {states} begun trainings" if states else ""
-            click.echo(f"{taken.results:,} new results of {taken.runs:,} runs{begun} from {load}", err=True)
-        if save is not None:
-            saved = archive.save(work, save)
-            summary = "{complete} of {steps} steps complete: {runs} runs, {artifacts} artifacts, "
-            summary += "{states} begun trainings, {bytes:,} bytes" if saved["states"] else "{bytes:,} bytes"
-            emit(True, saved) if json else click.echo(f"{save}: {summary.format(**saved)}", err=True)
-            return
-    if dry_run:
-        show_plan(work, json)
-        return
-    if on is not None and not report:
-        launch(work, on, json)
-    elif not report and interrupted(work, json):
-        click.echo("interrupted: complete units are kept; the same command goes on", err=True)
-        sys.exit(130)
-    if report or only:
-        work.look()
+
+def load(work: Work, file: Path) -> None:
+    """Import the results that `--save` wrote on another machine."""
+    from chessreg.papers import archive
+
+    loaded, states = archive.load(work, file)
+    begun = f", {states} begun trainings" if states else ""
+    click.echo(f"{loaded.results:,} new results of {loaded.runs:,} runs{begun} from {file}", err=True)
+
+
+def save(work: Work, file: Path, as_json: bool) -> None:
+    """Write the results so far as one file for another machine."""
+    from chessreg.papers import archive
+
+    saved = archive.save(work, file)
+    summary = "{complete} of {steps} steps complete: {runs} runs, {artifacts} artifacts, "
+    summary += "{states} begun trainings, {bytes:,} bytes" if saved["states"] else "{bytes:,} bytes"
+    emit(True, saved) if as_json else click.echo(f"{file}: {summary.format(**saved)}", err=True)
+
+
+def write_tables(work: Work, action: Action) -> None:
+    """Write the paper's tables and figures, and print where they are."""
     from chessreg.papers.report import write
 
-    folder = output or Path("papers") / work.tag
+    folder = action.output or Path("papers") / work.tag
     written = write(work, folder)
-    if json:
+    if action.json:
         files = [str(folder / file) for sheet in written for file in sheet.files]
-        emit(True, {"paper": name, "tag": work.tag, "folder": str(folder), "steps": len(work.steps), "files": files})
+        steps = {"paper": work.paper.name, "tag": work.tag, "folder": str(folder), "steps": len(work.steps)}
+        emit(True, {**steps, "files": files})
         return
     for each in written:
         click.echo(f"{'picture' if each.rows is None else f'{each.rows:>5} rows':10}  {each.title}", err=True)

@@ -179,7 +179,7 @@ class UciSquare:
         return self.packed(games.moves(places))
 
     def packed(self, games: Sequence[bytes]) -> Tokens:
-        """Whole games from packed moves (`chessreg.games.moves`), ids uint8: `<s>`, the moves, what closes a game."""
+        """Whole games from packed moves, ids uint8: `<s>`, the moves, what closes a game."""
         plies = np.fromiter(map(len, games), np.int64, len(games)) // 2
         codes = np.frombuffer(b"".join(games), "<u2")
         promotion = codes >> 12

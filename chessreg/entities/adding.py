@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from chessreg.games.dataset import DatasetReport
     from chessreg.games.download import Fetched
     from chessreg.games.positions import Filter
+    from chessreg.games.selfplay import SelfPlay
     from chessreg.models.hub import HubSource
     from store import Artifact, Store
 
@@ -55,16 +56,29 @@ class Added:
     created: bool
 
 
+@dataclass(frozen=True)
+class FileFilter:
+    """Which games or positions of files become a dataset's.
+
+    Games shorter than `min_plies`, and positions after fewer plies, are left out; so is what stands in a dataset or
+    part of `exclude`: games with the same moves, positions with the same board or of the same game. Of positions only
+    those of a game of `within` are kept, where that is given. `salvage`: of a damaged file keep what comes before the
+    damage.
+    """
+
+    min_plies: int = 0
+    exclude: Sequence[str] = ()
+    within: Sequence[str] = ()
+    salvage: bool = False
+
+
 def add_dataset(
     database: Database,
     store: Store,
     paths: Sequence[Path],
+    chosen: FileFilter = FileFilter(),
     *,
     name: str | None = None,
-    salvage: bool = False,
-    min_plies: int = 0,
-    exclude: Sequence[str] = (),
-    within: Sequence[str] = (),
     rating_scale: str | None = None,
     licence: str | None = None,
     extra: dict[str, Any] | None = None,
@@ -72,26 +86,25 @@ def add_dataset(
 ) -> Added:
     """Read games (PGN, transcript CSV) or positions (Parquet, CSV with FENs) into the store, registered as one dataset.
 
-    What stands in a dataset or part of `exclude` is left out and counted: games with the same moves, positions with the
-    same board or of the same game. Of positions only those of a game of `within` are kept, where that is given.
-    The same bytes under the same filters are recognised, and only named. `rating_scale` None: guessed from the tags.
+    What the filter leaves out is counted. The same bytes under the same filter are recognised, and only named.
+    `rating_scale` None: guessed from the tags.
     `extra` is added to the report. Raises NotFoundError and BadInputError as `games.build.build` does, and
     BadInputError for a taken name, a rating scale or a licence that is too long; then nothing is stored or recorded.
     """
     from chessreg.games import bags, build, positions
 
     paths = [shard for path in paths for shard in bags.shards(Path(path))]
-    of_positions = holds_positions(paths, salvage)
-    if within and not of_positions:
+    of_positions = holds_positions(paths)
+    if chosen.within and not of_positions:
         raise BadInputError("--within chooses positions by their game, and these files hold games", "leave it out")
     require_lengths(tables.Base.metadata.tables["dataset"], {"rating_scale": rating_scale, "licence": licence})
     register.prepare(database, name)
     inputs = Inputs(database, store)
-    excluded = {} if of_positions else hashes_of(inputs, exclude)
-    chosen = position_filter(inputs, min_plies, exclude, within) if of_positions else positions.Filter()
+    excluded = {} if of_positions else hashes_of(inputs, chosen.exclude)
+    kept = position_filter(inputs, chosen) if of_positions else positions.Filter()
     digests = [sha256_file(path) for path in paths]
-    filters = build.filters_of(min_plies, excluded)
-    identity = positions.identity(digests, chosen) if of_positions else build.identity(digests, filters)
+    filters = build.filters_of(chosen.min_plies, excluded)
+    identity = positions.identity(digests, kept) if of_positions else build.identity(digests, filters)
     known = uuid_of(identity)
     there = find(database, store, known)
     register.refuse_taken(database, NOUN, name, known)
@@ -106,10 +119,15 @@ def add_dataset(
     with store.stage(NOUN) as folder:
         made = folder / "made"
         if of_positions:
-            report = positions.build(paths, made, salvage=salvage, chosen=chosen, on_progress=reading)
+            report = positions.build(paths, made, salvage=chosen.salvage, chosen=kept, on_progress=reading)
         else:
             report = build.build(
-                paths, made, salvage=salvage, min_plies=min_plies, exclude=excluded, on_progress=reading
+                paths,
+                made,
+                salvage=chosen.salvage,
+                min_plies=chosen.min_plies,
+                exclude=excluded,
+                on_progress=reading,
             )
         for file in sorted(made.iterdir()):
             file.rename(folder / file.name)
@@ -129,17 +147,16 @@ def hashes_of(inputs: Inputs, references: Sequence[str]) -> dict[str, np.ndarray
     return hashes
 
 
-def position_filter(inputs: Inputs, min_plies: int, exclude: Sequence[str], within: Sequence[str]) -> Filter:
+def position_filter(inputs: Inputs, chosen: FileFilter) -> Filter:
     """The filter of positions by datasets or parts of either content. BadInputError for games without ids."""
-    from chessreg.games.dataset import holds_positions
     from chessreg.games.positions import Filter, game_ids
 
     excluded, kept, none = {}, {}, np.zeros(0, np.uint64)
-    for name in dict.fromkeys((*exclude, *within)):
+    for name in dict.fromkeys((*chosen.exclude, *chosen.within)):
         reference = inputs.reference(NOUN, name)
         items, part = inputs.items(reference, NOUN)
         rows = items.rows(part)
-        if holds_positions(items):
+        if items.content == "positions":
             games, boards = items.hashes[rows], items.position_hashes[rows]
             excluded_games = none
         else:
@@ -148,11 +165,11 @@ def position_filter(inputs: Inputs, min_plies: int, exclude: Sequence[str], with
             boards = none
             if not len(games):
                 raise BadInputError(f"no game of {name} has an id of Lichess in its Site tag, by which games are known")
-        if name in exclude:
+        if name in chosen.exclude:
             excluded[reference] = excluded_games, boards
-        if name in within:
+        if name in chosen.within:
             kept[reference] = games
-    return Filter(min_plies, excluded, kept)
+    return Filter(chosen.min_plies, excluded, kept)
 
 
 def check_files(paths: Sequence[Path], salvage: bool = False) -> None:
@@ -161,17 +178,17 @@ def check_files(paths: Sequence[Path], salvage: bool = False) -> None:
     from chessreg.games import bags, build
 
     paths = [shard for path in paths for shard in bags.shards(Path(path))]
-    if not holds_positions(paths, salvage):
+    if not holds_positions(paths):
         for path in paths:
             build.check(path, salvage)
 
 
-def holds_positions(paths: Sequence[Path], salvage: bool = False) -> bool:
+def holds_positions(paths: Sequence[Path]) -> bool:
     """Whether these files are of positions, not of games. BadInputError for some of both, or what can be neither."""
     from chessreg.games.positions import open_positions
     from chessreg.games.transcripts import open_source
 
-    are_positions = [open_positions(path, salvage) is not None for path in paths]
+    are_positions = [open_positions(path) is not None for path in paths]
     for path, of_positions in zip(paths, are_positions, strict=True):
         if not of_positions:
             open_source(path)
@@ -308,12 +325,8 @@ def generate_dataset(
     database: Database,
     store: Store,
     games: int,
+    settings: SelfPlay,
     *,
-    levels: Sequence[int],
-    nodes: int = 200,
-    max_plies: int = 140,
-    opening_plies: int = 4,
-    resign_share: float = 0.7,
     seed: int = 0,
     processes: int | None = None,
     pgn: Path | None = None,
@@ -322,7 +335,7 @@ def generate_dataset(
 ) -> Added:
     """Let Stockfish's levels play each other, and add the games. `pgn` also keeps them as a file (.zst: compressed).
 
-    Raises NotFoundError without Stockfish, BadInputError for settings out of range or a `pgn` that exists.
+    Raises NotFoundError without Stockfish, BadInputError for a `pgn` that exists.
     """
     from chessreg.games.engines import RATING_SCALE, SOURCE, engine_identity
     from chessreg.games.selfplay import generate
@@ -331,28 +344,16 @@ def generate_dataset(
     register.prepare(database, name)
     register.refuse_taken(database, NOUN, name)
     engine = engine_identity()
-    settings: dict[str, Any] = {
-        "levels": list(levels),
-        "nodes": nodes,
-        "max_plies": max_plies,
-        "opening_plies": opening_plies,
-        "resign_share": resign_share,
-    }
     made_by = {"engine": engine.name, "version": engine.version, "sha256": engine.sha256, "ratings": SOURCE}
+    generated = {"games": games, "seed": seed, **asdict(settings), **made_by}
     with store.stage("pgn") as scratch:
         path = scratch / (pgn.name if pgn else "generated.pgn.zst")
-        played = generate(games, seed=seed, processes=processes, **settings)
         with text_file(path) as file:
-            for number, game in enumerate(played, 1):
+            for number, game in enumerate(generate(games, settings, seed=seed, processes=processes), 1):
                 file.write(game.pgn + "\n")
                 on_progress(number / games, f"{number:,} of {games:,} games")
         added = add_dataset(
-            database,
-            store,
-            [path],
-            name=name,
-            rating_scale=RATING_SCALE,
-            extra={"generated": {"games": games, "seed": seed, **settings, **made_by}},
+            database, store, [path], name=name, rating_scale=RATING_SCALE, extra={"generated": generated}
         )
         if pgn is not None:
             shutil.move(path, pgn)

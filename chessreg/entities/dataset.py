@@ -335,7 +335,6 @@ def shared_by(inputs: Inputs, first: str, second: str) -> list[Shared]:
     """
     import numpy as np
 
-    from chessreg.games.dataset import holds_positions
     from chessreg.games.positions import game_ids
 
     items = [inputs.items(inputs.reference(NOUN, name), NOUN) for name in (first, second)]
@@ -346,12 +345,12 @@ def shared_by(inputs: Inputs, first: str, second: str) -> list[Shared]:
         count = int(np.isin(ours, other).sum())
         return Shared(what, count, len(ours), 100 * count / max(len(ours), 1))
 
-    if not holds_positions(mine) and not holds_positions(theirs):
+    if mine.content == "games" and theirs.content == "games":
         ours, other = (dataset.hashes[some] for (dataset, _), some in zip(items, rows, strict=True))
         return [row("games", ours, other), row("different move lists", np.unique(ours), other)]
     shared, games = [], []
     for (dataset, _), some, name in zip(items, rows, (first, second), strict=True):
-        if holds_positions(dataset):
+        if dataset.content == "positions":
             games.append(dataset.hashes[some])
             continue
         known, hashes = game_ids(dataset)
@@ -359,10 +358,10 @@ def shared_by(inputs: Inputs, first: str, second: str) -> list[Shared]:
         if not len(games[-1]):
             raise BadInputError(f"no game of {name} has an id of Lichess in its Site tag", "games are known by it")
     ours, other = games
-    if holds_positions(mine) and holds_positions(theirs):
+    if mine.content == "positions" and theirs.content == "positions":
         boards, there = mine.position_hashes[rows[0]], theirs.position_hashes[rows[1]]
         shared += [row("positions by board", boards, there), row("different boards", np.unique(boards), there)]
-    if holds_positions(mine):
+    if mine.content == "positions":
         shared.append(row("positions by game", ours, other))
     return [*shared, row("games by id", np.unique(ours), other)]
 

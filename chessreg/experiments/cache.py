@@ -12,7 +12,7 @@ from chessreg.encodings import Alignment, Encoding
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.experiments.settings.games import GameBatches, GameSelection, select_items
 from chessreg.experiments.settings.sites import EncodedGames
-from chessreg.games.dataset import holds_positions, numbers
+from chessreg.games.dataset import numbers
 from chessreg.models.hook_points import PATTERNS, RESID_POST, named_points
 from chessreg.registry import tables
 from chessreg.runs.activations import differs
@@ -219,7 +219,7 @@ def sample_of(places: np.ndarray) -> np.ndarray:
 
 def longest(items: Games | Positions, places: np.ndarray) -> np.ndarray:
     """The rows of the longest games among these, of positions of those that are most plies in."""
-    column = "ply" if holds_positions(items) else "plies"
+    column = "ply" if items.content == "positions" else "plies"
     plies = numbers(items.take(places, [column])[column])
     return places[np.sort(np.argsort(-plies.astype(np.int64), kind="stable")[:SAMPLE_GAMES])]
 

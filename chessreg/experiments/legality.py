@@ -171,13 +171,14 @@ def first_tries(
     the most probable text), then go on as the game did. Yields one list a ply, empty where no model moves. A game
     whose prompt leaves no room for a move in the model's context has no further turns."""
     from chessreg.models.decoding.legal import valid_masses
+    from chessreg.models.decoding.session import DecodingSession
 
     encoding = model.encoding
     chosen_by = policy or make_policy("free", GREEDY, resigns=False)
     prompts = turn_prompts(encoding, games, places, "black" if black else "white")
     moves = [unpack(packed) for packed in games.moves(places)]
     boards = [chess.Board() for _ in places]
-    session = model.session(len(boards), edits)
+    session = DecodingSession(model, len(boards), edits)
     for ply in range(max(map(len, moves))):
         tries: list[FirstTry] = []
         if ply // STRIDE_PLIES % every == 0:

@@ -8,8 +8,8 @@ import numpy as np
 from pydantic import Field
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.probe.data import ProbeData, RowSelection
-from chessreg.experiments.probe.spec import ProbeScore, ProbeSpec, ReadRow
+from chessreg.experiments.probe.data import Labelling, ProbeData
+from chessreg.experiments.probe.spec import ProbeScore, ProbeSpec, ReadRow, RowSelection
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.games import cached_items
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
@@ -127,7 +127,13 @@ def applied_data(spec: ApplySpec, inputs: Inputs, probe: FittedProbe, game: int 
     )
     pattern = pattern_of(probe.hook_point)
     return ProbeData.load(
-        inputs, spec.cache, probe.label, "cache", selection=selection, truth=False, game=game, pattern=pattern
+        inputs,
+        spec.cache,
+        Labelling(probe.label, truth=False),
+        "cache",
+        selection=selection,
+        game=game,
+        pattern=pattern,
     )
 
 
@@ -138,7 +144,12 @@ def fitted_positions(spec: ApplySpec, inputs: Inputs) -> np.ndarray | None:
         return None
     fit = ProbeSpec(**run.spec)
     data = ProbeData.load(
-        inputs, fit.cache, fit.label, "fitted_on", selection=RowSelection.of(fit), truth=False, pattern=fit.hook_point
+        inputs,
+        fit.cache,
+        Labelling(fit.label, truth=False),
+        "fitted_on",
+        selection=RowSelection.of(fit),
+        pattern=fit.hook_point,
     )
     return data.positions[data.rows & ~data.held_out(fit.validation, fit.seed, fit.split)]
 

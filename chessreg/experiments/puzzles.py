@@ -98,6 +98,8 @@ class Puzzles(Kind):
             rows_used(spec.intervention, checkpoint, inputs)
 
     def run(self, task: Task[PuzzlesSpec, PuzzlesOptions]) -> None:
+        from chessreg.models.decoding.session import DecodingSession
+
         spec, inputs = task.spec, task.inputs
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
         model = task.model(spec.checkpoint)
@@ -109,7 +111,7 @@ class Puzzles(Kind):
         for start in range(0, len(task.units), task.options.batch_puzzles):
             units = task.units[start : start + task.options.batch_puzzles]
             puzzles = read(positions, places[units])
-            solve(puzzles, model, model.session(len(puzzles), edits), spec)
+            solve(puzzles, model, DecodingSession(model, len(puzzles), edits), spec)
             for unit, puzzle in zip(units, puzzles, strict=True):
                 extra = puzzle.row(intervention.id if intervention else None)
                 text = " ".join(puzzle.chosen) or None

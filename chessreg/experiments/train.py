@@ -14,7 +14,7 @@ from chessreg.encodings import encoding, names
 from chessreg.encodings.fen77 import Fen77
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.decisions import Decisions, decisions
-from chessreg.games.dataset import holds_positions, numbers
+from chessreg.games.dataset import numbers
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import AtMost, Beta, ExecutionOptions, Ref, Spec
@@ -184,7 +184,7 @@ class Train(Kind):
                 inputs.dataset(reference, field)
             if spec.architecture == "gpt2" and games is None:
                 continue
-            if spec.target == "best" and not holds_positions(inputs.items(reference, field)[0]):
+            if spec.target == "best" and inputs.items(reference, field)[0].content == "games":
                 hint = "--target played, or a dataset of positions"
                 raise BadInputError("a dataset of games knows no best moves", hint)
         return 1
@@ -360,7 +360,7 @@ def position_corpus(spec: TrainSpec, references: tuple[str, ...], inputs: Inputs
     seen = np.zeros(0, np.uint64)
     for reference in references:
         items, part = inputs.items(reference, field)
-        if not holds_positions(items):
+        if items.content == "games":
             games, places = chosen_games(spec, reference, inputs, field)
             for start in range(0, len(places), 2_000):
                 some = places[start : start + 2_000]

@@ -18,6 +18,10 @@ from chessreg.named import Registry
 
 WIN_CP = 100
 """Karvonen: at the move limit an advantage of more than 100 centipawns wins."""
+MATE_CP = 10_000
+"""A mate in n counts as MATE_CP - n centipawns, as in chess_gpt_eval."""
+LICHESS_MATE_CP = 30_000
+"""Lichess' files write a mate in n as n centipawns less than this, of either sign."""
 
 
 class Termination(StrEnum):

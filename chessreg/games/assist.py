@@ -14,8 +14,9 @@ from typing import Literal
 
 import chess
 
+from chessreg.games.adjudication import MATE_CP
 from chessreg.games.engines import Limit
-from chessreg.games.pool import MATE_CP, Evaluation
+from chessreg.games.pool import Evaluation
 
 Assist = Literal["none", "author", "on-repetition"]
 LIMIT = Limit("depth", 10)

@@ -40,12 +40,7 @@ RECORDS_AT_ONCE = 5_000  # their bytes and places stay in the cache
 MOST_BYTES = 4096
 """A longer record is none of a position."""
 MOST_SHARDS = 99_999
-_WINDOW = 1 << 20  # bytes that are salvaged at once
 _SHARDED = re.compile(r"(.*)@(\d+)(.*)", re.DOTALL)
-_FRAME = b"\x28\xb5\x2f\xfd"  # of zstd
-_FEN = re.compile(rb"[pnbrqkPNBRQK1-8/]{15,71} [wb] (?:-|[A-Ha-hKQkq]{1,4}) (?:-|[a-h][36]) \d{1,4} \d{1,4}")
-_MOVE = re.compile(rb"[a-h][1-8][a-h][1-8]")
-_PROMOTION = {b"7": b"8", b"2": b"1"}
 
 
 class BagError(BadInputError):
@@ -302,90 +297,11 @@ class Bag:
 
     def _error(self, reason: str, number: int | None = None) -> BagError:
         if number is None:
-            return BagError(f"{self.path} is no whole bag: {reason}", "get it again, or keep what is whole: --salvage")
+            return BagError(f"{self.path} is no whole bag: {reason}", "get it again")
         with self._limits_path.open("rb") as index:
             index.seek(self._first + 8 * max(number - 1, 0))
             at = int.from_bytes(index.read(8), "little", signed=True) if number else 0
-        return BagError(
-            f"{self.path}, record {number:,} at byte {at:,}: {reason}", "get it again, or keep what is whole: --salvage"
-        )
-
-
-def salvaged(path: Path) -> Iterator[Records]:
-    """The records of a damaged bag, read one after the other from its start without its limits, as far as they are
-    records of positions. The last `Records` is followed by BagError, which says where that ended."""
-    following = _next_frame if path.suffix.lower() == ".bagz" else _next_record
-    size = path.stat().st_size
-    at = kept = 0
-    coding: Coding | None = None
-    with path.open("rb") as file:
-        while True:
-            file.seek(at)
-            text, place = file.read(_WINDOW), 0
-            pieces: list[bytes] = []
-            while len(pieces) < RECORDS_AT_ONCE and (found := following(text, place, coding)) is not None:
-                piece, length, coding = found
-                pieces.append(piece)
-                place += length
-            at += place
-            if not pieces:
-                break
-            ends = np.cumsum([len(piece) for piece in pieces])
-            made = decode(b"".join(pieces), ends - [len(piece) for piece in pieces], ends, coding)
-            coding, kept = made.coding, kept + len(made)
-            yield made
-    raise BagError(f"{path.name}: {kept:,} records are whole, what follows byte {at:,} of {size:,} is none")
-
-
-def _next_frame(data: bytes, at: int, coding: Coding | None) -> tuple[bytes, int, Coding] | None:
-    """The next record of a `.bagz`, the bytes that it takes and its coding; None without a whole one of a position."""
-    import zstandard
-
-    if data[at : at + 4] != _FRAME:
-        return None
-    packed = data[at : at + 2 * MOST_BYTES]
-    unpack = zstandard.ZstdDecompressor().decompressobj()
-    try:
-        text = unpack.decompress(packed)
-    except zstandard.ZstdError:
-        return None
-    found = _next_record(text, 0, coding)
-    if not unpack.eof or found is None or found[1] != len(text):
-        return None
-    return text, len(packed) - len(unpack.unused_data), found[2]
-
-
-def _next_record(text: bytes, at: int, coding: Coding | None) -> tuple[bytes, int, Coding] | None:
-    """The record at a place, the bytes that it takes and its coding; None without a whole one of this coding."""
-    fen = _fen_at(text, at)
-    if not fen:
-        return None
-    end = at + fen
-    if coding is None:
-        counted = text[end : end + 1] in (b"\4", b"\5")
-        cloned = _MOVE.match(text, end)
-        coding = "action_value" if counted else "behavioral_cloning" if cloned else "state_value"
-    move = _MOVE.match(text, end + (coding == "action_value"))
-    if coding == "state_value":
-        length = fen + 8
-    elif move is None or (coding == "action_value" and text[end] not in (4, 5)):
-        return None
-    elif coding == "action_value":
-        length = fen + 1 + text[end] + 8
-    else:
-        promotes = text[end + 4 : end + 5] in (b"q", b"r", b"b", b"n") and _PROMOTION.get(move[0][1:2]) == move[0][3:4]
-        length = fen + 4 + (promotes and not _fen_at(text, end + 4))
-    return (text[at : at + length], length, coding) if at + length <= len(text) else None
-
-
-def _fen_at(text: bytes, at: int) -> int:
-    """The bytes of a length and the FEN that it is of at a place; 0 where there is none."""
-    if at + 1 >= len(text):
-        return 0
-    wide = text[at] > 127
-    length = text[at] if not wide else text[at] & 127 | text[at + 1] << 7
-    start = at + 1 + wide
-    return start + length - at if length and _FEN.fullmatch(text[start : start + length]) else 0
+        return BagError(f"{self.path}, record {number:,} at byte {at:,}: {reason}", "get it again")
 
 
 def write_bag(path: Path, records: Iterable[bytes]) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -21,9 +21,6 @@ from store.files import sha256_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from typing_extensions import TypeIs
-
-    from chessreg.games.positions import Positions
 
 
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -206,7 +203,7 @@ def arrow_indices(places: np.ndarray) -> pa.Array:
 class DatasetFile:
     """The rows of a dataset folder. Indices are row positions in the Parquet, 0..len-1 (not the column `row`)."""
 
-    content: ClassVar[str]
+    content: str
     file_name: ClassVar[str]
     hash_column: ClassVar[str]
     """What rows of one part have in common: equal values are always in the same part."""
@@ -322,15 +319,10 @@ class DatasetFile:
         return pa.concat_tables(pieces).take(arrow_indices(back))
 
 
-def holds_positions(items: Games | Positions) -> TypeIs[Positions]:
-    """Whether a dataset is of positions, not of games."""
-    return items.content == "positions"
-
-
 class Games(DatasetFile):
     """The games of a dataset folder."""
 
-    content = "games"
+    content: Literal["games"] = "games"
     file_name = GAMES_FILE
     hash_column = "move_hash"
 

@@ -155,13 +155,11 @@ def opened(
     missing: str = "",
     *,
     method: str = "GET",
-    opener: urllib.request.OpenerDirector | None = None,
 ) -> HTTPResponse | None:
     """An open answer, or None where the requested range lies behind the end of the file (416)."""
     try:
         request = urllib.request.Request(url, headers={"User-Agent": "chessreg", **headers}, method=method)
-        open_ = opener.open if opener else urllib.request.urlopen
-        answer: HTTPResponse = open_(request, timeout=TIMEOUT_SECONDS)
+        answer: HTTPResponse = urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS)
         return answer
     except urllib.error.HTTPError as error:
         if error.code == 416:

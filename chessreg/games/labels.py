@@ -17,7 +17,6 @@ import numpy as np
 
 from chessreg.errors import BadInputError
 from chessreg.games import attacks
-from chessreg.games.dataset import holds_positions
 from chessreg.games.moves import boards_after, position_hashes
 from chessreg.named import Registry
 
@@ -157,7 +156,7 @@ def positions_at(
 ) -> Iterator[tuple[np.ndarray, GamePositions]]:
     """The positions after `ply` int [n] plies of the games at rows `item` int [n] of a dataset, some games at a time:
     (which of the n, the positions). Of a dataset of positions those at its rows `item`."""
-    if holds_positions(items):
+    if items.content == "positions":
         for start in range(0, len(item), POSITIONS_AT_ONCE):
             rows = np.arange(start, min(start + POSITIONS_AT_ONCE, len(item)))
             yield rows, DatasetPositions(items, item[rows])

@@ -13,6 +13,7 @@ import chess.svg
 import numpy as np
 
 from chessreg.errors import BadInputError, writing
+from chessreg.games.adjudication import LICHESS_MATE_CP, MATE_CP
 from chessreg.games.boardframe import EMPTY, BoardFrame, Mark, Role
 from chessreg.terminal import visible
 from store.files import write_whole
@@ -139,10 +140,7 @@ def evaluation_words(centipawns: float) -> str:
     >>> evaluation_words(-35), evaluation_words(9_997), evaluation_words(-29_999), evaluation_words(10_000)
     ('-0.35 for White', 'mate in 3 for White', 'mate in 1 for Black', 'mate for White')
     """
-    from chessreg.games.pool import MATE_CP
-    from chessreg.games.positions import MATE
-
-    for mate in (MATE_CP, MATE):
+    for mate in (MATE_CP, LICHESS_MATE_CP):
         if 0 <= (left := round(mate - abs(centipawns))) < LONGEST_MATE:
             return f"mate{f' in {left}' if left else ''} for {'White' if centipawns > 0 else 'Black'}"
     return f"{centipawns / 100:+.2f} for White"

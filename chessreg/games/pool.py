@@ -24,11 +24,9 @@ from typing import TypeVar
 import chess
 
 from chessreg.errors import BadInputError, ChessregError
+from chessreg.games.adjudication import MATE_CP
 from chessreg.games.engines import ENGINE_OPTIONS, FULL_SKILL, EngineSpec, Limit, choose_move, find_stockfish
 from chessreg.games.uci import MULTI_PV, EngineAnswerError, EngineDiedError, Line, SearchResult, UciProcess
-
-MATE_CP = 10_000
-"""A mate in n counts as MATE_CP - n centipawns, as in chess_gpt_eval (specs: mate = 10000)."""
 
 A = TypeVar("A")
 B = TypeVar("B")

@@ -16,13 +16,14 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import chess
 import numpy as np
 
 from chessreg.errors import DAMAGE, BadInputError
 from chessreg.games import bags, dataset
+from chessreg.games.adjudication import LICHESS_MATE_CP
 from chessreg.games.borders import decode
 from chessreg.games.build import Progress, earlier, finish, made_aside, write_reject
 from chessreg.games.build import identity as identity_of
@@ -69,8 +70,6 @@ _ROWS = 20_000  # rows of a source read at once
 MOST_COUNTED = 999  # of three digits, as FEN-77 and prompts write them
 RATINGS = ("mover_elo", "opponent_elo", "rating")
 MOST_RATED = 9999
-MATE = 30_000
-"""A mate in n is written as n centipawns less than this, of either sign, by Lichess' files."""
 _CASTLING = {"e1h1": ("K", "e1g1"), "e1a1": ("Q", "e1c1"), "e8h8": ("k", "e8g8"), "e8a8": ("q", "e8c8")}
 """Castling as the king takes the rook → the right to it, and the king's move."""
 _RIGHTS = frozenset("".join(c for bit, c in enumerate("KQkq") if of >> bit & 1) or "-" for of in range(16))
@@ -82,7 +81,7 @@ _PARQUET = b"PAR1"
 class Positions(DatasetFile):
     """The positions of a dataset folder. Parts are cut by game: no game is in two (by position where none is known)."""
 
-    content = "positions"
+    content: Literal["positions"] = "positions"
     file_name = dataset.POSITIONS_FILE
     hash_column = "game_hash"
 
@@ -145,7 +144,8 @@ def mate_of(evaluation: float) -> int:
     >>> mate_of(29996), mate_of(-29999), mate_of(35)
     (4, -1, 0)
     """
-    left = round(MATE - abs(evaluation)) if abs(evaluation) <= MATE else MATE  # NaN too
+    most = LICHESS_MATE_CP
+    left = round(most - abs(evaluation)) if abs(evaluation) <= most else most  # NaN too
     return (left if evaluation > 0 else -left) if 0 < left < 1000 else 0
 
 
@@ -261,10 +261,9 @@ class PositionSource:
 class BagSource(PositionSource):
     """A bag of ChessBench on its way in (`bags.py`)."""
 
-    def __init__(self, path: Path, salvage: bool = False) -> None:
-        """Raises BagError where the file cannot be a bag, unless its records are to be salvaged."""
-        self.path, self._salvage = path, salvage
-        self._bag = None if salvage and not _whole(path) else bags.Bag(path)
+    def __init__(self, path: Path) -> None:
+        """Raises BagError where the file cannot be a bag."""
+        self.path, self._bag = path, bags.Bag(path)
         self.bytes_total, self.bytes_done = path.stat().st_size, 0
         self.columns = dict.fromkeys(COLUMNS)
         self._coding: str | None = None
@@ -277,7 +276,7 @@ class BagSource(PositionSource):
         """See `PositionSource.batches`. Raises BagError for the first wrong record."""
         line = 1
         try:
-            for records in bags.salvaged(self.path) if self._bag is None else self._bag.records():
+            for records in self._bag.records():
                 self._coding = records.coding
                 columns: dict[str, list[Any]] = {"fen": records.fens()}
                 if records.coding != "state_value":
@@ -287,23 +286,9 @@ class BagSource(PositionSource):
                 self.bytes_done += int(sum(map(len, columns["fen"])))
                 yield range(line, line + len(records)), columns
                 line += len(records)
-        except bags.BagError as error:
-            if self._bag is not None:
-                raise
-            raise BrokenStreamError(error.message) from error
         except OSError as error:
             raise BrokenStreamError(f"it cannot be read: {reason(error)}") from error
         self.bytes_done = self.bytes_total
-
-
-def _whole(path: Path) -> bool:
-    """Whether a bag's limits and records are all as they should be."""
-    try:
-        for _ in bags.Bag(path).records():
-            pass
-    except bags.BagError:
-        return False
-    return True
 
 
 def _values(column: pa.Array) -> list[Any]:
@@ -328,7 +313,7 @@ def _lines(source: Source) -> Iterator[str]:
         yield decode(left)
 
 
-def open_positions(path: Path, salvage: bool = False) -> PositionSource | None:
+def open_positions(path: Path) -> PositionSource | None:
     """The file as a source of positions; None where it is none: a PGN, or transcripts of games.
 
     Raises NotFoundError, and BadInputError for a damaged Parquet or bag, and for a Parquet without FENs."""
@@ -336,7 +321,7 @@ def open_positions(path: Path, salvage: bool = False) -> PositionSource | None:
     import pyarrow.parquet as pq
 
     if bags.is_bag(path):
-        return BagSource(path, salvage)
+        return BagSource(path)
     head = b""
     if path.is_file():
         with path.open("rb") as file:
@@ -438,7 +423,7 @@ def build(
     Raises BadInputError, and leaves nothing behind, when the folder exists, a file holds no position, cannot be read to
     its end (unless `salvage`, which keeps the rows before) or has nothing but bad ones. Bad rows are listed.
     """
-    sources = [(path, open_positions(Path(path), salvage)) for path in files]
+    sources = [(path, open_positions(Path(path))) for path in files]
     for path, source in sources:
         if source is None:
             raise BadInputError(f"{path} holds no positions", "a column fen is needed")

@@ -3,7 +3,7 @@
 Opening, colors and levels of game n are functions of (seed, n). The moves are not: a handicapped level draws at random
 inside Stockfish, which takes no seed.
 
-Each core gets a worker process (`python -m chessreg.games.selfplay`) with two engines. It plays every P-th game and
+Each core gets a worker process with two engines. It plays every P-th game and
 writes one JSON line a game; the parent reads the workers in turn, so games come in the order of their numbers. A worker
 ends when its standard input closes, that is also when the parent is killed, and its engines end with it.
 """
@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -73,16 +73,39 @@ class GeneratedGame:
 
 
 @dataclass(frozen=True)
+class SelfPlay:
+    """How the levels of an engine play each other.
+
+    A game that reaches `max_plies` (opening included) is decided by the evaluation of the side that moved last: more
+    than 100 centipawns win, else it is drawn. In a `resign_share` of the games, chosen by (seed, number), a player
+    gives up whose own evaluation was below -RESIGN_CP for RESIGN_MOVES moves running; the others are played to the end.
+    `nodes` is the search limit of a move. Raises BadInputError for settings out of range.
+    """
+
+    levels: tuple[int, ...] = LEVELS
+    nodes: int = 200
+    max_plies: int = 140
+    opening_plies: int = 4
+    resign_share: float = 0.7
+
+    def __post_init__(self) -> None:
+        if self.nodes < 1:
+            raise BadInputError(f"cannot search {self.nodes} nodes", "at least 1")
+        if not self.levels or not all(0 <= level <= 20 for level in self.levels):
+            raise BadInputError(f"levels are 0 to 20, not {list(self.levels)}", "for example --levels 0,5,10")
+        if not 0 <= self.opening_plies < self.max_plies:
+            raise BadInputError(f"{self.opening_plies} opening plies leave nothing of {self.max_plies} plies to play")
+        if not 0 <= self.resign_share <= 1:
+            raise BadInputError(f"the share of games with resignation is 0 to 1, not {self.resign_share}")
+
+
+@dataclass(frozen=True)
 class _Work:
     """What a worker needs to know, sent as its first line."""
 
     engine: str
     seed: int
-    levels: tuple[int, ...]
-    nodes: int
-    max_plies: int
-    opening_plies: int
-    resign_share: float
+    settings: SelfPlay
     numbers: tuple[int, int, int]  # the arguments of range()
 
 
@@ -93,65 +116,28 @@ def pairing(seed: int, number: int, levels: Sequence[int]) -> tuple[int, int]:
 
 
 def generate(
-    games: int,
-    *,
-    seed: int,
-    levels: Sequence[int] = LEVELS,
-    nodes: int = 200,
-    max_plies: int = 140,
-    opening_plies: int = 4,
-    resign_share: float = 0.7,
-    processes: int | None = None,
-    first: int = 0,
-    on_game: Callable[[GeneratedGame], None] | None = None,
+    games: int, settings: SelfPlay = SelfPlay(), *, seed: int, processes: int | None = None, first: int = 0
 ) -> Generator[GeneratedGame]:
     """Play games number `first` to `first + games - 1` and yield them in this order.
 
-    A game that reaches `max_plies` (opening included) is decided by the evaluation of the side that moved last: more
-    than 100 centipawns win, else it is drawn. In a `resign_share` of the games, chosen by (seed, number), a player
-    gives up whose own evaluation was below -RESIGN_CP for RESIGN_MOVES moves running; the others are played to the end.
-    `processes` defaults to the cores this process may use.
-
-    Raises NotFoundError without Stockfish, BadInputError for settings out of range, ChessregError when a worker fails.
+    `processes` defaults to the cores this process may use. Raises NotFoundError without Stockfish, BadInputError for
+    less than one game, ChessregError when a worker fails.
     """
-    if games < 1 or nodes < 1:
-        raise BadInputError(f"cannot generate {games} games at {nodes} nodes", "both must be at least 1")
-    if not levels or not all(0 <= level <= 20 for level in levels):
-        raise BadInputError(f"levels are 0 to 20, not {list(levels)}", "for example --levels 0,5,10")
-    if not 0 <= opening_plies < max_plies:
-        raise BadInputError(f"{opening_plies} opening plies leave nothing of {max_plies} plies to play")
-    if not 0 <= resign_share <= 1:
-        raise BadInputError(f"the share of games with resignation is 0 to 1, not {resign_share}")
+    if games < 1:
+        raise BadInputError(f"cannot generate {games} games", "at least 1")
     engine = str(find_stockfish())
     count = min(processes or free_cores(), games)
-    works = [
-        _Work(
-            engine,
-            seed,
-            tuple(levels),
-            nodes,
-            max_plies,
-            opening_plies,
-            resign_share,
-            (first + k, first + games, count),
-        )
-        for k in range(count)
-    ]
-    return _generate(games, works, on_game)
+    works = [_Work(engine, seed, settings, (first + k, first + games, count)) for k in range(count)]
+    return _generate(games, works)
 
 
-def _generate(
-    games: int, works: Sequence[_Work], on_game: Callable[[GeneratedGame], None] | None
-) -> Generator[GeneratedGame]:
+def _generate(games: int, works: Sequence[_Work]) -> Generator[GeneratedGame]:
     workers: list[subprocess.Popen[str]] = []
     try:
         for work in works:
             workers.append(_start(work))
         for index in range(games):
-            game = _receive(workers[index % len(workers)], works[0].nodes)
-            if on_game is not None:
-                on_game(game)
-            yield game
+            yield _receive(workers[index % len(workers)], works[0].settings.nodes)
     finally:
         for worker in workers:
             worker.kill()
@@ -200,7 +186,8 @@ def _receive(worker: subprocess.Popen[str], nodes: int) -> GeneratedGame:
 
 def _work() -> None:
     """The worker process: one line of settings in, one line a game out."""
-    work = _Work(**json.loads(sys.stdin.readline()))
+    received = json.loads(sys.stdin.readline())
+    work = _Work(**{**received, "settings": SelfPlay(**received["settings"])})
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     engines = [UciProcess(Path(work.engine), ENGINE_OPTIONS) for _ in range(2)]
@@ -219,21 +206,22 @@ def _end_with_parent() -> None:
 
 
 def _play(work: _Work, number: int, engines: Sequence[UciProcess]) -> dict[str, object]:
-    levels = pairing(work.seed, number, work.levels)
+    settings = work.settings
+    levels = pairing(work.seed, number, settings.levels)
     for engine, level in zip(engines, levels, strict=True):
         engine.set_option("Skill Level", level)
     board = chess.Board()
     sans: list[str] = []
     moves: list[str] = []
-    if work.opening_plies:
-        (opening,) = openings(OpeningSpec("random", str(work.opening_plies)), work.seed, [number])
+    if settings.opening_plies:
+        (opening,) = openings(OpeningSpec("random", str(settings.opening_plies)), work.seed, [number])
         board, sans, moves = opening.board(), list(opening.sans), list(opening.moves)
-    limit = Limit("nodes", work.nodes)
+    limit = Limit("nodes", settings.nodes)
     fresh = [True, True]
     cp: int | None = None
-    patience = RESIGN_MOVES if uniform("resign", work.seed, number) < work.resign_share else work.max_plies
+    patience = RESIGN_MOVES if uniform("resign", work.seed, number) < settings.resign_share else settings.max_plies
     bad = [0, 0]
-    while (end := game_over(board)) is None and len(moves) < work.max_plies:
+    while (end := game_over(board)) is None and len(moves) < settings.max_plies:
         side = 0 if board.turn else 1
         position = f"position startpos moves {' '.join(moves)}" if moves else "position startpos"
         answer = engines[side].search(position, limit.go, limit.patience, fresh=fresh[side])
@@ -251,7 +239,7 @@ def _play(work: _Work, number: int, engines: Sequence[UciProcess]) -> dict[str, 
     return {
         "number": number,
         "levels": levels,
-        "opening_plies": work.opening_plies,
+        "opening_plies": settings.opening_plies,
         "moves": moves,
         "sans": sans,
         "result": result,

@@ -1,28 +1,27 @@
 """Karvonen's weights and games on the Hugging Face hub: where they are, and their metadata there.
 
-The hub tells a large file's SHA-256 before it is fetched (header X-Linked-ETag of the answer that redirects to the
-storage), so that a download can be gone on with and is known to be whole. `HF_ENDPOINT` names a mirror, as in Hugging
-Face's own tools.
+The hub publishes the SHA-256 of a large file, so that an interrupted download resumes and a complete one is verified.
+huggingface_hub reads that metadata; its own download is not used, because it deletes partial files. `HF_ENDPOINT` names
+a mirror, as in Hugging Face's own tools.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-from urllib.parse import quote, urljoin, urlsplit
+from typing import TYPE_CHECKING, Literal
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.games import chessbench, download
 from chessreg.games.chessbench import BenchFile
 from chessreg.games.download import Fetched, Progress
 
+if TYPE_CHECKING:
+    from huggingface_hub import HfFileMetadata
+
 ENDPOINT = "https://huggingface.co"
-MOST_REDIRECTS = 5
 
 
 @dataclass(frozen=True)
@@ -61,16 +60,6 @@ SOURCES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Remote:
-    """The hub's metadata of a file. None: unknown."""
-
-    url: str
-    sha256: str | None
-    bytes: int | None
-    commit: str | None
-
-
 def every_source() -> dict[str, HubSource | BenchFile]:
     """What can be fetched by name, of the hub and of ChessBench."""
     return {**SOURCES, **chessbench.SOURCES}
@@ -85,51 +74,29 @@ def source_named(name: str) -> HubSource | BenchFile:
 
 def url_of(source: HubSource, file: str | None = None, revision: str = "main", endpoint: str | None = None) -> str:
     """The address of a file: of the mirror `endpoint`, else of HF_ENDPOINT, else of the hub."""
+    from huggingface_hub import hf_hub_url
+
     base = (endpoint or os.environ.get("HF_ENDPOINT") or ENDPOINT).rstrip("/")
     if not re.match(r"https?://", base):
-        raise BadInputError(f"the hub's address {base!r} is no URL", "such as HF_ENDPOINT=https://huggingface.co")
-    kind = "datasets/" if source.holds == "games" else ""
-    return f"{base}/{kind}{source.repository}/resolve/{quote(revision, safe='')}/{quote(file or source.file)}"
+        raise BadInputError(f"the hub's address {base!r} is not a URL", "such as HF_ENDPOINT=https://huggingface.co")
+    kind = "dataset" if source.holds == "games" else "model"
+    return hf_hub_url(source.repository, file or source.file, repo_type=kind, revision=revision, endpoint=base)
 
 
-class _Stay(urllib.request.HTTPRedirectHandler):
-    """Redirects are answers: the one to the storage carries the digest."""
+def metadata_of(url: str, missing: str) -> HfFileMetadata:
+    """The hub's metadata of a file, without fetching it. Raises NotFoundError, or ChessregError for a failed answer."""
+    from huggingface_hub import get_hf_file_metadata
+    from huggingface_hub.errors import HfHubHTTPError, HTTPError, RepositoryNotFoundError
 
-    def redirect_request(self, *arguments: Any) -> None:
-        return None
-
-
-def look(url: str, missing: str = "") -> Remote:
-    """The hub's metadata of the file at `url`, without fetching it. Raises NotFoundError or ChessregError."""
-    opener = urllib.request.build_opener(_Stay)
-    commit: str | None = None
-    at = url
-    for _ in range(MOST_REDIRECTS):
-        headers, location = _headers(opener, at, missing)
-        commit = headers.get("X-Repo-Commit") or commit
-        digest = (headers.get("X-Linked-ETag") or "").strip('W/"').lower()
-        if re.fullmatch(r"[0-9a-f]{64}", digest):
-            size = headers.get("X-Linked-Size") or ""
-            return Remote(url, digest, int(size) if size.isdigit() else None, commit)
-        if location is None or urlsplit(urljoin(at, location)).netloc != urlsplit(at).netloc:
-            size = headers.get("Content-Length") or "" if location is None else ""
-            return Remote(url, None, int(size) if size.isdigit() else None, commit)
-        at = urljoin(at, location)  # a repository that was renamed
-    raise ChessregError(f"{url} is redirected again and again", "try again later")
-
-
-def _headers(opener: urllib.request.OpenerDirector, url: str, missing: str) -> tuple[Any, str | None]:
-    """The headers of an answer, and where it redirects to."""
     try:
-        answer = download.opened(url, {"Accept-Encoding": "identity"}, missing, method="HEAD", opener=opener)
-    except ChessregError as error:
-        redirect = error.__cause__
-        if isinstance(redirect, urllib.error.HTTPError) and redirect.code in (301, 302, 303, 307, 308):
-            return redirect.headers, redirect.headers.get("Location")
-        raise
-    assert answer is not None  # only a range can lie behind the end
-    with answer:
-        return answer.headers, None
+        return get_hf_file_metadata(url, token=False)
+    except HfHubHTTPError as error:
+        status = error.response.status_code
+        if status in (404, 410) or isinstance(error, RepositoryNotFoundError):
+            raise NotFoundError(f"there is no {url}", missing) from error
+        raise ChessregError(f"{url} answered {status}", "try again later") from error
+    except (HTTPError, OSError) as error:
+        raise download.network_error(url, error) from error
 
 
 def fetch(
@@ -150,11 +117,12 @@ def fetch(
         raise BadInputError(f"{file!r} is no file of a repository", "give its path in the repository")
     url = url_of(source, file, revision, endpoint)
     missing = f"{url.partition('/resolve/')[0]} lists the files that there are"
-    remote = look(url, missing)
+    metadata = metadata_of(url, missing)
+    published = metadata.etag if re.fullmatch("[0-9a-f]{64}", metadata.etag or "") else None
     target = folder / source.repository.replace("/", "--") / (file or source.file)
-    if remote.sha256 is None:
+    if published is None:
         for old in (target, target.with_name(f"{target.name}.part")):
             old.unlink(missing_ok=True)
-    download.fetch(remote.url, target, remote.sha256, what=source.name, on_progress=on_progress, missing=missing)
-    digest = remote.sha256 or download.digest_of(target)
-    return Fetched(target, remote.url, remote.commit, digest, remote.sha256 is not None)
+    download.fetch(url, target, published, what=source.name, on_progress=on_progress, missing=missing)
+    digest = published or download.digest_of(target)
+    return Fetched(target, url, metadata.commit_hash, digest, published is not None)

@@ -20,7 +20,6 @@ from chessreg.models.hook_points import hook_point
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
-    from chessreg.models.decoding.session import DecodingSession
 
 
 class _Reached(Exception):
@@ -168,14 +167,6 @@ class LanguageModel:
             with editing(self.network, self._masked(edits, tokens, lengths)), self.watching(set(wanted), keep, True):
                 self.network.hidden(tokens.to(self.device))
         return out
-
-    def session(self, rows: int, edits: Sequence[ResidualEdit] = ()) -> DecodingSession:
-        """A decoding session of `rows` empty rows, whose every pass is edited with `edits`. Raises as
-        `check_answers`."""
-        from chessreg.models.decoding.session import DecodingSession
-
-        self.check_answers()
-        return DecodingSession(self, rows, edits)
 
     def check_answers(self) -> None:
         """Raise BadInputError for a model that cannot write the answers of its encoding."""

@@ -13,7 +13,8 @@ from chessreg.papers.plan import Expectation, Finding
 from chessreg.queries.render import write_file
 
 if TYPE_CHECKING:
-    from chessreg.papers.work import Made, Work
+    from chessreg.papers.plan import Made
+    from chessreg.papers.work import Work
 
 Row = Mapping[str, Any]
 Judge = Callable[[Sequence[Row], "Made"], Sequence[Finding]]

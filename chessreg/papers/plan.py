@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from chessreg.errors import BadInputError, NotFoundError
+from chessreg.registry.identity import uuid_of
 
 if TYPE_CHECKING:
-    from chessreg.papers.work import Made
+    from chessreg.queries.result import QueryResult
     from chessreg.session import Session
 
 Values = Mapping[str, Any]
@@ -40,6 +41,37 @@ class Request:
     puzzles: str | None = None
     language_model: str | None = None
     beside: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Made:
+    """What functions of settings may look at: the references of complete steps, and queries over this paper's runs."""
+
+    session: Session
+    request: Request
+    tag: str
+    references: dict[str, str]
+    answers: dict[tuple[Any, ...], QueryResult]  # of earlier queries: complete runs do not change
+
+    def run_id(self, name: str) -> str:
+        """The id of a complete step's run, hex."""
+        return str(uuid_of(self.references[name].removeprefix("run:")).hex)
+
+    def query(self, title: str, *steps: str, **options: Any) -> QueryResult:
+        """A catalogue query over the runs of these steps."""
+        runs = [self.run_id(name) for name in steps]
+        key = title, *runs, *sorted(options.items())
+        if key not in self.answers:
+            self.answers[key] = self.session.query(title, run=runs, **options)
+        return self.answers[key]
+
+    def value(self, statement: str) -> float | None:
+        """The number `value` of the first row that a statement of SQL over the registry gives; None where no row has
+        one."""
+        from chessreg.queries import run_sql
+
+        return next((float(row["value"]) for row in run_sql(self.session.database, statement).rows
+                     if row["value"] is not None), None)  # fmt: skip
 
 
 @dataclass(frozen=True)

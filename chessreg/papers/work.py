@@ -25,7 +25,19 @@ from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.games.pgn import save_pgn
 from chessreg.models.devices import release_memory
 from chessreg.named import Registry
-from chessreg.papers.plan import Paper, Request, SizeName, Step, Values, chosen, fits, ordered, put_first, replaced
+from chessreg.papers.plan import (
+    Made,
+    Paper,
+    Request,
+    SizeName,
+    Step,
+    Values,
+    chosen,
+    fits,
+    ordered,
+    put_first,
+    replaced,
+)
 from chessreg.queries.result import QueryResult
 from chessreg.registry import names, tables
 from chessreg.registry.identity import digest_of, uuid_of
@@ -55,37 +67,6 @@ class Planned:
     @property
     def done(self) -> bool:
         return self.state in ("complete", "unneeded", "refused")
-
-
-@dataclass(frozen=True)
-class Made:
-    """What functions of settings may look at: the references of complete steps, and queries over this paper's runs."""
-
-    session: Session
-    request: Request
-    tag: str
-    references: dict[str, str]
-    answers: dict[tuple[Any, ...], QueryResult]  # of earlier queries: complete runs do not change
-
-    def run_id(self, name: str) -> str:
-        """The id of a complete step's run, hex."""
-        return str(uuid_of(self.references[name].removeprefix("run:")).hex)
-
-    def query(self, title: str, *steps: str, **options: Any) -> QueryResult:
-        """A catalogue query over the runs of these steps."""
-        runs = [self.run_id(name) for name in steps]
-        key = title, *runs, *sorted(options.items())
-        if key not in self.answers:
-            self.answers[key] = self.session.query(title, run=runs, **options)
-        return self.answers[key]
-
-    def value(self, statement: str) -> float | None:
-        """The number `value` of the first row that a statement of SQL over the registry gives; None where no row has
-        one."""
-        from chessreg.queries import run_sql
-
-        return next((float(row["value"]) for row in run_sql(self.session.database, statement).rows
-                     if row["value"] is not None), None)  # fmt: skip
 
 
 class Work:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import re
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -130,7 +129,7 @@ def batches(connection: duckdb.DuckDBPyConnection, sql: str, until: float, *, so
 
 def _sorted(connection: duckdb.DuckDBPyConnection, rows: pa.Table) -> pa.Table:
     """Rows in the order of their values, by the first column, then the second."""
-    register(connection, "short_answer", rows)
+    connection.register("short_answer", rows)
     try:
         return arrow_table(connection.sql("SELECT * FROM short_answer ORDER BY ALL"))
     finally:
@@ -196,18 +195,6 @@ def explained() -> Iterator[None]:
         yield
     except duckdb.Error as error:
         raise gate.explained(error) from error
-
-
-def register(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table) -> None:
-    """Give DuckDB an Arrow table. It would import pandas first (0.3 s) only to see that this is no data frame."""
-    hide = "pandas" not in sys.modules
-    if hide:
-        sys.modules["pandas"] = None  # type: ignore[assignment]
-    try:
-        connection.register(name, table)
-    finally:
-        if hide:
-            del sys.modules["pandas"]
 
 
 def _arrow(connection: duckdb.DuckDBPyConnection, sql: str, parameters: dict[str, Any]) -> pa.Table:

@@ -169,7 +169,7 @@ class Engine:
         with self._lock:
             connection = self._data = self._data or self._open()
             self._define(self._planner.names({"": sql}, self._views))
-            duck.register(connection, "result", table)
+            connection.register("result", table)
             try:
                 return duck.run(connection, sql, None, timeout)
             finally:
@@ -298,7 +298,7 @@ class Engine:
         for table, arrow in tables.items():
             self._read[table] = missing[table]
             self._rows[table] = arrow.num_rows
-            duck.register(self._data, f"_{table}", arrow)
+            self._data.register(f"_{table}", arrow)
             names = {table: (), extras.relation(table): self._extras[table]} if table in self._extras else {table: ()}
             for name, extra in names.items():
                 select = source.view(self.database, table, missing[table], f'"_{table}"', extra)

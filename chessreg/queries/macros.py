@@ -4,7 +4,7 @@ MACROS = (
     # A value that does not fit is unknown: no row of anybody's makes a query fail.
     "CREATE MACRO whole(x) AS TRY_CAST(x AS BIGINT)",
     "CREATE MACRO exact(probability) AS TRY_CAST(probability AS DECIMAL(18, 15))",  # sums are the same in any order
-    # A score from the model's side, as games/adjudication.py scores. `paper` is the rule that Karvonen 2024 states;
+    # A score from the model's side, as `adjudication` scores. `paper` is the rule that Karvonen 2024 states;
     # `author-2024` is what its code does (specs: draws drop out of the mean, and so does exactly 100 centipawns at the
     # move limit; there less is lost).
     """CREATE MACRO game_score(scoring, result, termination, cp, color) AS CASE

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from chessreg.games.boardframe import BoardFrame
     from chessreg.registry.tables import KindRecord
     from chessreg.runs.inputs import Inputs
-    from chessreg.runs.task import Task
 
 RESULT_TABLES = ("score", "trial", "game", "illegal_attempt", "rating", "prediction", "metric_point", "statistic")
 
@@ -92,7 +91,8 @@ class Kind:
     def check(self, spec: Any, inputs: Inputs) -> None:
         """Called before anything is recorded: raise for anything that `run` needs and would only notice later."""
 
-    def run(self, task: Task[Any, Any]) -> None:
+    def run(self, task: Any) -> None:
+        """Do `task.units`, a share of a run's units; `task` is a `runs.task.Task` of this kind's spec and options."""
         raise NotImplementedError
 
     def in_order(self, spec: Any) -> bool:

@@ -50,7 +50,7 @@ def bench(model: LanguageModel, games: int, turns: int, plain_games: int = 3) ->
     rng = np.random.default_rng(0)
     prefixes = [rng.integers(0, 32, int(n)).tolist() for n in rng.integers(200, 400, games)]
     answers = rng.integers(0, 32, (turns, games, ANSWER)).tolist()
-    session = model.session(games)
+    session = DecodingSession(model, games)
     started = time.perf_counter()
     session.feed(prefixes)
     prefill = time.perf_counter() - started

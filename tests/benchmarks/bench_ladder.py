@@ -33,7 +33,7 @@ import torch
 from bench_play import NOISE, TRIES, RecordingPool, forward_bound, load, passes_timed, plain_move, warm_up
 
 from chessreg.experiments.matches import PlayedGame, Rules
-from chessreg.experiments.play.arena import Arena
+from chessreg.experiments.play.arena import Arena, ModelPlayer
 from chessreg.games.engines import ENGINE_OPTIONS, find_stockfish, parse_ladder
 from chessreg.games.openings import Opening
 from chessreg.games.pool import free_cores
@@ -57,8 +57,7 @@ def arena_ladder(model: LanguageModel, games: int) -> tuple[list[PlayedGame], fl
     with LadderPool(RUNGS[-1]) as pool:
         warm_up(pool)
         arena = Arena(
-            model,
-            make_policy(f"retry:{TRIES}"),
+            ModelPlayer(model, make_policy(f"retry:{TRIES}")),
             Rules(None, MOVE_LIMIT),
             pool,
             lambda unit: Opening(unit),

@@ -46,7 +46,7 @@ import torch
 
 from chessreg.encodings import encoding
 from chessreg.experiments.matches import PlayedGame, Rules
-from chessreg.experiments.play.arena import Arena
+from chessreg.experiments.play.arena import Arena, ModelPlayer
 from chessreg.games.engines import ENGINE_OPTIONS, find_stockfish, parse_engine
 from chessreg.games.openings import Opening, openings, parse_opening
 from chessreg.games.pool import EngineMove, EnginePool, free_cores
@@ -94,7 +94,7 @@ def arena_games(
         warm_up(pool)
         policy, rules = make_policy(f"retry:{TRIES}"), Rules(chess.WHITE, move_limit)
         settings: dict[str, Any] = {"noise": NOISE, "batch_games": batch_games, "engines_slow": on_slow}
-        arena = Arena(model, policy, rules, pool, opening, **settings)
+        arena = Arena(ModelPlayer(model, policy), rules, pool, opening, **settings)
         began = time.perf_counter()
         played = list(arena.play(range(games)))
         return sorted(played, key=lambda game: game.unit), time.perf_counter() - began
@@ -114,7 +114,7 @@ def forward_bound(model: LanguageModel, played: list[PlayedGame], batch_games: i
     lengths = np.array([len(PGN.prompt(game.sans)) for game in played])
     mean_length = int((lengths**2).sum() / 2 / lengths.sum())
     replies = int(lengths.sum()) - sum(map(len, own)) - len(own)
-    session = model.session(batch_games)
+    session = DecodingSession(model, batch_games)
     session.feed([[5] * mean_length] * batch_games)
 
     def timed(width: int, rounds: int) -> np.ndarray:

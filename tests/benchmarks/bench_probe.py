@@ -34,7 +34,7 @@ from chessreg.entities.checkpoint import import_reference
 from chessreg.entities.dataset import split_dataset
 from chessreg.experiments.cache import CacheOptions, CacheSpec
 from chessreg.experiments.probe import Probe, ProbeSpec
-from chessreg.experiments.probe.data import ProbeData
+from chessreg.experiments.probe.data import Labelling, ProbeData
 from chessreg.models.language_model import LanguageModel
 from chessreg.registry import tables
 from chessreg.session import Session, open_session
@@ -199,7 +199,9 @@ def main() -> None:
 def compare(session: Session, seeds: int, layers: int) -> None:
     """Test accuracy of our probes and of plain ones, layer by layer."""
     inputs = session.inputs
-    fit, test = (ProbeData.load(inputs, inputs.reference("run:cache", c), "piece", c) for c in ("fit", "test"))
+    fit, test = (
+        ProbeData.load(inputs, inputs.reference("run:cache", c), Labelling("piece"), c) for c in ("fit", "test")
+    )
     runs = []
     for seed in range(seeds):
         spec = PAPER.model_copy(update={"cache": "fit", "test_cache": "test", "seed": seed})

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -327,19 +328,16 @@ def test_generated_games_are_added_with_the_engine_that_played_them(here: Any, t
 
 
 def test_the_defaults_of_generate_are_those_of_selfplay() -> None:
-    import inspect
-
     from chessreg.cli.dataset import generate as command
-    from chessreg.entities.adding import generate_dataset
-    from chessreg.games.selfplay import generate
+    from chessreg.games.selfplay import SelfPlay
 
-    expected = {name: p.default for name, p in inspect.signature(generate).parameters.items()}
-    service = {name: p.default for name, p in inspect.signature(generate_dataset).parameters.items()}
-    typed = {p.name: p.get_default(click.Context(command)) for p in command.params}
-    for name in ("nodes", "max_plies", "opening_plies", "resign_share"):
-        assert service[name] == typed[name] == expected[name], name
-    levels = next(p for p in command.params if p.name == "levels")
-    assert levels.type_cast_value(click.Context(command), typed["levels"]) == expected["levels"]
+    context = click.Context(command)
+    options = {param.name: param for param in command.params}
+    typed = {
+        field.name: options[field.name].type_cast_value(context, options[field.name].get_default(context))
+        for field in fields(SelfPlay)
+    }
+    assert SelfPlay(**typed) == SelfPlay()
 
 
 def test_without_stockfish_the_command_that_installs_it_is_named(here: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ import torch
 from chessreg.cli.root import run_command_line
 from chessreg.encodings.prompts import TEMPLATES, PromptEncoding
 from chessreg.models.checkpoint import read_info
+from chessreg.models.decoding.session import DecodingSession
 from chessreg.models.language_model import LanguageModel
 from tests.language_models import VOCABULARY, write_language_model, write_tokenizer
 
@@ -251,12 +252,12 @@ def test_a_batch_of_prompts_of_unequal_length_equals_one_by_one(architecture: st
     padded = torch.zeros(3, max(lengths), dtype=torch.int64)
     for row, prompt in enumerate(prompts):
         padded[row, : len(prompt)] = torch.tensor(prompt)
-    together, session = model.residuals(padded, [1])[0], model.session(3)
+    together, session = model.residuals(padded, [1])[0], DecodingSession(model, 3)
     logprobs = session.feed(prompts)
     for row, prompt in enumerate(prompts):
         alone = model.residuals(torch.tensor([prompt]), [1])[0, 0]
         assert float((together[row, : len(prompt)] - alone).abs().max()) <= 1e-9
-        own = model.session(1).feed([prompt])[0]
+        own = DecodingSession(model, 1).feed([prompt])[0]
         np.testing.assert_allclose(logprobs[row].numpy(), own.numpy(), atol=1e-5)
 
 

@@ -24,6 +24,7 @@ from chessreg.games.typed import shortest_game
 from chessreg.lab.player import Player
 from chessreg.lab.uci import MAX_LINE, Engine, Settings, lines_from
 from chessreg.models.decoding.legal import MoveDistribution, move_logprobs
+from chessreg.models.decoding.session import DecodingSession
 from chessreg.models.edits import ResidualEdit
 from chessreg.registry import tables
 from chessreg.session import Session, open_session
@@ -307,7 +308,7 @@ def test_the_edit_is_a_live_option(session: Session, talk: Any) -> None:
     assert edited != plain
     model, vectors = session.model("reference"), [session.vector("skill", layer) for layer in (0, 1)]
     edits = [ResidualEdit(layer, torch.tensor(vector), 40.0) for layer, vector in enumerate(vectors)]
-    fresh, board = model.session(1, edits), chess.Board()
+    fresh, board = DecodingSession(model, 1, edits), chess.Board()
     board.push_uci("e2e4")
     fresh.sync([model.encoding.prompt(board)])
     expected = MoveDistribution(move_logprobs(fresh, [board], model.encoding)[0]).shares()

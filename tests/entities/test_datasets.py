@@ -11,7 +11,7 @@ import pytest
 import zstandard
 from sqlalchemy import func, select
 
-from chessreg.entities.adding import Added, add_dataset
+from chessreg.entities.adding import Added, FileFilter, add_dataset
 from chessreg.entities.dataset import Datasets, rejects, split_dataset, verify_dataset
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.games.dataset import Games, Part
@@ -107,7 +107,7 @@ def test_the_same_bytes_are_recognised_under_any_file_name(place: Any, games: Pa
 def test_other_filters_make_another_dataset(place: Any, games: Path) -> None:
     database, store = place
     whole = add_dataset(database, store, [games])
-    long = add_dataset(database, store, [games], min_plies=5)
+    long = add_dataset(database, store, [games], FileFilter(min_plies=5))
     assert long.id != whole.id
     with database.read() as session:
         row = session.get_one(tables.Dataset, long.id)
@@ -123,9 +123,9 @@ def test_games_of_other_datasets_are_left_out_counted_and_part_of_the_identity(
     kept = tmp_path / "few.pgn"
     kept.write_text("".join(pgn(number) for number in range(4)))
     few = add_dataset(database, store, [kept], name="few")
-    rest = add_dataset(database, store, [games], exclude=["few"], name="rest")
+    rest = add_dataset(database, store, [games], FileFilter(exclude=["few"]), name="rest")
     assert len({whole.id, few.id, rest.id}) == 3
-    assert add_dataset(database, store, [games], exclude=[few.id.hex, "few"]).id == rest.id
+    assert add_dataset(database, store, [games], FileFilter(exclude=[few.id.hex, "few"])).id == rest.id
     with database.read() as session:
         rows = {name: session.get_one(tables.Dataset, added.id) for name, added in (("few", few), ("rest", rest))}
         assert rows["rest"].report["skipped"] == {"moves of a dataset that is left out": 30 - rows["rest"].games}
@@ -138,10 +138,10 @@ def test_games_of_other_datasets_are_left_out_counted_and_part_of_the_identity(
     assert hashes["few"]
     assert hashes["rest"] == hashes["whole"] - hashes["few"]
     with pytest.raises(BadInputError, match="holds no legal game") as caught:
-        add_dataset(database, store, [kept], exclude=["whole"])
+        add_dataset(database, store, [kept], FileFilter(exclude=["whole"]))
     assert "--exclude left out" in str(caught.value.hint)
     with pytest.raises(NotFoundError, match="nobody"):
-        add_dataset(database, store, [games], exclude=["nobody"])
+        add_dataset(database, store, [games], FileFilter(exclude=["nobody"]))
 
 
 def test_a_licence_that_its_column_cannot_hold_is_refused_before_anything_is_stored(place: Any, games: Path) -> None:
@@ -189,7 +189,7 @@ def test_mixed_sites_have_no_rating_scale_unless_it_is_said(place: Any, tmp_path
     path = tmp_path / "g.pgn"
     path.write_text("".join(pgn(n, site="https://lichess.org/x" if n else "Linares") for n in range(9)))
     with database.read() as session:
-        added = add_dataset(database, store, [path], min_plies=1)
+        added = add_dataset(database, store, [path], FileFilter(min_plies=1))
         assert session.get_one(tables.Dataset, added.id).rating_scale is None
     said = add_dataset(database, store, [path], rating_scale="fide")
     with database.read() as session:
@@ -228,10 +228,10 @@ def test_the_command_that_makes_a_dataset_names_its_files_and_filters(place: Any
     made |= {"resign_share": 0.5, "engine": "stockfish", "version": "16", "sha256": "0" * 64, "ratings": "-"}
     for added, command in (
         (
-            add_dataset(database, store, paths, min_plies=4, exclude=["all:some"]),
+            add_dataset(database, store, paths, FileFilter(min_plies=4, exclude=["all:some"])),
             "chessreg dataset add one.pgn 'two b.pgn' --min-plies 4 --exclude all:some",
         ),
-        (add_dataset(database, store, [torn], salvage=True), "chessreg dataset add torn.pgn.zst --salvage"),
+        (add_dataset(database, store, [torn], FileFilter(salvage=True)), "chessreg dataset add torn.pgn.zst --salvage"),
         (
             add_dataset(database, store, paths[:1], extra={"generated": made}),
             "chessreg dataset generate --levels 0,1 --games 4 --nodes 5 --max-plies 12 --opening-plies 4 "

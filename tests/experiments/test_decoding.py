@@ -14,6 +14,7 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.decoding import ALONE, FORCED, Answer, DecodingSpec, TargetMove, answered, prompted_by
 from chessreg.experiments.finetune import FinetuneOptions, FinetuneSpec
 from chessreg.models.decoding.policies import Turn, choose, make_policy
+from chessreg.models.decoding.session import DecodingSession
 from chessreg.queries.published import beside
 from chessreg.registry import tables
 
@@ -78,7 +79,7 @@ def test_both_modes_are_what_the_model_says_step_by_step(world_session: Any, mod
         assert got[FORCED].ids == tuple(told[:-1])
         assert got[FORCED].ended == (told[-1] == right[-1])
         assert got[FORCED].nats == pytest.approx(nats, abs=1e-4)
-        session = model.session(1)
+        session = DecodingSession(model, 1)
         session.sync([prompt])
         [choice] = choose(make_policy("free", (0.0,), False), session, written, [Turn(0, one.board, ("t",))])
         assert got[ALONE] is not None

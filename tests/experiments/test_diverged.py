@@ -11,6 +11,7 @@ from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.errors import DivergedError
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
+from chessreg.models.decoding.session import DecodingSession
 from chessreg.models.edits import ResidualEdit
 from chessreg.registry import tables
 from chessreg.registry.run_state import run_now
@@ -96,4 +97,4 @@ def test_an_edit_beyond_all_numbers_says_so(world_session):
     model = world_session.model("reference")
     edit = ResidualEdit(0, torch.ones(model.d_model), 1e308)
     with pytest.raises(DivergedError, match="edited model's logits are NaN"):
-        model.session(1, [edit]).feed([[0, 1, 2]])
+        DecodingSession(model, 1, [edit]).feed([[0, 1, 2]])

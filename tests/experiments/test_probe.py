@@ -14,10 +14,10 @@ from sqlalchemy import select
 from chessreg.errors import BadInputError
 from chessreg.experiments.cache import CacheOptions, CacheSpec
 from chessreg.experiments.probe import Probe, ProbeSpec
-from chessreg.experiments.probe.data import ProbeData
-from chessreg.experiments.probe.reading import score
+from chessreg.experiments.probe.data import Labelling, ProbeData
+from chessreg.experiments.probe.reading import Standard, score
 from chessreg.experiments.probe.spec import PAPER
-from chessreg.experiments.probe.work import AdamW, Standard, fit, gradient_by_autograd, gradient_in_one_pass
+from chessreg.experiments.probe.work import AdamW, fit, gradient_by_autograd, gradient_in_one_pass
 from chessreg.registry import tables
 from chessreg.runs.fitted import best_layer, load_probe
 
@@ -189,7 +189,7 @@ def test_regression_learns_a_linear_rule():
 def test_a_game_is_left_to_fit_on_and_one_alone_is_refused(world_session):
     inputs = world_session.inputs
     spec = ProbeSpec(**inputs.run(inputs.reference("run:probe", "reference-board")).spec)
-    data = ProbeData.load(inputs, spec.cache, "piece", "cache")
+    data = ProbeData.load(inputs, spec.cache, Labelling("piece"), "cache")
     for by in ("game", "row"):
         assert (~data.held_out(0.9999, 0, by)).any()
     one = CacheSpec(checkpoint="reference", dataset="sample:fit", games=1)
@@ -203,7 +203,7 @@ def test_scores_follow_from_the_stored_probe(world_session):
     recipe = inputs.reference("run:probe", "reference-board")
     run = inputs.run(recipe)
     spec = ProbeSpec(**run.spec)
-    data = ProbeData.load(inputs, spec.cache, "piece", "cache")
+    data = ProbeData.load(inputs, spec.cache, Labelling("piece"), "cache")
     held = data.held_out(spec.validation, spec.seed)
     assert not set(data.item[held]) & set(data.item[~held])
     with world_session.database.read() as sql:
@@ -238,7 +238,7 @@ def test_labels_are_the_boards_of_python_chess(world_session):
     import chess
 
     inputs = world_session.inputs
-    data = ProbeData.load(inputs, inputs.reference("run:cache", "reference-fit"), "piece", "cache")
+    data = ProbeData.load(inputs, inputs.reference("run:cache", "reference-fit"), Labelling("piece"), "cache")
     games, _ = inputs.dataset(data.cache.dataset)
     item = int(data.item[0])
     board, boards = chess.Board(), []
@@ -322,7 +322,7 @@ def test_labels_are_dealt_among_the_fitted_alone_and_none_is_lost(world_session,
     reference = world_session.inputs.reference("run:cache", "reference-fit")
 
     def data():
-        return ProbeData.load(world_session.inputs, reference, label, "cache")
+        return ProbeData.load(world_session.inputs, reference, Labelling(label), "cache")
 
     true, dealt, again, other = (data() for _ in range(4))
     fitted = true.rows & ~true.held_out(0.3, 0)

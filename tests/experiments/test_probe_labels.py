@@ -13,9 +13,9 @@ from chessreg.entities.run import board_views
 from chessreg.errors import BadInputError
 from chessreg.experiments.cache import CacheSpec
 from chessreg.experiments.probe import ProbeOptions, ProbeSpec
-from chessreg.experiments.probe.data import ProbeData, RowSelection, allocator, guesses
+from chessreg.experiments.probe.data import Labelling, ProbeData, allocator, guesses
 from chessreg.experiments.probe.reading import packed_plies
-from chessreg.experiments.probe.spec import ProbeScore
+from chessreg.experiments.probe.spec import ProbeScore, RowSelection
 from chessreg.experiments.probe.work import fit
 from chessreg.experiments.probe_apply import ApplySpec
 from chessreg.experiments.settings.skill import SkillSettings
@@ -48,7 +48,7 @@ def loaded(session, run, field="cache", fitted=None):
     spec = ProbeSpec(**run.spec)
     recipe = spec.test_cache if field == "test_cache" else spec.cache
     return ProbeData.load(
-        session.inputs, recipe, spec.label, field, selection=RowSelection.of(spec), skill=spec.skill, fitted=fitted
+        session.inputs, recipe, Labelling(spec.label, spec.skill, fitted=fitted), field, selection=RowSelection.of(spec)
     )  # fmt: skip
 
 
@@ -57,7 +57,7 @@ def test_scratch_files_in_place_of_memory_change_nothing(world_session, tmp_path
     spec = ProbeSpec(cache=recipe, epochs=1)
     weights = []
     for allocate in (np.empty, allocator(tmp_path, memory_mib=0)):
-        data = ProbeData.load(world_session.inputs, recipe, "piece", "cache", allocate=allocate)
+        data = ProbeData.load(world_session.inputs, recipe, Labelling("piece"), "cache", allocate=allocate)
         weights.append(fit(spec, data, ~data.held_out(0.1, 0), [0, 1], "cpu", lambda fraction, text: None))
     assert isinstance(data.labels, np.memmap)
     assert np.array_equal(*weights)
@@ -276,7 +276,7 @@ def test_a_probe_of_centred_residuals_reads_raw_ones_centred(world_session):
     from chessreg.experiments.probe.reading import logits_by_game
 
     data = ProbeData.load(
-        world_session.inputs, world_session.inputs.reference("run:cache", "reference-test"), "piece", "cache"
+        world_session.inputs, world_session.inputs.reference("run:cache", "reference-test"), Labelling("piece"), "cache"
     )
     weight = np.random.default_rng(0).standard_normal((32, 64, 13)).astype(np.float32)
     residual = data.cache.values(1)

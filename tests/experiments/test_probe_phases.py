@@ -11,8 +11,9 @@ from chessreg.entities import checkpoint
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.experiments.cache import CacheSpec
 from chessreg.experiments.probe import Probe, ProbeSpec
-from chessreg.experiments.probe.data import ProbeData, RowSelection, selected_rows
+from chessreg.experiments.probe.data import Labelling, ProbeData, selected_rows
 from chessreg.experiments.probe.reading import Rankings
+from chessreg.experiments.probe.spec import RowSelection
 from chessreg.experiments.probe_apply import ApplySpec
 from chessreg.experiments.settings.sites import EncodedGames
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
@@ -120,7 +121,7 @@ def test_a_probe_of_a_phase_is_fitted_and_scored_at_its_tokens_alone(session):
     assert (row.positions, row.classes, row.detail["phase"]) == ("black-origins", 7, 2)
     held = cached(session, "held")
     data = ProbeData.load(
-        inputs, inputs.reference("run:cache", "held"), "type", "test_cache", selection=RowSelection(phase=2)
+        inputs, inputs.reference("run:cache", "held"), Labelling("type"), "test_cache", selection=RowSelection(phase=2)
     )
     rows = np.flatnonzero(data.rows)
     assert sum(score.n for score in scores if score.split == "test") == 64 * len(rows)
@@ -152,7 +153,7 @@ def test_a_probe_of_a_phase_is_fitted_and_scored_at_its_tokens_alone(session):
 
 def test_rows_held_out_one_by_one_share_games_with_the_fitted_ones_and_games_do_not(session):
     reference = session.inputs.reference("run:cache", "all")
-    data = ProbeData.load(session.inputs, reference, "color", "cache", selection=RowSelection(phase=1))
+    data = ProbeData.load(session.inputs, reference, Labelling("color"), "cache", selection=RowSelection(phase=1))
     by_row, by_game = (data.held_out(0.1, 7, by) for by in ("row", "game"))
     assert by_row.sum() == round(0.1 * data.rows.sum())
     assert not (by_row & ~data.rows).any()

@@ -77,13 +77,13 @@ def test_rows_equal_a_forward_pass_of_each_item_alone(world_session, name, sites
 
 
 def test_a_probe_of_uci_squares_is_labelled_with_the_board_that_its_site_stands_at(world_session):
-    from chessreg.experiments.probe.data import ProbeData
+    from chessreg.experiments.probe.data import Labelling, ProbeData
 
     for alignment, earlier in (("post-ply", 0), ("pre-ply", 1)):
         cache = run(world_session, CacheSpec(
             checkpoint="uci", dataset="sample:fit", games=12, sites="destinations", alignment=alignment,
         ))  # fmt: skip
-        data = ProbeData.load(world_session.inputs, cache, "piece", "cache")
+        data = ProbeData.load(world_session.inputs, cache, Labelling("piece"), "cache")
         games, _ = world_session.inputs.dataset(data.cache.dataset)
         row = np.flatnonzero(data.cache.array.token == 8)[0]  # <s> and four whole moves: the target of the fourth
         boards, _ = boards_of(games.texts(np.array([data.item[row]])))
@@ -130,11 +130,11 @@ def positions(world, models, tmp_path_factory):
 
 
 def test_positions_are_cached_one_by_one_and_a_probe_reads_their_boards(world_session, positions):
-    from chessreg.experiments.probe.data import ProbeData
+    from chessreg.experiments.probe.data import Labelling, ProbeData
 
     session = world_session
     caches = [run(session, CacheSpec(checkpoint="fen", dataset=name, sites="last")) for name in positions]
-    data = ProbeData.load(session.inputs, caches[0], "piece", "cache")
+    data = ProbeData.load(session.inputs, caches[0], Labelling("piece"), "cache")
     fens = data.items.fens(data.item)
     assert len(set(data.item.tolist())) == len(data.item) > 200
     for row in range(0, len(fens), 17):

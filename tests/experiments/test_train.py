@@ -14,6 +14,7 @@ from chessreg.entities.adding import add_dataset
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.experiments.train import TrainOptions, TrainSpec, corpus
 from chessreg.games.moves import replay, unpack
+from chessreg.models.decoding.session import DecodingSession
 from chessreg.registry import tables
 from chessreg.registry.identity import uuid_of
 from chessreg.runs.kind import kind
@@ -108,7 +109,7 @@ def test_a_fen_encoder_learns_the_moves_of_positions(
     )  # fmt: skip
     assert (row.architecture, row.tokenizer, row.block_size) == ("fen-encoder", "fen-77", 77)
     board = chess.Board()
-    logprobs = model.session(1).feed([model.encoding.prompt(board)])[0]
+    logprobs = DecodingSession(model, 1).feed([model.encoding.prompt(board)])[0]
     legal = [model.encoding.answer(board, move)[0] for move in board.legal_moves]
     assert float(logprobs[legal].exp().sum()) > 2 * 20 / 1968  # what it learns first: which squares hold its pieces
 

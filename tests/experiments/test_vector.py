@@ -151,7 +151,7 @@ def test_each_layer_of_a_cascade_sees_the_earlier_vectors_added(world_session):
 def test_a_coefficient_on_sums_and_its_scale_on_averages_are_one_edit(world_session):
     import torch
 
-    from chessreg.experiments.vector.contrast import scale_of
+    from chessreg.experiments.vector.spec import scale_of
     from chessreg.models.edits import ResidualEdit
 
     whole = {**STREAM, "whole_games": True}

@@ -20,14 +20,14 @@ from chessreg.errors import BadInputError, ChessregError
 from chessreg.games.adjudication import Termination
 from chessreg.games.engines import level_rating
 from chessreg.games.openings import OpeningSpec, openings
-from chessreg.games.selfplay import LEVELS, GeneratedGame, generate, pairing
+from chessreg.games.selfplay import LEVELS, GeneratedGame, SelfPlay, generate, pairing
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def games(stockfish: Path) -> list[GeneratedGame]:
-    return list(generate(16, seed=3, nodes=20, levels=range(0, 20, 3), max_plies=120, processes=2, first=5))
+    return list(generate(16, SelfPlay(tuple(range(0, 20, 3)), 20, 120), seed=3, processes=2, first=5))
 
 
 def test_games_come_in_the_order_of_their_numbers(games: list[GeneratedGame]) -> None:
@@ -73,26 +73,24 @@ def test_the_pgn_names_levels_ratings_and_their_scale(games: list[GeneratedGame]
 
 
 def test_level_twenty_has_no_published_rating_and_so_no_elo_tag(stockfish: Path) -> None:
-    seen: list[int] = []
-    (game,) = generate(1, seed=1, levels=[20], nodes=20, max_plies=12, on_game=lambda game: seen.append(game.number))
+    (game,) = generate(1, SelfPlay((20,), nodes=20, max_plies=12), seed=1)
     assert "WhiteElo" not in game.tags()
-    assert seen == [0]
 
 
 def test_without_resignation_games_are_played_to_their_end(stockfish: Path) -> None:
-    ends = {game.termination for game in generate(4, seed=1, nodes=5, levels=[0, 19], max_plies=240, resign_share=0.0)}
-    assert Termination.RESIGNATION not in ends
-    ends = {game.termination for game in generate(4, seed=1, nodes=5, levels=[0, 19], max_plies=240, resign_share=1.0)}
-    assert Termination.RESIGNATION in ends
+    for share in (0.0, 1.0):
+        settings = SelfPlay((0, 19), nodes=5, max_plies=240, resign_share=share)
+        ends = {game.termination for game in generate(4, settings, seed=1)}
+        assert (Termination.RESIGNATION in ends) is bool(share)
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"levels": [21]}, {"levels": []}, {"nodes": 0}, {"opening_plies": 50, "max_plies": 50}, {"resign_share": 2.0}],
+    [{"levels": (21,)}, {"levels": ()}, {"nodes": 0}, {"opening_plies": 50, "max_plies": 50}, {"resign_share": 2.0}],
 )
 def test_settings_out_of_range_are_refused_before_anything_starts(wrong: dict) -> None:
     with pytest.raises(BadInputError):
-        generate(1, seed=1, **wrong)
+        SelfPlay(**wrong)
     with pytest.raises(BadInputError):
         generate(0, seed=1)
 
@@ -111,7 +109,7 @@ def ended(processes: list[psutil.Process], seconds: float = 300.0) -> bool:
 
 
 def test_a_caller_that_stops_early_leaves_no_process(stockfish: Path) -> None:
-    stream = generate(1000, seed=1, nodes=50, processes=2)
+    stream = generate(1000, SelfPlay(nodes=50), seed=1, processes=2)
     next(stream)
     children = [
         child for child in descendants(os.getpid()) if "stockfish" in child.name() or "selfplay" in str(child.cmdline())
@@ -123,8 +121,8 @@ def test_a_caller_that_stops_early_leaves_no_process(stockfish: Path) -> None:
 
 def test_workers_and_engines_end_when_the_parent_is_killed(stockfish: Path) -> None:
     code = (
-        "from chessreg.games.selfplay import generate\n"
-        "for game in generate(100000, seed=1, nodes=50, processes=2): print(game.number, flush=True)"
+        "from chessreg.games.selfplay import SelfPlay, generate\n"
+        "for game in generate(100000, SelfPlay(nodes=50), seed=1, processes=2): print(game.number, flush=True)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
@@ -140,7 +138,7 @@ def test_workers_and_engines_end_when_the_parent_is_killed(stockfish: Path) -> N
 
 
 def test_an_engine_that_dies_ends_the_generation_with_its_cause(stockfish: Path) -> None:
-    stream = generate(100000, seed=1, nodes=50, processes=1)
+    stream = generate(100000, SelfPlay(nodes=50), seed=1, processes=1)
     next(stream)
     (engine, *_) = [child for child in descendants(os.getpid()) if "stockfish" in child.name()]
     engine.kill()

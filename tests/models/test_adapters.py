@@ -19,6 +19,7 @@ from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.adapters.gpt2 import GPT2, GPT2Config, random_gpt2
 from chessreg.models.adapters.llama import served
 from chessreg.models.checkpoint import CheckpointInfo, read_info, save_checkpoint
+from chessreg.models.decoding.session import DecodingSession
 from chessreg.models.decoding.tree import TokenTree
 from chessreg.models.edits import ResidualEdit
 from chessreg.models.importers import import_checkpoint
@@ -75,7 +76,7 @@ def test_gpt2_equals_the_library_transformers(options: dict[str, Any]) -> None:
         expected = theirs(TOKENS, output_hidden_states=True)
     assert float((model.logits(TOKENS) - expected.logits).abs().max()) <= 1e-5
     assert float((model.residuals(TOKENS, [0, 1]) - torch.stack(expected.hidden_states[1:3])).abs().max()) <= 1e-5
-    session = model.session(3)
+    session = DecodingSession(model, 3)
     session.feed([row[:7].tolist() for row in TOKENS])
     found = session.feed([row[7:].tolist() for row in TOKENS])
     assert float((found - expected.logits[:, -1].log_softmax(-1)).abs().max()) <= 1e-4
@@ -87,7 +88,7 @@ def test_a_session_that_recomputes_equals_one_that_keeps_keys_and_values(tiny: L
     slow = LanguageModel(Slow.of_weights(tiny.network.config, tiny.network.weights()))
     vectors = torch.randn(3, 32, generator=torch.Generator().manual_seed(2))
     edits = [ResidualEdit(0, vectors, 2.0, mask), ResidualEdit(1, vectors[0], -1.0, mask)]
-    sessions = [model.session(3, edits) for model in (tiny, slow)]
+    sessions = [DecodingSession(model, 3, edits) for model in (tiny, slow)]
     grown = [[(1, 2, 3), (1, 4)], [(5,)], [(6, 7, 8, 9), (6, 7)]]
 
     def same(one: Any, other: Any) -> None:
@@ -136,7 +137,7 @@ def test_llama_equals_the_library_transformers(options: dict[str, Any], tmp_path
     assert isinstance(model.network, Llama)
     assert float((model.logits(TOKENS) - expected.logits).abs().max()) <= 2e-4
     assert float((model.residuals(TOKENS, [0])[0] - expected.hidden_states[1]).abs().max()) <= 2e-4
-    session = model.session(3)
+    session = DecodingSession(model, 3)
     session.feed([row[:7].tolist() for row in TOKENS])
     session.feed([row[7:9].tolist() for row in TOKENS[:2]] + [[]])
     found = session.feed([row[9:].tolist() for row in TOKENS[:2]] + [TOKENS[2, 7:].tolist()])
@@ -176,7 +177,7 @@ def test_other_architectures_are_imported_edited_and_saved(kind: str, tmp_path: 
         expected = theirs(TOKENS, output_hidden_states=True)
     assert float((model.logits(TOKENS) - expected.logits).abs().max()) <= 1e-4
     assert float((model.residuals(TOKENS, [0])[0] - expected.hidden_states[1]).abs().max()) <= 1e-4
-    session = model.session(2)
+    session = DecodingSession(model, 2)
     session.feed([TOKENS[0, :20].tolist(), TOKENS[1, :33].tolist()])
     found = session.feed([TOKENS[0, 20:].tolist(), TOKENS[1, 33:].tolist()])
     assert float((found - expected.logits[:2, -1].log_softmax(-1)).abs().max()) <= 1e-4
@@ -232,7 +233,7 @@ def test_a_fen_encoder_is_saved_edited_and_asked(attention: str, embedding: str,
     edit = ResidualEdit(0, vector, 3.0)
     added = model.residuals(tokens, [0], edits=[edit]) - model.residuals(tokens, [0])
     torch.testing.assert_close(added[0], (3 * vector).expand(3, 77, 32))
-    session = model.session(3, [edit])
+    session = DecodingSession(model, 3, [edit])
     expected = model.logits(tokens, edits=[edit])[:, 0].log_softmax(-1)
     assert float((session.feed(tokens.tolist()) - expected).abs().max()) <= 1e-5
     assert TokenTree(session).lines(1, [()]).shape == (1, 1968)
@@ -262,11 +263,12 @@ def test_gpt2_llama_and_fen_encoder_run_without_transformers(tiny: LanguageModel
     save_checkpoint(llama, tmp_path / "llama", CheckpointInfo.of(llama, "pgn-char-32"))
     script = f"""
         import sys
+        from chessreg.models.decoding.session import DecodingSession
         from chessreg.models.language_model import LanguageModel
 
-        LanguageModel.load("{tmp_path}/gpt2").session(1).feed([[1, 2, 3]])
-        LanguageModel.load("{tmp_path}/llama").session(1).feed([[1, 2, 3]])
-        LanguageModel.load("{tmp_path}/fen").session(1).feed([[0] * 77])
+        DecodingSession(LanguageModel.load("{tmp_path}/gpt2"), 1).feed([[1, 2, 3]])
+        DecodingSession(LanguageModel.load("{tmp_path}/llama"), 1).feed([[1, 2, 3]])
+        DecodingSession(LanguageModel.load("{tmp_path}/fen"), 1).feed([[0] * 77])
         print(*sorted({{"torch", "torch._dynamo", "transformers", "transformer_lens"}} & set(sys.modules)))
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True)

@@ -62,7 +62,7 @@ EDITS = {
 @pytest.mark.parametrize("name", EDITS)
 def test_a_session_equals_full_recompute_through_its_whole_life(tiny: LanguageModel, name: str) -> None:
     edits = EDITS[name]
-    session = tiny.session(5, edits)
+    session = DecodingSession(tiny, 5, edits)
     session.feed(random_rows(0, [7, 1, 40, 23, 8]))
     assert_exact(session, edits)
     session.feed(random_rows(1, [3, 1, 0, 5, 0]))
@@ -90,7 +90,7 @@ def test_a_session_equals_full_recompute_through_its_whole_life(tiny: LanguageMo
 
 @pytest.mark.parametrize("name", EDITS)
 def test_residuals_of_last_tokens_equal_those_of_a_full_pass(tiny: LanguageModel, name: str) -> None:
-    session = tiny.session(5, EDITS[name])
+    session = DecodingSession(tiny, 5, EDITS[name])
     session.feed(random_rows(0, [7, 1, 40, 23, 8]))
     session.feed(random_rows(1, [3, 1, 0, 5, 0]))
     before = session.refresh().clone()
@@ -106,7 +106,7 @@ def test_residuals_of_last_tokens_equal_those_of_a_full_pass(tiny: LanguageModel
 
 @pytest.mark.parametrize("name", EDITS)
 def test_rewind_brings_back_an_earlier_state(tiny: LanguageModel, name: str) -> None:
-    session = tiny.session(5, EDITS[name])
+    session = DecodingSession(tiny, 5, EDITS[name])
     session.feed(random_rows(0, [7, 1, 40, 23, 8]))
     lengths, before = [len(tokens) for tokens in session.tokens], session.refresh().clone()
     session.feed(random_rows(1, [2, 3, 0, 1, 1]))
@@ -120,7 +120,7 @@ def test_rewind_brings_back_an_earlier_state(tiny: LanguageModel, name: str) -> 
 
 
 def test_sync_feeds_only_what_differs(tiny: LanguageModel) -> None:
-    session = tiny.session(3)
+    session = DecodingSession(tiny, 3)
     first = random_rows(0, [20, 30, 10])
     session.sync(first)
     widths: list[int] = []
@@ -144,7 +144,7 @@ def test_sync_feeds_only_what_differs(tiny: LanguageModel) -> None:
 
 
 def test_a_full_context_is_reported_before_anything_is_fed(tiny: LanguageModel) -> None:
-    session = tiny.session(3)
+    session = DecodingSession(tiny, 3)
     session.feed(random_rows(0, [90, 96, 10]))
     assert_exact(session, [])
     with pytest.raises(ContextFullError, match="96 positions") as caught:
@@ -158,7 +158,7 @@ def test_a_full_context_is_reported_before_anything_is_fed(tiny: LanguageModel) 
 
 
 def test_a_subset_of_rows_next_to_full_ones_is_decoded(tiny: LanguageModel) -> None:
-    session = tiny.session(2)
+    session = DecodingSession(tiny, 2)
     session.feed(random_rows(0, [96, 50]))
     session.feed(random_rows(1, [0, 3]))
     assert_exact(session, [])
@@ -166,12 +166,12 @@ def test_a_subset_of_rows_next_to_full_ones_is_decoded(tiny: LanguageModel) -> N
 
 def test_the_cheaper_way_is_taken(tiny: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    session = tiny.session(4)
+    session = DecodingSession(tiny, 4)
     session.feed(random_rows(0, [3, 4, 3, 60]))
     assert not session._packs([0, 1, 2, 3], [1] * 4, history=False)
     assert not session._packs([0, 1, 2, 3], [1] * 4, history=True)  # a call for each costs more than it saves
     assert session._packs([0, 1, 2, 3], [1, 1, 1, 9], history=True)  # padding would cost more
-    session = tiny.session(8)
+    session = DecodingSession(tiny, 8)
     session.tokens = [[1] * 900] + [[1] * 90 for _ in range(7)]
     assert session._packs(list(range(8)), [1] * 8, history=True)
     assert session._packs([2], [1], history=True)
@@ -179,13 +179,13 @@ def test_the_cheaper_way_is_taken(tiny: LanguageModel, monkeypatch: pytest.Monke
 
 def test_sessions_refuse_what_does_not_fit(tiny: LanguageModel) -> None:
     with pytest.raises(BadInputError, match="5 directions for 3 rows"):
-        tiny.session(3, [ResidualEdit(0, vector(0, 5, 32))])
+        DecodingSession(tiny, 3, [ResidualEdit(0, vector(0, 5, 32))])
     with pytest.raises(BadInputError, match="2 lists"):
-        tiny.session(3).feed([[1], [2]])
+        DecodingSession(tiny, 3).feed([[1], [2]])
     with pytest.raises(BadInputError, match="cannot be taken back"):
-        tiny.session(1).rollback([1])
+        DecodingSession(tiny, 1).rollback([1])
     with pytest.raises(NotFoundError, match="no layer 9"):
-        tiny.session(1, [ResidualEdit(9, vector(0, 32))]).feed([[1]])
+        DecodingSession(tiny, 1, [ResidualEdit(9, vector(0, 32))]).feed([[1]])
     with pytest.raises(NotFoundError, match="no token mask"):
         ResidualEdit(0, vector(0, 32), token_mask="nowhere")
     with pytest.raises(BadInputError, match="d_model"):
@@ -197,7 +197,7 @@ def test_sessions_refuse_what_does_not_fit(tiny: LanguageModel) -> None:
 def test_the_trained_model_decodes_games_exactly(trained: LanguageModel) -> None:
     edits = [ResidualEdit(4, vector(1, 192), 0.5, "last"), ResidualEdit(5, vector(2, 192), 0.5)]
     for chosen in ([], edits):
-        session = trained.session(3, chosen)
+        session = DecodingSession(trained, 3, chosen)
         session.feed(random_rows(0, [40, 250, 120]))
         session.feed(random_rows(1, [5, 1, 9]))
         session.feed(random_rows(2, [1, 1, 1]))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from chessreg.encodings import Encoding
 from chessreg.errors import BadInputError, NotFoundError
+from chessreg.models.decoding.session import DecodingSession
 from chessreg.models.edits import ResidualEdit, mask_named
 from chessreg.models.language_model import LanguageModel
 
@@ -38,7 +39,7 @@ def test_a_bias_and_a_hook_give_equal_logits_at_every_token(tiny: LanguageModel,
     assert float((hooked - biased).abs().max()) < CLOSE
     assert float((hooked - tiny.logits(tokens)).abs().max()) > 0.1
     assert all(block.mlp.c_proj.bias is old for block, old in zip(tiny.blocks, before, strict=True))  # type: ignore[union-attr]
-    sessions = [tiny.session(1, edits) for edits in forms.values()]
+    sessions = [DecodingSession(tiny, 1, edits) for edits in forms.values()]
     for session in sessions:  # prompt and generated tokens alike
         session.feed([tokens[0, :10].tolist()])
         for token in tokens[0, 10:].tolist():
@@ -61,12 +62,12 @@ def test_an_edit_may_put_something_in_the_place_of_the_residual(tiny: LanguageMo
     assert 0 < int(dots.sum()) < len(dots)
     assert torch.equal(edited[~dots], clean[~dots])
     assert torch.allclose(edited[dots], clean[dots] / 2 + 2 * vector(1, 32), atol=CLOSE)
-    session = tiny.session(1, [edit])
+    session = DecodingSession(tiny, 1, [edit])
     for token in tokens[0].tolist():
         session.feed([[token]])
     whole = tiny.logits(tokens, edits=[edit])[0, -1].log_softmax(-1)
     assert float((session.logprobs[0] - whole).abs().max()) < CLOSE
-    branch = tiny.session(1)
+    branch = DecodingSession(tiny, 1)
     branch.feed([tokens[0].tolist()])
     assert float((branch.branch([edit]).logprobs[0] - whole).abs().max()) < CLOSE
     with pytest.raises(BadInputError, match="one vector at every token"):
@@ -113,7 +114,7 @@ def test_a_branch_equals_a_full_recompute(tiny: LanguageModel, pgn: Encoding, po
         ResidualEdit(0, vector(1, 3, 32), 2.0, positions),
         ResidualEdit(1, vector(2, 32), 1.5, positions, "subtract"),
     ]
-    clean = tiny.session(3)
+    clean = DecodingSession(tiny, 3)
     clean.feed(prompts)
     before = clean.logprobs.clone()
     branch = clean.branch(edits)
@@ -125,10 +126,10 @@ def test_a_branch_equals_a_full_recompute(tiny: LanguageModel, pgn: Encoding, po
         branch.feed([[int(token)] for token in branch.logprobs.argmax(-1)])
     assert torch.equal(clean.logprobs, before)
     more = clean.feed([[5], [], [6]])  # its own keys and values are untouched
-    fresh = tiny.session(3)
+    fresh = DecodingSession(tiny, 3)
     assert float((fresh.feed([list(t) for t in clean.tokens]) - more).abs().max()) < CLOSE
 
 
 def test_an_edited_session_has_no_branches(tiny: LanguageModel) -> None:
     with pytest.raises(BadInputError, match="no clean keys"):
-        tiny.session(1, [ResidualEdit(0, vector(1, 32))]).branch([])
+        DecodingSession(tiny, 1, [ResidualEdit(0, vector(1, 32))]).branch([])

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.adapters.bridge import firing
+from chessreg.models.decoding.session import DecodingSession
 from chessreg.models.edits import ResidualEdit
 from chessreg.models.hook_points import LN_FINAL
 from chessreg.models.language_model import LanguageModel
@@ -66,7 +67,7 @@ def test_the_pass_ends_at_the_last_wanted_layer_and_keeps_fused_attention(
     tiny.residuals(TOKENS, [0, 1])
     assert calls == [True] * 3
     calls.clear()
-    tiny.session(2).feed([[1, 2, 3], [4, 5]])  # a first feed needs no mask either
+    DecodingSession(tiny, 2).feed([[1, 2, 3], [4, 5]])  # a first feed needs no mask either
     assert calls == [True] * 2
 
 
@@ -99,7 +100,7 @@ def test_a_float32_vector_edits_a_bfloat16_model(tiny: LanguageModel) -> None:
     half = LanguageModel(copy.deepcopy(tiny.network).bfloat16())
     edit = ResidualEdit(0, torch.ones(32))
     assert half.residuals(TOKENS, [0], edits=[edit]).dtype == torch.bfloat16
-    session = half.session(1, [edit])
+    session = DecodingSession(half, 1, [edit])
     assert session.feed([[1, 2, 3]]).dtype == torch.float32
     whole = torch.log_softmax(half.logits(torch.tensor([[1, 2, 3, 4]]), edits=[edit])[0, -1].float(), -1)
     assert float((session.feed([[4]])[0] - whole).abs().max()) < 0.1

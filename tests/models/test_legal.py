@@ -67,7 +67,7 @@ EDITS = {
 @pytest.mark.parametrize("name", EDITS)
 def test_the_tree_equals_scoring_one_by_one(tiny: LanguageModel, pgn: Encoding, name: str) -> None:
     boards, prompts = boards_and_prompts(pgn)
-    session = tiny.session(4, EDITS[name])
+    session = DecodingSession(tiny, 4, EDITS[name])
     session.feed(prompts)
     tokens, logprobs = [list(t) for t in session.tokens], session.logprobs.clone()
     scored = legal.move_logprobs(session, boards, pgn)
@@ -81,7 +81,7 @@ def test_the_tree_equals_scoring_one_by_one(tiny: LanguageModel, pgn: Encoding, 
     assert session.tokens == tokens
     assert torch.equal(session.logprobs, logprobs)
     more = session.feed([[5, 6], [7], [], [8, 9]])  # the cache is as if nothing had been scored
-    fresh = tiny.session(4, EDITS[name])
+    fresh = DecodingSession(tiny, 4, EDITS[name])
     assert float((fresh.feed([list(t) for t in session.tokens]) - more).abs().max()) <= CLOSE
 
 
@@ -90,7 +90,7 @@ def test_two_boards_of_a_row_share_one_tree(tiny: LanguageModel, pgn: Encoding) 
     changed = boards[2].copy(stack=False)
     changed.remove_piece_at(chess.B5 if changed.piece_at(chess.B5) else chess.D2)
     answers = [[pgn.answer(board, move) for move in board.legal_moves] for board in (boards[2], changed)]
-    session = tiny.session(1)
+    session = DecodingSession(tiny, 1)
     session.feed([prompts[2]])
     [both] = legal.answer_logprobs(session, [answers[0] + answers[1]])
     for ids, value in zip(answers[0] + answers[1], both, strict=True):
@@ -99,7 +99,7 @@ def test_two_boards_of_a_row_share_one_tree(tiny: LanguageModel, pgn: Encoding) 
 
 def test_small_passes_give_the_same(tiny: LanguageModel, pgn: Encoding, monkeypatch: pytest.MonkeyPatch) -> None:
     boards, prompts = boards_and_prompts(pgn)
-    session = tiny.session(4, [ResidualEdit(0, vector(1, 4, 32), 2.0)])
+    session = DecodingSession(tiny, 4, [ResidualEdit(0, vector(1, 4, 32), 2.0)])
     session.feed(prompts)
     whole = legal.move_logprobs(session, boards, pgn)
     some = legal.move_logprobs(session, [boards[3], boards[1]], pgn, rows=[3, 1])
@@ -111,7 +111,7 @@ def test_small_passes_give_the_same(tiny: LanguageModel, pgn: Encoding, monkeypa
 
 
 def test_answers_of_one_token_and_no_answers(tiny: LanguageModel) -> None:
-    session = tiny.session(2)
+    session = DecodingSession(tiny, 2)
     session.feed([[15, 6, 4], [15]])
     scored = legal.answer_logprobs(session, [[(27,), (0,)], []])
     np.testing.assert_allclose(scored[0], session.logprobs[0, [27, 0]].numpy(), atol=1e-6)
@@ -119,7 +119,7 @@ def test_answers_of_one_token_and_no_answers(tiny: LanguageModel) -> None:
 
 
 def test_moves_that_pass_the_last_position_are_reported(tiny: LanguageModel, pgn: Encoding) -> None:
-    session = tiny.session(2)
+    session = DecodingSession(tiny, 2)
     session.feed([[6] * 94, [6] * 95])
     e4 = tuple(pgn.encode("e4 ").tolist())
     [fits] = legal.answer_logprobs(session, [[e4]], rows=[0])
@@ -128,7 +128,7 @@ def test_moves_that_pass_the_last_position_are_reported(tiny: LanguageModel, pgn
         legal.answer_logprobs(session, [[e4], [e4]])
     assert caught.value.rows == [1]
     with pytest.raises(BadInputError, match="without a prompt"):
-        legal.answer_logprobs(tiny.session(1), [[e4]])
+        legal.answer_logprobs(DecodingSession(tiny, 1), [[e4]])
 
 
 def test_legal_choices_follow_the_renormalised_distribution() -> None:
@@ -145,7 +145,7 @@ def test_legal_choices_follow_the_renormalised_distribution() -> None:
 
 def test_the_trained_model_puts_its_mass_on_legal_moves(trained: LanguageModel, pgn: Encoding) -> None:
     boards, prompts = boards_and_prompts(pgn)
-    session = trained.session(4)
+    session = DecodingSession(trained, 4)
     session.feed(prompts)
     scored = legal.move_logprobs(session, boards, pgn)
     assert min(map(legal.legal_move_mass, scored)) > 0.5

@@ -49,7 +49,7 @@ def test_every_spelling_is_summed(tiny: LanguageModel, pgn: Encoding, name: str,
     """Each text times the probability that it ends there, one after the other, is the walked mass."""
     monkeypatch.setattr(legal, "FLOOR", 0.0)
     boards = [chess.Board(), chess.Board("8/P6k/8/8/8/8/8/K7 w - - 0 1"), chess.Board("4k3/8/8/8/8/8/8/4K2R w K - 0 1")]
-    session = tiny.session(3, EDITS[name])
+    session = DecodingSession(tiny, 3, EDITS[name])
     session.feed([pgn.encode(";1."), pgn.encode(";1.e4 e5 2."), pgn.encode(";1.e4 e5 2.Nf3 Nc6 3.")])
     canonical = [sorted(ids[:-1] for ids in pgn.answers(board).values()) for board in boards]
     pairs = [[pgn.accepted_ids(board) for board in boards], canonical]
@@ -70,7 +70,7 @@ def test_every_spelling_is_summed(tiny: LanguageModel, pgn: Encoding, name: str,
 
 
 def test_what_a_floor_leaves_out_is_bounded(tiny: LanguageModel, pgn: Encoding, monkeypatch) -> None:
-    session = tiny.session(1)
+    session = DecodingSession(tiny, 1)
     session.feed([pgn.encode(";1.")])
     trie = legal.Trie.of([pgn.accepted_ids(chess.Board())])
     masses = {}
@@ -87,7 +87,7 @@ def test_trees_write_what_sessions_write(tiny: LanguageModel, pgn: Encoding, nam
     prompts = [pgn.encode(text) for text in (";1.", ";1.e4 e5 2.", ";1.d4 d5 2.c4 e6 3.")]
     keys = [[(5, row, sample) for sample in range(8)] for row in range(3)]
     heats = [0.0, *[1.0] * 6, 0.3]
-    session = tiny.session(3, EDITS[name])
+    session = DecodingSession(tiny, 3, EDITS[name])
     session.feed(prompts)
     trees = TokenTree(session)
     grown = sample_trees(trees, pgn, [chess.Board()] * 3, keys, temperature=heats)
@@ -120,7 +120,7 @@ def standard_errors(model: LanguageModel, pgn: Encoding, count: int, samples: in
     """How many standard errors the legal share of samples is from the exact mass, for each of `count` positions."""
     found = []
     for number, (board, prompt) in enumerate(zip(*positions(pgn, count), strict=True)):
-        session = model.session(1)
+        session = DecodingSession(model, 1)
         session.feed([prompt])
         trees = TokenTree(session)
         trie = legal.Trie.of([pgn.accepted_ids(board)])
@@ -147,7 +147,7 @@ def test_first_tries_in_play_are_legal_as_often_as_the_exact_mass_says(pgn: Enco
     """Thirty first tries of policy `retry` on each of twenty positions of the bundled model."""
     tries, model = 30, bundled()
     boards, prompts = positions(pgn, 20)
-    session = model.session(20)
+    session = DecodingSession(model, 20)
     session.feed(prompts)
     tree = TokenTree(session)
     masses = legal.accepted_mass(tree, [legal.Trie.of([pgn.accepted_ids(board)]) for board in boards], pgn)
@@ -176,7 +176,7 @@ def test_the_mass_of_texts_in_the_form_of_a_move_is_how_often_they_are_written(p
     model, count = bundled(), 150
     boards, prompts = positions(pgn, 2)
     edit = ResidualEdit(2, torch.randn(model.d_model, generator=torch.Generator().manual_seed(3)), 20.0)
-    session = model.session(2, [edit])
+    session = DecodingSession(model, 2, [edit])
     session.sync(prompts)
     masses = legal.valid_masses(session, pgn, [0, 1])
     keys = [[(5, row, number) for number in range(count)] for row in range(2)]

@@ -33,11 +33,11 @@ def sampled(
 
 def test_a_sample_does_not_depend_on_its_batch(tiny: LanguageModel, pgn: Encoding) -> None:
     ids = [pgn.encode(text).tolist() for text in PROMPTS]
-    together = tiny.session(5)
+    together = DecodingSession(tiny, 5)
     together.feed(ids)
     many = sampled(together, pgn, keys([0, 1, 2, 3, 4]))
     for row in range(5):
-        alone = tiny.session(1)
+        alone = DecodingSession(tiny, 1)
         alone.feed([ids[row]])
         [one] = sampled(alone, pgn, keys([row]))
         assert (one.text, one.tokens, one.finished) == (many[row].text, many[row].tokens, many[row].finished)
@@ -46,7 +46,7 @@ def test_a_sample_does_not_depend_on_its_batch(tiny: LanguageModel, pgn: Encodin
 
 
 def test_the_session_comes_back_as_it_was(tiny: LanguageModel, pgn: Encoding) -> None:
-    session = tiny.session(5)
+    session = DecodingSession(tiny, 5)
     session.feed([pgn.encode(text) for text in PROMPTS])
     tokens, logprobs = [list(t) for t in session.tokens], session.logprobs.clone()
     sampled(session, pgn, keys([0, 1, 2, 3, 4]))
@@ -55,7 +55,7 @@ def test_the_session_comes_back_as_it_was(tiny: LanguageModel, pgn: Encoding) ->
 
 
 def test_a_text_ends_at_its_stop_token(tiny: LanguageModel, pgn: Encoding) -> None:
-    session = tiny.session(5)
+    session = DecodingSession(tiny, 5)
     session.feed([pgn.encode(text) for text in PROMPTS])
     samples = sampled(session, pgn, keys(list(range(5))))
     assert any(sample.finished for sample in samples)
@@ -65,7 +65,7 @@ def test_a_text_ends_at_its_stop_token(tiny: LanguageModel, pgn: Encoding) -> No
 
 
 def test_greedy_is_argmax_by_full_recompute(tiny: LanguageModel, pgn: Encoding) -> None:
-    session = tiny.session(1)
+    session = DecodingSession(tiny, 1)
     prompt = pgn.encode(";1.e4 ").tolist()
     session.feed([prompt])
     [sample] = sampled(session, pgn, keys([0]), 0.0, max_tokens=7)
@@ -92,7 +92,7 @@ def test_draws_follow_the_distribution_at_each_temperature() -> None:
 
 
 def test_first_characters_of_many_samples_fit_the_model(tiny: LanguageModel, pgn: Encoding) -> None:
-    session = tiny.session(1)
+    session = DecodingSession(tiny, 1)
     session.feed([pgn.encode(";1.")])
     expected = session.logprobs[0].exp().numpy()
     keys = [[(1, i) for i in range(4000)]]
@@ -104,7 +104,7 @@ def test_first_characters_of_many_samples_fit_the_model(tiny: LanguageModel, pgn
 
 
 def test_the_trained_model_writes_openings_in_legal_moves(trained: LanguageModel, pgn: Encoding) -> None:
-    session = trained.session(len(PROMPTS))
+    session = DecodingSession(trained, len(PROMPTS))
     session.feed([pgn.encode(text) for text in PROMPTS])
     for text, sample in zip(PROMPTS, sampled(session, pgn, keys(list(range(5))), 0.0), strict=True):
         board = chess.Board()

@@ -13,6 +13,7 @@ from torch import Tensor
 from chessreg.errors import BadInputError
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.checkpoint import digest, load_model
+from chessreg.models.decoding.session import DecodingSession
 from chessreg.models.importers import import_checkpoint
 from chessreg.models.language_model import LanguageModel
 from chessreg.noise import generator
@@ -115,7 +116,7 @@ def test_decoding_goes_through_the_folded_head(tmp_path: Path) -> None:
     plain, fold = both(SMALL, tmp_path)
     told = []
     for model in (plain, fold):
-        session = model.session(1)
+        session = DecodingSession(model, 1)
         told.append(session.sync([[15, 6, 4, 27, 9, 0]]))
     assert torch.allclose(told[0], told[1], atol=1e-3)
 

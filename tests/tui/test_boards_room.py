@@ -398,8 +398,9 @@ def test_a_fen_that_cannot_be_asked_is_refused_in_a_line(
 
 
 def test_a_game_that_is_over_is_worth_a_mate_or_nothing() -> None:
+    from chessreg.games.adjudication import MATE_CP
     from chessreg.games.engines import parse_engine, parse_limit
-    from chessreg.games.pool import MATE_CP, EnginePool
+    from chessreg.games.pool import EnginePool
 
     over = {
         "rnb1kbnr/pppp1ppp/8/4p3/6Pq/5P2/PPPPP2P/RNBQKBNR w KQkq - 1 3": -MATE_CP,  # the fool's mate

@@ -29,7 +29,7 @@ from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
     from chessreg.session import Session
-    from tui.app import ChessregApp
+    from tui.host import Host
 
 
 T = TypeVar("T")
@@ -97,9 +97,9 @@ class AppScreen(Screen[None]):
             self.load(AGAIN)
 
     @property
-    def app(self) -> ChessregApp:  # type: ignore[override]
+    def app(self) -> Host:  # type: ignore[override]
         """The app, as what it is."""
-        return cast("ChessregApp", super().app)
+        return cast("Host", super().app)
 
     # -- what is around the body ----------------------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ class AppScreen(Screen[None]):
         named = [a for place in (self.place, *self.also) for a in of(place) if a.method == action]
         return not (isinstance(self.focused, Input) and any(a.first and a.keys == "slash" for a in named))
 
-    def node_of(self, action: Action) -> Widget | ChessregApp:
+    def node_of(self, action: Action) -> Widget | Host:
         """Where an action's method is."""
         if action.place == EVERYWHERE:
             return self.app

@@ -19,7 +19,7 @@ from tui.widgets.bars import FilterBar
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
-    from tui.app import ChessregApp
+    from tui.host import Host
 
 LEAVES = "Enter does it, Esc leaves it"
 
@@ -61,7 +61,7 @@ class Prompt(ModalScreen[str | None]):
 
     @property
     def drafts(self) -> dict[Hashable, str]:
-        return cast("ChessregApp", self.app).drafts
+        return cast("Host", self.app).drafts
 
     @property
     def text(self) -> str:

@@ -25,7 +25,7 @@ from tui.entries import ENTRIES
 from tui.screens.base import AppScreen, TextScreen
 
 if TYPE_CHECKING:
-    from tui.app import ChessregApp
+    from tui.host import Host
 
 SECTIONS = {
     "table": "In a table", "filter": "In this line", "editor": "In the editor", "log": "In the log",
@@ -130,8 +130,8 @@ class Palette(Provider):
     listed: Sequence[Found] = ()  # queries and kinds
 
     @property
-    def home(self) -> ChessregApp:
-        return cast("ChessregApp", self.app)
+    def home(self) -> Host:
+        return cast("Host", self.app)
 
     async def startup(self) -> None:
         from tui.data import palette
@@ -167,7 +167,7 @@ class Palette(Provider):
             await self.home.switch_mode(room)
             self.home.back_to(1)
             screen = self.home.top_screen
-            if screen is None:
+            if not isinstance(screen, AppScreen):
                 return
             if action.writes:
                 self.home.notify(f"{action.shown_key} does it of the row that you stand on", title=action.text)

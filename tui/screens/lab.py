@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from chessreg.lab.answer import Compared
     from chessreg.lab.question import Choice, Position, StoredEdit, Tool
     from chessreg.session import Session
-    from tui.app import ChessregApp
+    from tui.host import Host
 
 
 SCALES = (0.1, 0.2, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 30.0, 50.0, 80.0, 120.0, 200.0)
@@ -410,7 +410,7 @@ class LabScreen(FourBoardsScreen):
     def actions(self) -> list[Action]:
         return of(SQUARES) if isinstance(self.focused, SquareBar) else super().actions()
 
-    def node_of(self, action: Action) -> Widget | ChessregApp:
+    def node_of(self, action: Action) -> Widget | Host:
         return self.query_one(SquareBar) if action.place == SQUARES else super().node_of(action)
 
     def action_clear_board(self) -> None:

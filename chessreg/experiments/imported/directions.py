@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from chessreg.errors import NotFoundError
-from chessreg.experiments.imported.file import SAMPLE, record_file, sample_file
+from chessreg.experiments.imported.file import record_file
 from chessreg.experiments.imported.saved import (
     checkpoint_of,
     detail_of,
@@ -28,58 +28,15 @@ from chessreg.experiments.imported.saved import (
     two_sides,
     vectors_fit,
 )
-from chessreg.models.hook_points import PATTERNS, RESID_POST
+from chessreg.experiments.imported.specs import ImportedProbeSpec, ImportedVectorSpec
 from chessreg.runs.fitted import Direction, cosine
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.spec import ExecutionOptions, Ref, Spec
+from chessreg.runs.spec import ExecutionOptions
 
 if TYPE_CHECKING:
     from chessreg.models.importers.directions import ProbeFile, VectorFile
     from chessreg.runs.task import Task
-
-
-class ImportSpec(Spec):
-    checkpoint: Annotated[str | None, Ref("checkpoint")] = Field(
-        None, description="the checkpoint of this registry that the model is; none: an unknown model"
-    )
-    model: str = Field("", description="the model's name, for files that do not say it")
-    layers: tuple[int, ...] = Field((), description="their layers, 0-based, one a file, for files that do not say them")
-    label: str = Field("", description="what is read off, for files that do not say it: piece, skill, …")
-    residual: Literal["auto", "raw", "centred"] = Field(
-        "auto", description="the residual stream's convention; auto: centred for models called tf_lens_…, else raw"
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _bundled(cls, values: Any) -> Any:
-        """The bundled file by its word."""
-        files = values.get("files") if isinstance(values, dict) else None
-        if isinstance(files, (list, tuple)) and SAMPLE in files:
-            place = str(sample_file("sample-direction.pth"))
-            return {**values, "files": tuple(place if f == SAMPLE else f for f in files)}
-        return values
-
-
-class ImportedProbeSpec(ImportSpec):
-    files: Annotated[tuple[str, ...], Ref("probe-file")] = Field(
-        min_length=1, description="saved probes of one model, one a layer; `sample` is one that comes with chessreg"
-    )
-    hook_point: str = Field(
-        RESID_POST, description=f"where they read, * for each layer, for files that do not say: {', '.join(PATTERNS)}"
-    )
-    phase: int | None = Field(
-        None, ge=0, le=5, description="phase of the tokens that they were fitted at, of UCI squares (Davis 1.3)"
-    )
-
-
-class ImportedVectorSpec(ImportSpec):
-    files: Annotated[tuple[str, ...], Ref("vector-file")] = Field(
-        min_length=1, description="saved vectors of one model, one a layer; `sample` is one that comes with chessreg"
-    )
-    source: Literal["auto", "contrastive", "cascade", "probe"] = Field(
-        "auto", description="how they were made; auto: from a probe where the file holds one, else contrastive"
-    )
 
 
 class ImportedOptions(ExecutionOptions):

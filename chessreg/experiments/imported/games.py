@@ -2,105 +2,28 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 from uuid import UUID
 
 import chess
 import numpy as np
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import BaseModel, Field
 
 from chessreg.entities.game import stored_games
 from chessreg.errors import BadInputError
-from chessreg.experiments.imported.file import FileSpec, ImportedFile, ImportOptions, path_of, record_file, with_sample
-from chessreg.experiments.imported.players import Arm, Arms, own_checkpoint, record_arms, renamed
-from chessreg.folders import expanded
+from chessreg.experiments.imported.file import ImportedFile, ImportOptions, path_of, record_file
+from chessreg.experiments.imported.players import Arm, Arms, own_checkpoint, record_arms
+from chessreg.experiments.imported.specs import ImportedGamesSpec
 from chessreg.games.adjudication import ADJUDICATED, Termination
 from chessreg.games.boardframe import BoardFrame
 from chessreg.games.engines import EngineSpec, find_stockfish, parse_limit
-from chessreg.games.foreign import FORMATS, ForeignFile, ForeignGame, find_format, read_games
-from chessreg.games.openings import parse_opening
+from chessreg.games.foreign import ForeignFile, ForeignGame, read_games
 from chessreg.games.pool import EnginePool
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate
-from chessreg.runs.spec import Moves, Ref
 from chessreg.runs.task import Task
-
-
-class ImportedGamesSpec(FileSpec):
-    bundled = "sample-results.csv"
-    format: str = Field("", description="chess_gpt_eval or pgn; found by the file's content")
-    player: tuple[str, ...] = Field(
-        (), description="whose results the games are, most wanted first; none given: a model's before an engine's"
-    )
-    checkpoint: Annotated[str | None, Ref("checkpoint")] = Field(
-        None, description="the checkpoint of this registry that the model is"
-    )
-    rename: tuple[str, ...] = Field((), description="OLD=NEW: the name of a player here")
-    engine_version: str = Field("unknown", description="the engines' version, which no such file tells")
-    limit: str = Field("unknown", description="an engine's limit where the file tells none, such as time=0.1")
-    opening: str = Field("standard", description="standard or random:PLIES, which no such file tells")
-    policy: str = Field("", description="how the model's moves were chosen; none given: as the format's program does")
-    move_limit: Moves | None = Field(
-        None, ge=1, description="full moves after which games were stopped; none given: that of the format's program"
-    )
-
-    adjudication: str = Field(
-        "none", description="limit of Stockfish's evaluation of games stopped at the move limit, such as nodes=100000"
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _bundled(cls, values: Any) -> Any:
-        """Replace `sample` by the bundled file, and find the format of a file that is here. Raises BadInputError for a
-        file without a game to import, before it is stored."""
-        if not isinstance(values, dict):
-            return values
-        values = with_sample(values, cls.bundled)
-        path = expanded(str(values.get("file", "")))
-        if os.path.isfile(path):  # False too for a name that no file can have
-            values = {**values, "format": values.get("format") or find_format(path).name}
-            if FORMATS[values["format"]].holds == "games":
-                read_games(path, values["format"])
-        return values
-
-    @field_validator("format")
-    @classmethod
-    def _of_games(cls, format: str) -> str:
-        if format and FORMATS[format].holds != "games":
-            raise BadInputError(
-                f"a {format} file holds {FORMATS[format].holds}, no games", "chessreg import results FILE"
-            )
-        return format
-
-    @field_validator("rename")
-    @classmethod
-    def _pairs(cls, rename: tuple[str, ...]) -> tuple[str, ...]:
-        renamed(rename)
-        return rename
-
-    @field_validator("limit")
-    @classmethod
-    def _limit(cls, limit: str) -> str:
-        return limit if limit == "unknown" else parse_limit(limit).text
-
-    @field_validator("adjudication")
-    @classmethod
-    def _adjudication(cls, adjudication: str) -> str:
-        return adjudication if adjudication == "none" else parse_limit(adjudication).text
-
-    @field_validator("opening")
-    @classmethod
-    def _opening(cls, opening: str) -> str:
-        if opening.partition(":")[0] not in ("standard", "random"):
-            raise BadInputError(f"{opening!r}: imported games have standard or random openings", "--opening random:20")
-        return parse_opening(opening).text
-
-    @property
-    def opening_plies(self) -> int:
-        return int(self.opening.partition(":")[2] or 0)
 
 
 class ImportedGame(BaseModel):

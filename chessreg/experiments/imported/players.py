@@ -13,6 +13,7 @@ import chess
 from sqlalchemy import select
 
 from chessreg.errors import BadInputError
+from chessreg.experiments.imported.specs import ImportedGamesSpec, renamed
 from chessreg.games.engines import engine_identity
 from chessreg.games.foreign.game import UNKNOWN, Player, engine_player
 from chessreg.registry import names, tables
@@ -20,7 +21,6 @@ from chessreg.registry.identity import digest_of, uuid_of
 from chessreg.registry.tables.types import utc_now
 
 if TYPE_CHECKING:
-    from chessreg.experiments.imported.games import ImportedGamesSpec
     from chessreg.games.foreign import ForeignFile, ForeignGame
     from chessreg.registry.database import Database
     from chessreg.runs.inputs import Inputs
@@ -51,14 +51,6 @@ def engine_row(player: Player, version: str) -> dict[str, Any]:
     """The row of `engine` for a program that others ran: its binary is not known."""
     columns: dict[str, Any] = {"name": player.engine, "version": version, "binary_sha256": None, "options": {}}
     return {"id": uuid_of(digest_of(columns)), **columns}
-
-
-def renamed(rename: Sequence[str]) -> dict[str, str]:
-    """OLD=NEW pairs as a mapping. Raises BadInputError for what is no pair."""
-    pairs = [text.rpartition("=") for text in rename]
-    if wrong := [text for text, (old, _, new) in zip(rename, pairs, strict=True) if not (old.strip() and new.strip())]:
-        raise BadInputError(f"--rename {wrong[0]!r} is no OLD=NEW", "for example --rename model.pt=karvonen-16")
-    return {old.strip(): new.strip() for old, _, new in pairs}
 
 
 def seen_from(game: ForeignGame, preferred: Sequence[str]) -> chess.Color:

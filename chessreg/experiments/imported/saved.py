@@ -15,7 +15,7 @@ from chessreg.registry import tables
 from chessreg.runs.fitted import cosine
 
 if TYPE_CHECKING:
-    from chessreg.experiments.imported.directions import ImportedProbeSpec, ImportedVectorSpec, ImportSpec
+    from chessreg.experiments.imported.specs import ImportedProbeSpec, ImportedVectorSpec, ImportSpec
     from chessreg.models.importers.directions import Origin, VectorFile
     from chessreg.runs.inputs import Inputs
 

@@ -30,7 +30,7 @@ from chessreg.experiments.matches import (
     replayed,
     tell_games,
 )
-from chessreg.experiments.play.arena import Arena
+from chessreg.experiments.play.arena import Arena, EngineRoles, ModelPlayer
 from chessreg.experiments.settings import interventions
 from chessreg.experiments.settings.interventions import InterventionSettings, rows_used
 from chessreg.experiments.settings.overlap import OPENING_PLIES, trained_on
@@ -368,18 +368,15 @@ def play_match(task: Task[PlaySpec, PlayOptions]) -> None:
     timed = any(limit is not None and limit.kind == "time" for limit in limits)
     cores = Cores(options, device, timed, hardest.needs_process or spec.assist != "none", task.threads)
     with EnginePool(hardest, options.engine_processes or None, timed=timed, reserved_cores=cores.reserved) as pool:
+        policy = make_policy(spec.policy, spec.temperatures, spec.resignation == "counts", spec.move_tokens)
         arena = Arena(
-            model,
-            make_policy(spec.policy, spec.temperatures, spec.resignation == "counts", spec.move_tokens),
+            ModelPlayer(model, policy, intervention.edits(device) if intervention else ()),
             Rules(color_of(spec), spec.move_limit, spec.context, spec.adjudicate_at, spec.claim_draws),
             pool,
             opening_maker(task),
             noise=(spec.seed, spec.replicate),
-            edits=intervention.edits(device) if intervention else (),
-            adjudicate=adjudicate,
-            judge_draws=judge_draws,
+            roles=EngineRoles(adjudicate, judge_draws, spec.assist),
             opponent_of=(lambda unit: rungs[unit // spec.games]) if len(rungs) > 1 else None,
-            assist=spec.assist,
             batch_games=options.batch_games,
             engines_slow=cores.share,
             tick=lambda games: tell_games(task, games, spec.move_limit),

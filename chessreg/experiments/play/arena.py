@@ -12,13 +12,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from chessreg.experiments.matches import PlayedGame, Rules
 from chessreg.games.assist import LIMIT, LINES, Assist, consulted
 from chessreg.games.openings import Opening
 from chessreg.models.decoding.policies import Draft, Policy, Turn, begin
+from chessreg.models.decoding.session import DecodingSession
 
 if TYPE_CHECKING:
     from chessreg.games.engines import EngineSpec, Limit
@@ -32,45 +33,61 @@ SPARSE = 4  # rows are closed up once one in so many is empty: it copies the cac
 ADMIT = 4  # where engines are slower, prompts wait until one game in so many has one: a pass for each would be dear
 
 
+@dataclass(frozen=True)
+class ModelPlayer:
+    """The player under test: a model, how its moves are read off it, and the edits of its residual stream."""
+
+    model: LanguageModel
+    policy: Policy
+    edits: Sequence[ResidualEdit] = ()
+
+
+@dataclass(frozen=True)
+class EngineRoles:
+    """What the engine does besides playing.
+
+    It evaluates games that stopped in play under the limit `adjudicate`, and drawn games as they stood before the
+    model's last move under `judge_draws`; None leaves that evaluation out. `assist`: when it plays the model's move.
+    """
+
+    adjudicate: Limit | None = None
+    judge_draws: Limit | None = None
+    assist: Assist = "none"
+
+
 class Arena:
     """Plays games of one model under one set of rules against one pool of engines.
 
-    `noise` begins every key of a draw; `opening_of` gives the opening of a unit; `adjudicate` is the limit under which
-    games that stopped in play are evaluated (None: they are not), `judge_draws` that for drawn games as they stood
-    before the model's last move. `opponent_of` gives a unit's opponent where it is not the pool's; `assist` says
-    when Stockfish may play the model's move. `tick` is called often, with the games in play, and may raise to end it
-    all. `engines_slow` is called when the model begins or ends to wait for the engines: they then want every core.
+    `noise` begins every key of a draw; `opening_of` gives the opening of a unit, `opponent_of` its opponent where it is
+    not the pool's. `tick` is called often, with the games in play, and may raise to end them all. `engines_slow` is
+    called when the model begins or ends to wait for the engines: they then want every core.
     """
 
     def __init__(
         self,
-        model: LanguageModel,
-        policy: Policy,
+        player: ModelPlayer,
         rules: Rules,
         pool: EnginePool,
         opening_of: Callable[[int], Opening],
         *,
         noise: tuple[int | str, ...],
-        edits: Sequence[ResidualEdit] = (),
-        adjudicate: Limit | None = None,
-        judge_draws: Limit | None = None,
+        roles: EngineRoles = EngineRoles(),
         opponent_of: Callable[[int], EngineSpec] | None = None,
-        assist: Assist = "none",
         batch_games: int = 32,
         tick: Callable[[Iterable[PlayedGame]], None] = lambda games: None,
         engines_slow: Callable[[bool], None] = lambda slow: None,
     ) -> None:
+        model, policy = player.model, player.policy
         self.model, self.encoding, self.policy, self.rules = model, model.encoding, policy, rules
-        self.pool, self.opening_of, self.noise, self.edits = pool, opening_of, noise, list(edits)
-        self.adjudicate, self.judge_draws, self.batch_games, self.tick = adjudicate, judge_draws, batch_games, tick
-        self.opponent_of, self.assist = opponent_of, assist
+        self.pool, self.opening_of, self.noise, self.edits = pool, opening_of, noise, list(player.edits)
+        self.roles, self.opponent_of, self.batch_games, self.tick = roles, opponent_of, batch_games, tick
         self.engines_slow, self.slow, self.waits = engines_slow, False, 0.5
         self.waited = self.worked = 0.0  # seconds since the last prompts were read
         self.history = self.encoding.content == "history"  # a position is never cropped: half of it is none
         longest = max(policy.move_tokens if self.history else 0, self.encoding.max_move_tokens)
         self.room = model.block_size - (longest - 1)  # a move's last token is never fed
         self.waiting: Iterator[int] = iter(())
-        self.session = model.session(0, self.edits)
+        self.session = DecodingSession(model, 0, self.edits)
         self.games: list[PlayedGame | None] = []
         self.awaited: dict[int, Future[Any]] = {}  # row → the move, or the advice, that is awaited
         self.drafts: dict[int, Draft] = {}  # row → the model's turn in the making
@@ -82,7 +99,7 @@ class Arena:
         units = list(units)
         self.waiting = iter(units)
         rows = min(self.batch_games, len(units))
-        self.session, self.games = self.model.session(rows, self.edits), [None] * rows
+        self.session, self.games = DecodingSession(self.model, rows, self.edits), [None] * rows
         self.awaited, self.drafts = {}, {}
         self._fill()
         while any(game is not None for game in self.games):
@@ -141,7 +158,7 @@ class Arena:
                 key = (*self.noise, game.unit, game.ply)
                 other = {} if self.opponent_of is None else {"spec": self.opponent_of(game.unit)}
                 self.awaited[row] = self.pool.submit(game.unit, game.board, key=key, **other)
-            elif game.unaided != game.ply and consulted(self.assist, game.board):
+            elif game.unaided != game.ply and consulted(self.roles.assist, game.board):
                 self.awaited[row] = self.pool.lines(game.board, LIMIT, LINES)
 
     def _game(self, row: int) -> PlayedGame:
@@ -197,11 +214,11 @@ class Arena:
             if game is None or game.end is None:
                 continue
             self.games[row] = None
-            drawn = game.last_choice() if self.judge_draws and game.end.result == "1/2-1/2" else None
-            if game.adjudicated and self.adjudicate is not None:
-                self.judged.append((game, self.pool.analyse(game.judged_board(), self.adjudicate)))
-            elif drawn is not None and self.judge_draws is not None:
-                self.judged.append((game, self.pool.analyse(drawn, self.judge_draws)))
+            drawn = game.last_choice() if self.roles.judge_draws and game.end.result == "1/2-1/2" else None
+            if game.adjudicated and self.roles.adjudicate is not None:
+                self.judged.append((game, self.pool.analyse(game.judged_board(), self.roles.adjudicate)))
+            elif drawn is not None and self.roles.judge_draws is not None:
+                self.judged.append((game, self.pool.analyse(drawn, self.roles.judge_draws)))
             else:
                 self.finished.append(game)
 

@@ -102,8 +102,9 @@ class Probe(Kind):
 
 def check_rows(spec: ProbeSpec, inputs: Inputs) -> None:
     """Refuses a phase that the encoding does not have, or that has too few positions in one of the caches."""
-    from chessreg.experiments.probe.data import RowSelection, nothing_left, selected_rows
+    from chessreg.experiments.probe.data import nothing_left, selected_rows
     from chessreg.experiments.probe.rows import check_enough
+    from chessreg.experiments.probe.spec import RowSelection
 
     selection = RowSelection.of(spec)
     for field, reference in zip(("cache", "test_cache"), caches(spec), strict=False):

@@ -7,13 +7,12 @@ from uuid import UUID
 
 import numpy as np
 
-from chessreg.experiments.probe.data import ProbeData, RowSelection, label_of
+from chessreg.experiments.probe.data import Labelling, ProbeData, label_of
 from chessreg.experiments.probe.reading import as_fitted, logits_by_game
 from chessreg.experiments.probe.rows import sites_of_rows
-from chessreg.experiments.probe.spec import ProbeSpec
+from chessreg.experiments.probe.spec import ProbeSpec, RowSelection
 from chessreg.games import labels
 from chessreg.games.boardframe import BoardFrame, Mark, Reading
-from chessreg.games.dataset import holds_positions
 from chessreg.games.labels import Label
 from chessreg.games.skill import SkillReport
 from chessreg.registry import tables
@@ -32,12 +31,14 @@ def views_of_score(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
     data = ProbeData.load(
         inputs,
         spec.test_cache if tested and spec.test_cache else spec.cache,
-        spec.label,
+        Labelling(
+            spec.label,
+            spec.skill,
+            spec.seed,
+            fitted=SkillReport(**probe.detail["skill"]) if "skill" in probe.detail else None,
+        ),
         "test_cache" if tested else "cache",
         selection=RowSelection.of(spec),
-        skill=spec.skill,
-        seed=spec.seed,
-        fitted=SkillReport(**probe.detail["skill"]) if "skill" in probe.detail else None,
         game=int(row["item"]),
         pattern=spec.hook_point,
     )
@@ -70,7 +71,7 @@ def tokens_named(inputs: Inputs, data: ProbeData, game: int) -> dict[int, str]:
     """Row → the token at which a probe reads, with its phase, where an encoding's phases say more than whose move it
     is: `token 2 e4 (white-destination), `."""
     written = inputs.encoding(data.cache.checkpoint)
-    if len(written.phases) <= 2 or holds_positions(data.items):
+    if len(written.phases) <= 2 or data.items.content == "positions":
         return {}
     phase = data.phase
     if phase is None:

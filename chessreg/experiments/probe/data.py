@@ -6,20 +6,20 @@ A baseline knows no activations: what a game's length, or its source and time co
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from chessreg.errors import BadInputError
+from chessreg.experiments.probe.spec import RowSelection
 from chessreg.experiments.settings.overlap import Evaluated
 from chessreg.experiments.settings.skill import SkillSettings, classes_of, permuted
 from chessreg.games import labels
-from chessreg.games.dataset import holds_positions
 from chessreg.games.labels import Label
 from chessreg.models.hook_points import RESID_POST
 from chessreg.noise import generator
@@ -28,7 +28,6 @@ from chessreg.runs.inputs import Inputs
 from store.files import allocate, explained
 
 if TYPE_CHECKING:
-    from chessreg.encodings import Alignment
     from chessreg.games.dataset import Games
     from chessreg.games.positions import Positions
     from chessreg.games.skill import SkillClasses, SkillReport
@@ -38,32 +37,19 @@ MIB = 1 << 20
 HELD_BYTES = 256 * MIB
 
 
-class RowSelection(NamedTuple):
-    """Sites skip_sites ≤ number < max_sites of each game, or its `last_sites` last ones; of these, one phase.
+@dataclass(frozen=True)
+class Labelling:
+    """What is read off the rows: the label's name and, of labels that games have, how their classes are made.
 
-    phase: an index into the encoding's phases. alignment: None takes the boards as they were cached. A probe's
-    meta.json uses the same names.
+    fitted: the skill report of the games that the probe was fitted on, whose edges hold. truth: False for games whose
+    skill or rating is of no matter; the labels are then 0.
     """
 
-    skip_sites: int = 0
-    max_sites: int | None = None
-    last_sites: int | None = None
-    phase: int | None = None
-    alignment: Alignment | None = None
-
-    @classmethod
-    def of(cls, spec: Any) -> RowSelection:
-        """Of the settings of a probe run."""
-        return cls(*(getattr(spec, name) for name in cls._fields))
-
-    @classmethod
-    def of_detail(cls, detail: Mapping[str, Any]) -> RowSelection:
-        """The sites that a probe was fitted on, from its meta.json."""
-        return cls(detail.get("skip_sites") or 0, *(detail.get(name) for name in cls._fields[1:]))
-
-    def as_detail(self) -> dict[str, Any]:
-        """The fields for meta.json: `skip_sites` and `max_sites` always, the others where they are set."""
-        return {k: v for k, v in self._asdict().items() if k in ("skip_sites", "max_sites") or v is not None}
+    name: str
+    skill: SkillSettings | None = None
+    seed: int = 0
+    fitted: SkillReport | None = None
+    truth: bool = True
 
 
 @dataclass(frozen=True)
@@ -99,36 +85,34 @@ class ProbeData:
         cls,
         inputs: Inputs,
         reference: str,
-        label_name: str,
+        labelling: Labelling,
         field: str,
         *,
         selection: RowSelection = RowSelection(),  # noqa: B008 (it is a tuple)
-        skill: SkillSettings | None = None,
-        seed: int = 0,
-        fitted: SkillReport | None = None,
         allocate: Allocate = np.empty,
         game: int | None = None,
-        truth: bool = True,
         pattern: str = RESID_POST,
     ) -> ProbeData:
         """Labels are derived from the dataset that the cache was made from, never stored with the activations.
 
-        selection: which rows count. fitted: the skill report of the games that the probe was fitted on, whose edges
-        hold. allocate makes the arrays that grow with the cache.
-        game: only the rows of this one are usable and have a label, as one board view needs. truth: False for games
-        whose skill or rating is of no matter; `labels` is then 0 there. pattern: the hook point of each layer.
+        selection: which rows count. allocate makes the arrays that grow with the cache. game: only the rows of this one
+        are usable and have a label, as one board view needs. pattern: the hook point of each layer.
         """
         cache = load_cache(inputs, reference, field, pattern)
-        wanted = labels.label(label_name)
+        wanted = labels.label(labelling.name)
         items, _ = inputs.items(cache.dataset)
-        if wanted.source != "position" and holds_positions(items):
-            raise BadInputError(f"{label_name} is of games, and the cache is of positions", "for example --label piece")
+        if wanted.source != "position" and items.content == "positions":
+            raise BadInputError(
+                f"{labelling.name} is of games, and the cache is of positions", "for example --label piece"
+            )
         item = cache.array.game
         usable, ply, phase = selected_rows(inputs, cache, selection, game)
         places = np.unique(item).astype(np.int64)
         game_classes, classes = None, len(wanted.classes)
-        if wanted.source != "position" and truth:
-            game_classes = classes_of(inputs, cache.dataset, places, skill or SkillSettings(), seed, fitted)
+        if wanted.source != "position" and labelling.truth:
+            game_classes = classes_of(
+                inputs, cache.dataset, places, labelling.skill or SkillSettings(), labelling.seed, labelling.fitted
+            )
             classes = len(game_classes.report.games) if wanted.source == "skill" else 0
         shape = (len(item), wanted.squares)
         values = allocate(shape, np.float32 if wanted.source == "rating" else np.int8)
@@ -253,6 +237,7 @@ def selected_rows(
         usable &= cache.array.game == game
     if selection[2:] == (None, None, None):
         return usable, cache.array.ply, None
+
     from chessreg.experiments.probe.rows import encoded_rows
 
     encoded = encoded_rows(inputs, cache, selection, game)
@@ -272,6 +257,7 @@ def in_range(cache: CachedActivations, skip_sites: int, max_sites: int | None) -
             "the start",
             "leave them out, or cache without --last-sites",
         )
+
     from chessreg.experiments.probe.rows import numbers
 
     number = numbers(cache)[0] + cache.skip_sites

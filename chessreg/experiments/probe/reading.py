@@ -15,7 +15,6 @@ from chessreg.experiments.probe.spec import ProbeScore, RatingRow
 from chessreg.games.moves import HashSet
 
 if TYPE_CHECKING:
-    from chessreg.experiments.probe.work import Standard
     from chessreg.runs.fitted import FittedProbe
     from chessreg.runs.inputs import Inputs
 
@@ -29,6 +28,19 @@ def as_fitted(inputs: Inputs, reference: str, probe: FittedProbe, data: ProbeDat
     from chessreg.experiments.sae.probes import as_read
 
     return as_read(inputs, reference, probe, data)
+
+
+@dataclass(frozen=True)
+class Standard:
+    """A rating as regression sees it: (Elo - mean) / std of the fitted positions."""
+
+    mean: float
+    std: float
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> Standard:
+        """Of Elo float32 [n]."""
+        return cls(float(values.mean(dtype=np.float64)), max(float(values.std(dtype=np.float64)), 1e-6))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from chessreg.experiments.settings.games import select_items, selection_of
 
 if TYPE_CHECKING:
     from chessreg.encodings import Alignment, Encoding
-    from chessreg.experiments.probe.data import RowSelection
+    from chessreg.experiments.probe.spec import RowSelection
     from chessreg.experiments.settings.sites import EncodedGames
     from chessreg.runs.activations import CachedActivations
     from chessreg.runs.inputs import Inputs

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,8 +13,9 @@ import torch.nn.functional as F
 from torch.optim.adamw import adamw
 
 from chessreg.errors import BadInputError, DivergedError
-from chessreg.experiments.probe.data import ProbeData, RowSelection, allocator, guesses, keys, length_edges
-from chessreg.experiments.probe.reading import Baselines, Rankings, rating_rows, score, score_columns
+from chessreg.experiments.probe.data import Labelling, ProbeData, allocator, guesses, keys, length_edges
+from chessreg.experiments.probe.reading import Baselines, Rankings, Standard, rating_rows, score, score_columns
+from chessreg.experiments.probe.spec import RowSelection
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.overlap import Evaluated, Overlap
 from chessreg.games.labels import SHUFFLED
@@ -28,19 +28,6 @@ if TYPE_CHECKING:
     from chessreg.experiments.sae.probes import Features
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
-
-
-@dataclass(frozen=True)
-class Standard:
-    """A rating as regression sees it: (Elo - mean) / std of the fitted positions."""
-
-    mean: float
-    std: float
-
-    @classmethod
-    def of(cls, values: np.ndarray) -> Standard:
-        """Of Elo float32 [n]."""
-        return cls(float(values.mean(dtype=np.float64)), max(float(values.std(dtype=np.float64)), 1e-6))
 
 
 class AdamW:
@@ -234,8 +221,8 @@ class ProbeWork:
     def load(self, reference: str, field: str, fitted: Any = None) -> ProbeData:
         spec = self.spec
         data = ProbeData.load(
-            self.task.inputs, reference, spec.label, field,
-            selection=RowSelection.of(spec), skill=spec.skill, seed=spec.seed, fitted=fitted, allocate=self.allocate,
+            self.task.inputs, reference, Labelling(spec.label, spec.skill, spec.seed, fitted), field,
+            selection=RowSelection.of(spec), allocate=self.allocate,
             pattern=spec.hook_point,
         )  # fmt: skip
         return data if self.features is None else self.features.view(data)

@@ -15,6 +15,7 @@ from sqlalchemy import LargeBinary, func, select
 
 from chessreg.entities.game import describe_intervention
 from chessreg.errors import BadInputError, NotFoundError
+from chessreg.experiments.rating.spec import RatingSpec, pair
 from chessreg.games.adjudication import Termination, score
 from chessreg.games.engines import TABLES, opponent_rating
 from chessreg.games.estimators import DRAW, JOINT, LOSS, WIN, Pool
@@ -26,7 +27,6 @@ from chessreg.runs.inputs import IMPORTED
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-    from chessreg.experiments.rating import RatingSpec
     from chessreg.runs.inputs import Inputs
 
 FORFEITS = (Termination.FORFEIT_ILLEGAL, Termination.OPPONENT_FORFEIT)
@@ -276,15 +276,6 @@ def check_anchors(spec: RatingSpec, players: list[Player], anchors: dict[int, fl
             f"{spec.estimator} measures players against opponents of known rating, and these games have none",
             "--anchor NAME=ELO gives one; --estimator bradley-terry --anchors none needs none",
         )
-
-
-def pair(text: str) -> tuple[str, float]:
-    """`NAME=ELO`. Raises BadInputError for anything else."""
-    name, _, rating = text.rpartition("=")
-    try:
-        return name.strip(), float(rating)
-    except ValueError:
-        raise BadInputError(f"--anchor {text!r} is no NAME=ELO", "for example --anchor random=600") from None
 
 
 def some(texts: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from chessreg.encodings.fen77 import Fen77
 from chessreg.errors import BadInputError
-from chessreg.games.dataset import holds_positions, numbers
+from chessreg.games.dataset import numbers
 from chessreg.noise import uniform
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def decisions(
     position at that ply.
     """
     items, part = inputs.items(reference, field)
-    if not holds_positions(items):
+    if items.content == "games":
         raise BadInputError("a dataset of games knows no best moves", "give a dataset of positions")
     places = items.rows(part)
     known = np.array([move is not None for move in items.take(places, ["best"])["best"].to_pylist()], bool)

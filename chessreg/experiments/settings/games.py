@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from chessreg.errors import BadInputError
-from chessreg.games.dataset import holds_positions, numbers
+from chessreg.games.dataset import numbers
 from chessreg.runs.spec import DatasetRef, ExecutionOptions, Plies, Spec
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def select_items(spec: GameSelection, inputs: Inputs, field: str = "dataset") ->
     """`select` for kinds that also read a dataset of positions: of these `games` counts the positions, `min_plies` the
     plies before each, and a duplicate is a position that occurred before in the file."""
     items, part = inputs.items(spec.dataset, field)
-    if not holds_positions(items):
+    if items.content == "games":
         return select(spec, inputs, field)
     places = items.rows(part)
     keep = numbers(items.table(["ply"]).column("ply"))[places] >= spec.min_plies

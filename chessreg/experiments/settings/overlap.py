@@ -17,7 +17,6 @@ from pydantic import Field
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.settings.games import select_items, selection_of
 from chessreg.games import labels
-from chessreg.games.dataset import holds_positions
 from chessreg.games.moves import HashSet, boards_after, move_hashes, position_hashes
 from chessreg.registry import tables
 
@@ -54,7 +53,7 @@ class Evaluated:
         """Games of a dataset. The positions are those after `ply` int [n] plies of the games `item` int [n]; without
         them every position of every game. Of a dataset of positions they are all."""
         hashes = []
-        if holds_positions(items):
+        if items.content == "positions":
             hashes += [positions.hashes for _, positions in labels.positions_at(items, places)]
             return cls(joined([]), joined([]), joined(hashes))
         packed = items.moves(places)
@@ -72,15 +71,15 @@ class Evaluated:
 
     @classmethod
     def at(cls, items: Games | Positions, places: np.ndarray, positions: np.ndarray) -> Evaluated:
-        """These positions (hashes of boards, `games/moves.py`) of the games at rows of a dataset; of a dataset of
+        """These positions (hashes of boards) of the games at rows of a dataset; of a dataset of
         positions they are all."""
-        if holds_positions(items):
+        if items.content == "positions":
             return cls(joined([]), joined([]), positions)
         return cls(items.hashes[places], opening_hashes(items.moves(places)), positions)
 
     @classmethod
     def of_moves(cls, packed: Sequence[bytes]) -> Evaluated:
-        """Games as packed moves (`games/moves.py`), for example those that a model has just played. Positions: all."""
+        """Games as packed moves, for example those that a model has just played. Positions: all."""
         hashes = []
         for start in range(0, len(packed), GAMES_AT_ONCE):
             boards, offsets = boards_after(packed[start : start + GAMES_AT_ONCE])
@@ -209,7 +208,7 @@ def _intersection(trained: Trained, evaluated: Evaluated, on_progress: Callable[
     seen = [np.zeros(len(s), bool) for s in sets]
     total, done = sum(len(places) for _, places in trained), 0
     for items, places in trained:
-        if holds_positions(items):
+        if items.content == "positions":
             for _, positions in labels.positions_at(items, places):
                 seen[2][hits(sets[2], positions.hashes)] = True
             continue

@@ -10,7 +10,6 @@ from pydantic import Field, field_validator
 
 from chessreg.encodings.prompts import PREFIX, TEMPLATES, PromptEncoding, PromptSettings, template_text
 from chessreg.errors import BadInputError
-from chessreg.games.dataset import holds_positions
 from chessreg.noise import generator
 from chessreg.runs.spec import Spec
 
@@ -87,7 +86,7 @@ def labelled(references: Sequence[str], inputs: Inputs, field: str) -> dict[str,
     seen = np.zeros(0, np.uint64)
     for number, reference in enumerate(references):
         items, part = inputs.items(reference, field)
-        if not holds_positions(items):
+        if items.content == "games":
             raise BadInputError("a dataset of games knows no best moves", "give a dataset of positions")
         places, seen = items.new_rows(part, seen)
         table = items.take(places, list(columns))

@@ -11,7 +11,6 @@ import numpy as np
 
 from chessreg.encodings import Alignment, Encoding, Sites, Tokens
 from chessreg.errors import BadInputError
-from chessreg.games.dataset import holds_positions
 
 if TYPE_CHECKING:
     from chessreg.games.dataset import Games
@@ -51,7 +50,7 @@ class EncodedGames:
         """The games, or positions, at these rows of a dataset, as a model with a context of `block_size` tokens reads
         them: of a longer game its beginning. NotFoundError for sites that the encoding does not have, BadInputError for
         positions where it writes games, and for a position that is longer than the context."""
-        if holds_positions(items):
+        if items.content == "positions":
             ply = items.take(places, ["ply"])["ply"].to_numpy().astype(np.int64)
             tokens = replace(written.boards(items.fens(places)), ply=ply)
         else:

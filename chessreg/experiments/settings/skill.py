@@ -59,7 +59,7 @@ def classes_of(
     seed: int,
     fitted: SkillReport | None = None,
 ) -> SkillClasses:
-    """Classes of the games at row positions `places` of a dataset reference. Raises as `games.skill.skill_classes`."""
+    """Classes of the games at row positions `places` of a dataset reference. Raises as `skill_classes`."""
     from chessreg.games.skill import skill_classes
 
     games, _ = inputs.dataset(dataset)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 Reduction = Literal["averaged", "summed"]
 GAMES_AT_ONCE = 5000
-AUTHORS_POSITIONS = 8  # dots 25 to 32: what Karvonen's stored averages are sums over (specification 5.1)
 
 
 def contrast(sums: np.ndarray, positions: np.ndarray, classes: np.ndarray, reduction: Reduction) -> Direction:
@@ -84,17 +83,6 @@ def board_direction(weight: np.ndarray, board: str) -> Direction:
     centred = weight - weight.mean(axis=2, keepdims=True)
     parts = [centred[:, square, PIECE_CLASSES.index(piece)] for square, piece in board_changes(board)]
     return Direction(as_float32(np.sum(parts, axis=0)))
-
-
-def scale_of(coefficient: float, positions_summed: int, authors_positions: int = AUTHORS_POSITIONS) -> float:
-    """The scale at which a stored vector acts as the paper's coefficient does on the author's.
-
-    positions_summed is how many positions the stored vector's sides sum (1: averages). The author's are sums over 8.
-
-    >>> scale_of(0.1, positions_summed=1), scale_of(0.1, positions_summed=8)
-    (0.8, 0.1)
-    """
-    return coefficient * authors_positions / positions_summed
 
 
 def as_float32(values: np.ndarray) -> np.ndarray:

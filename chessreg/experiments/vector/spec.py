@@ -9,7 +9,6 @@ from pydantic import Field, field_validator, model_validator
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.experiments.settings.skill import SkillSettings
-from chessreg.experiments.vector.contrast import AUTHORS_POSITIONS, scale_of
 from chessreg.games.labels import in_one_order
 from chessreg.models.hook_points import PATTERNS, RESID_POST, check_editable
 from chessreg.runs.activations import cached_layers
@@ -20,6 +19,9 @@ from chessreg.runs.spec import ExecutionOptions, Layers, Plies, Ref, Spec
 CONTRASTS = ("contrastive", "cascade")
 CONTROLS = ("random", "shuffled")
 PAPER_CASCADE = 0.15  # times vectors that are sums over eight positions (specification 5.1)
+
+
+AUTHORS_POSITIONS = 8  # dots 25 to 32: what Karvonen's stored averages are sums over (specification 5.1)
 
 
 class VectorSpec(Spec):
@@ -99,6 +101,17 @@ USED: dict[str, tuple[str, ...]] = {  # besides seed, replicate, source, layers
     "probe": ("probe", "direction_norm", "side", "board"),
     "control": ("of",),
 }
+
+
+def scale_of(coefficient: float, positions_summed: int, authors_positions: int = AUTHORS_POSITIONS) -> float:
+    """The scale at which a stored vector acts as the paper's coefficient does on the author's.
+
+    positions_summed is how many positions the stored vector's sides sum (1: averages). The author's are sums over 8.
+
+    >>> scale_of(0.1, positions_summed=1), scale_of(0.1, positions_summed=8)
+    (0.8, 0.1)
+    """
+    return coefficient * authors_positions / positions_summed
 
 
 def check_settings(spec: VectorSpec) -> None:

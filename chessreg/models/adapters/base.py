@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from chessreg.errors import BadInputError
-from chessreg.models.hook_points import EMBED, LN_FINAL, RESID_POST, RESID_PRE, hook_point
+from chessreg.models.hook_points import EMBED, LN_FINAL, PATTERNS, RESID_POST, RESID_PRE, hook_point
 from chessreg.named import Registry
 
 AttentionKind = Literal["causal", "bidirectional"]
@@ -123,6 +123,50 @@ class Network(nn.Module, ABC):
         raise BadInputError(
             f"an edit as a bias is not to be had in a {self.architecture} model", "give --form hook, which is the same"
         )
+
+
+class CausalDecoder(Network):
+    """An embedding of tokens, causal blocks and a final norm, with every hook point and keys and values that are kept.
+
+    A block takes the residual stream, the arguments that `block_arguments` gives, the cache and the mask.
+    """
+
+    points = PATTERNS
+    cached = True
+    begin: nn.Module
+    """Where the residual stream starts: passes the embeddings on, a place for hooks."""
+
+    @abstractmethod
+    def ends(self) -> tuple[nn.Module, nn.Module]:
+        """The embedding of tokens, and the final norm."""
+
+    @abstractmethod
+    def embedded(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
+        """The residual stream [batch, length, d_model] before the first block."""
+
+    def block_arguments(self, tokens: Tensor, positions: Tensor | None, dtype: torch.dtype) -> tuple[Any, ...]:
+        """What every block of a pass needs besides the residual stream, which is of this dtype."""
+        return ()
+
+    @property
+    def hook_points(self) -> dict[str, nn.Module]:
+        embed, final = self.ends()
+        return all_points(embed, self.begin, self.blocks, final)
+
+    def hidden(
+        self,
+        tokens: Tensor,
+        positions: Tensor | None = None,
+        cache: Any = None,
+        mask: Tensor | None = None,
+        after: tuple[int, Tensor] | None = None,
+    ) -> Tensor:
+        layer, residual = (-1, self.begin(self.embedded(tokens, positions))) if after is None else after
+        arguments = self.block_arguments(tokens, positions, residual.dtype)
+        for block in self.blocks[layer + 1 :]:
+            residual = block(residual, *arguments, cache, mask)
+        final: Tensor = self.ends()[1](residual)
+        return final
 
 
 def all_points(

@@ -21,14 +21,12 @@ from torch import Tensor, nn
 from chessreg.errors import BadInputError
 from chessreg.models.adapters.base import (
     ADAPTERS,
-    Network,
+    CausalDecoder,
     Unfilled,
-    all_points,
     check_weights,
     read_config,
     read_weights,
 )
-from chessreg.models.hook_points import PATTERNS
 from chessreg.models.slot_cache import RowKeys, SlotCache, attend_by_rows
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
@@ -183,12 +181,10 @@ class Block(nn.Module):
         return residual + self.mlp(self.ln_2(residual))
 
 
-class GPT2(Network):
+class GPT2(CausalDecoder):
     """Token ids to logits. `kernel` is how it attends without a cache; training has one of its own."""
 
     architecture = "gpt2"
-    points = PATTERNS
-    cached = True
 
     def __init__(self, config: GPT2Config, kernel: Kernel = fused) -> None:
         super().__init__()
@@ -197,7 +193,7 @@ class GPT2(Network):
         self.vocab_size = self.outputs = config.vocab_size
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.wpe = nn.Embedding(config.block_size, config.n_embd)
-        self.begin = nn.Identity()  # what the blocks begin with: a place for hooks
+        self.begin = nn.Identity()
         self.h = nn.ModuleList(Block(config, layer, kernel) for layer in range(config.n_layer))
         self.ln_f = nn.LayerNorm(config.n_embd, config.layer_norm_epsilon, bias=config.bias)
         if not config.tied_head:
@@ -207,26 +203,12 @@ class GPT2(Network):
     def blocks(self) -> Sequence[nn.Module]:
         return list(self.h)
 
-    @property
-    def hook_points(self) -> dict[str, nn.Module]:
-        return all_points(self.wte, self.begin, self.blocks, self.ln_f)
+    def ends(self) -> tuple[nn.Module, nn.Module]:
+        return self.wte, self.ln_f
 
-    def hidden(
-        self,
-        tokens: Tensor,
-        positions: Tensor | None = None,
-        cache: Any = None,
-        mask: Tensor | None = None,
-        after: tuple[int, Tensor] | None = None,
-    ) -> Tensor:
-        if after is None:
-            where = self.wpe.weight[: tokens.shape[1]] if positions is None else self.wpe(positions)
-            residual = self.begin(F.dropout(self.wte(tokens) + where, self.config.dropout, self.training))
-        else:
-            residual = after[1]
-        for block in self.h if after is None else self.h[after[0] + 1 :]:
-            residual = block(residual, cache, mask)
-        return self.ln_f(residual)
+    def embedded(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
+        where = self.wpe.weight[: tokens.shape[1]] if positions is None else self.wpe(positions)
+        return F.dropout(self.wte(tokens) + where, self.config.dropout, self.training)
 
     def unembed(self, hidden: Tensor) -> Tensor:
         return F.linear(hidden, self.wte.weight if self.config.tied_head else self.lm_head.weight)

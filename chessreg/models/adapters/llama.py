@@ -18,16 +18,15 @@ from torch import Tensor, nn
 
 from chessreg.models.adapters.base import (
     ADAPTERS,
+    CausalDecoder,
     Network,
     Unfilled,
-    all_points,
     check_weights,
     read_config,
     read_weights,
 )
 from chessreg.models.adapters.bridge import Bridged, configuration, initial, named_weights, with_tokens
 from chessreg.models.adapters.gpt2 import fused
-from chessreg.models.hook_points import PATTERNS
 from chessreg.models.slot_cache import RowKeys, SlotCache, attend_by_rows
 
 EMBEDDING, HEAD, PREFIX = "model.embed_tokens.weight", "lm_head.weight", "model."
@@ -88,12 +87,10 @@ class Block(nn.Module):
         return residual + self.mlp(self.post_attention_layernorm(residual))
 
 
-class Llama(Network):
+class Llama(CausalDecoder):
     """Token ids to logits. `config` holds config.json; it is written back unchanged."""
 
     architecture = "llama"
-    points = PATTERNS
-    cached = True
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
@@ -103,7 +100,7 @@ class Llama(Network):
         self.vocab_size = self.outputs = config["vocab_size"]
         self.angles = angles(config)
         self.embed_tokens = nn.Embedding(self.vocab_size, self.d_model)
-        self.begin = nn.Identity()  # what the blocks begin with: a place for hooks
+        self.begin = nn.Identity()
         self.layers = nn.ModuleList(Block(config, layer) for layer in range(self.n_layer))
         self.final = nn.RMSNorm(self.d_model, config["rms_norm_eps"])
         if not config["tie_word_embeddings"]:
@@ -113,28 +110,19 @@ class Llama(Network):
     def blocks(self) -> Sequence[nn.Module]:
         return list(self.layers)
 
-    @property
-    def hook_points(self) -> dict[str, nn.Module]:
-        return all_points(self.embed_tokens, self.begin, self.blocks, self.final)
+    def ends(self) -> tuple[nn.Module, nn.Module]:
+        return self.embed_tokens, self.final
 
-    def hidden(
-        self,
-        tokens: Tensor,
-        positions: Tensor | None = None,
-        cache: Any = None,
-        mask: Tensor | None = None,
-        after: tuple[int, Tensor] | None = None,
-    ) -> Tensor:
+    def embedded(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
+        embedding: Tensor = self.embed_tokens(tokens)
+        return embedding
+
+    def block_arguments(self, tokens: Tensor, positions: Tensor | None, dtype: torch.dtype) -> tuple[Turns]:
         if positions is None:
             positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
         angle = positions[:, None, :, None].float() * self.angles.to(tokens.device)
-        residual = self.begin(self.embed_tokens(tokens)) if after is None else after[1]
         turns = torch.cat((angle, angle), -1)
-        cosine_and_sine = turns.cos().to(residual.dtype), turns.sin().to(residual.dtype)
-        for block in self.layers if after is None else self.layers[after[0] + 1 :]:
-            residual = block(residual, cosine_and_sine, cache, mask)
-        final: Tensor = self.final(residual)
-        return final
+        return ((turns.cos().to(dtype), turns.sin().to(dtype)),)
 
     def unembed(self, hidden: Tensor) -> Tensor:
         tied = self.config["tie_word_embeddings"]

@@ -239,7 +239,9 @@ def sample_cropped(
     Every step moves every token to another position, so nothing is kept: a whole pass for each token. The draws are
     those of `sample_trees` with the same keys. `session` gives the model and the edits and stays as it is.
     """
-    scratch = session.model.session(len(prompts), session.edits)
+    from chessreg.models.decoding.session import DecodingSession
+
+    scratch = DecodingSession(session.model, len(prompts), session.edits)
     block = session.model.block_size
     written: list[list[int]] = [[] for _ in prompts]
     active = list(range(len(prompts)))
@@ -279,7 +281,9 @@ def one_temperature(name: str, argument: str, temperatures: tuple[float, ...]) -
 def newest(session: DecodingSession, encoding: Encoding, prompts: Sequence[Sequence[int]]) -> DecodingSession:
     """A session of the same model and edits that holds the newest tokens of prompts that are too long for it, with room
     for the longest move."""
-    scratch = session.model.session(len(prompts), session.edits)
+    from chessreg.models.decoding.session import DecodingSession
+
+    scratch = DecodingSession(session.model, len(prompts), session.edits)
     room = session.model.block_size - (encoding.max_move_tokens - 1)
     scratch.sync([prompt[-room:] for prompt in prompts])
     return scratch

@@ -38,10 +38,11 @@ class DecodingSession:
 
     `tokens[r]` is what row r holds. Rows begin empty. Everything equals a full recompute of each row to about 1e-5,
     also under edits. An edit whose mask is not prefix-stable (`last`) marks the last token's keys and values as not to
-    be reused: the token is fed once more, clean, with what comes after it.
+    be reused: the token is fed once more, clean, with what comes after it. Raises as `LanguageModel.check_answers`.
     """
 
     def __init__(self, model: LanguageModel, rows: int, edits: Sequence[ResidualEdit] = ()) -> None:
+        model.check_answers()
         self.model = model
         self.edits = list(edits)
         self.tokens: list[list[int]] = [[] for _ in range(rows)]

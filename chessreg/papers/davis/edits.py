@@ -15,8 +15,7 @@ from chessreg.papers.cost import forward, probing
 from chessreg.papers.davis.readout import AT_END, JOINT, early
 from chessreg.papers.davis.saes import compared, groups, of_latents
 from chessreg.papers.davis.sizes import FUTURE, SIZES, Size
-from chessreg.papers.plan import Request, Step, Values, references
-from chessreg.papers.work import Made
+from chessreg.papers.plan import Made, Request, Step, Values, references
 
 SWEEP, EDITS, STRENGTH, FIGURE_4 = "edit-sweep", "edits", "edit-strength", "figure-4"
 CODE_SCALE = 0.5  # specification 6.1

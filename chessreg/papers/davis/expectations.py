@@ -7,8 +7,7 @@ from typing import Any
 
 from chessreg.papers.davis.edits import CODE_SCALE, EDITS, MIDDLE, chosen
 from chessreg.papers.expected import Judge, both, each, judged
-from chessreg.papers.plan import Expectation, Finding
-from chessreg.papers.work import Made
+from chessreg.papers.plan import Expectation, Finding, Made
 
 Row = Mapping[str, Any]
 BLOCK = "blocks."

@@ -11,7 +11,7 @@ import numpy as np
 
 from chessreg.errors import NotFoundError
 from chessreg.papers.davis.edits import CODE_SCALE, EDITS, FIGURE_4, chosen, code_layer
-from chessreg.papers.work import Made
+from chessreg.papers.plan import Made
 
 if TYPE_CHECKING:
     from chessreg.queries.result import QueryResult

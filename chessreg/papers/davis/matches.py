@@ -12,8 +12,7 @@ from chessreg.errors import BadInputError
 from chessreg.papers.cost import forward
 from chessreg.papers.davis.edits import CODE_SCALE, SWEEP, chosen
 from chessreg.papers.davis.sizes import Size
-from chessreg.papers.plan import Request, Step, Values
-from chessreg.papers.work import Made
+from chessreg.papers.plan import Made, Request, Step, Values
 
 UNSEEN = "b1=. c1=. d1=. f1=. g1=."
 DIRECTION = "unseen-pieces"

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from chessreg.papers.expected import both, each, judged
-from chessreg.papers.plan import Expectation, Finding
-from chessreg.papers.work import Made
+from chessreg.papers.plan import Expectation, Finding, Made
 
 Row = Mapping[str, Any]
 

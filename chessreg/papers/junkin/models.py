@@ -15,7 +15,7 @@ from chessreg.papers.parts import fitted_on
 from chessreg.papers.plan import Request, Step, Values
 
 if TYPE_CHECKING:
-    from chessreg.papers.work import Made
+    from chessreg.papers.plan import Made
 
 FEN = {"architecture": "fen-encoder", "encoding": "fen-77", "embedding": "own"}
 TWINS: dict[str, dict[str, Any]] = {  # specification 2.1, the corrected input; 9.2: the control of equal decisions

@@ -16,8 +16,7 @@ from chessreg.papers.cost import forward
 from chessreg.papers.karvonen.readout import TOKENS_A_GAME, TOKENS_A_TREE
 from chessreg.papers.karvonen.settings import TARGET_LOGIT, published
 from chessreg.papers.karvonen.sizes import Size
-from chessreg.papers.plan import Request, Step, Values
-from chessreg.papers.work import Made
+from chessreg.papers.plan import Made, Request, Step, Values
 from chessreg.registry import tables
 from chessreg.runs.fitted import best_layer
 

@@ -6,13 +6,12 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from chessreg.experiments.vector.contrast import scale_of
+from chessreg.experiments.vector.spec import scale_of
 from chessreg.papers.cost import forward, thinking
 from chessreg.papers.karvonen.readout import PROBE, PROBE_PAPER, SKILL, SKILL_PAPER, TOKENS_A_TREE, controls
 from chessreg.papers.karvonen.settings import ONE_SIDED, published
 from chessreg.papers.karvonen.sizes import SIZES, Size
-from chessreg.papers.plan import Request, Step, Values
-from chessreg.papers.work import Made
+from chessreg.papers.plan import Made, Request, Step, Values
 
 POLICIES = {"retry": "retry:5", "legal": "legal"}
 LADDER, SWEEP = "choice of the opponent", "Table 6"

@@ -16,7 +16,7 @@ from chessreg.registry.tables.types import Base, FiniteFloat, Json, Small, Writt
 
 
 def move_hash(packed: bytes) -> int:
-    """The 64 bits that name a move list (chessreg.games.moves.move_hash), as the signed integer that SQL stores."""
+    """The 64 bits that name a move list (`move_hash`), as the signed integer that SQL stores."""
     return int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little", signed=True)
 
 

@@ -27,6 +27,7 @@ from chessreg.experiments.probe import ProbeOptions, ProbeSpec
 from chessreg.experiments.settings.games import select as select_games
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.models.decoding.legal import answer_logprobs
+from chessreg.models.decoding.session import DecodingSession
 from chessreg.models.edits import ResidualEdit
 from chessreg.registry import tables
 from chessreg.runs.fitted import load_probe
@@ -373,7 +374,7 @@ def test_each_side_s_characters_are_edited_by_its_own_probe(edited, world_sessio
 
 def test_an_imported_probe_edits_as_one_of_ours_and_needs_its_checkpoint(edited, world_session, tmp_path):
     """Karvonen's layout [modes, d_model, rank, file, class], residuals centred (specification 2.3, 3.9)."""
-    from chessreg.experiments.imported.directions import ImportedProbeSpec
+    from chessreg.experiments.imported.specs import ImportedProbeSpec
 
     edited(games=1, per_game=1)  # the checkpoint and its probe are there
     weight = torch.from_numpy(world_session.probe("bigram-board", 0).weight).reshape(1, -1, 8, 8, 13).contiguous()
@@ -454,7 +455,7 @@ def test_damage_is_what_one_state_computed_by_itself_gives(edited, world_session
     for condition in ("clean", "edit", "random-0", "shuffled-0"):
         found = heat.placed(inputs, run_id, unit, None if condition == "clean" else condition)
         model, removed = found.edited.model, found.removed
-        session = model.session(1, () if condition == "clean" else found.edits)
+        session = DecodingSession(model, 1, () if condition == "clean" else found.edits)
         session.feed([found.state.prompt])
         original, modified = (model.encoding.answers(board) for board in removed.boards)
         both = sorted(original.keys() & modified.keys(), key=str)

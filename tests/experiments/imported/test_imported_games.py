@@ -12,8 +12,8 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.imported.aggregates import ImportedAggregatesSpec
 from chessreg.experiments.imported.curves import ImportedCurvesSpec
 from chessreg.experiments.imported.file import report_of, sample_file
-from chessreg.experiments.imported.games import ImportedGamesSpec
 from chessreg.experiments.imported.players import external_id, name_externals, plain_name
+from chessreg.experiments.imported.specs import ImportedGamesSpec
 from chessreg.experiments.imported.sweep import ImportedSweepSpec
 from chessreg.experiments.rating import RatingSpec
 from chessreg.experiments.rating.pool import load

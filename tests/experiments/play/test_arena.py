@@ -9,7 +9,7 @@ import chess
 import pytest
 
 from chessreg.experiments.matches import Rules
-from chessreg.experiments.play.arena import Arena
+from chessreg.experiments.play.arena import Arena, ModelPlayer
 from chessreg.games.engines import choose_move, parse_engine
 from chessreg.games.openings import openings, parse_opening
 from chessreg.games.pool import EngineMove, EnginePool
@@ -22,8 +22,7 @@ RANDOM = parse_engine("random")
 def arena(model, pool, *, policy="legal", rules=None, opening="random:4", **settings):
     source = parse_opening(opening)
     return Arena(
-        model,
-        make_policy(policy),
+        ModelPlayer(model, make_policy(policy)),
         rules or Rules(chess.WHITE, move_limit=8),
         pool,
         lambda number: openings(source, 0, [number])[0],

@@ -15,7 +15,7 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.matches import PlayedGame, Rules
 from chessreg.experiments.move_quality import MoveQualitySpec
 from chessreg.experiments.play import PlaySpec
-from chessreg.experiments.play.arena import Arena
+from chessreg.experiments.play.arena import Arena, EngineRoles, ModelPlayer
 from chessreg.games.assist import takes_over
 from chessreg.games.engines import Limit, parse_engine
 from chessreg.games.openings import Opening
@@ -53,7 +53,7 @@ class Scripted:
 
 def arena(model, pool, text, policy, color=chess.WHITE, **settings):
     rules = settings.pop("rules", None) or Rules(color, 4)
-    return Arena(model, policy, rules, pool, lambda number: opening_of(text), noise=(0, 0), **settings)
+    return Arena(ModelPlayer(model, policy), rules, pool, lambda number: opening_of(text), noise=(0, 0), **settings)
 
 
 def test_each_rung_has_its_matches_and_all_the_same_openings(session, play):
@@ -142,7 +142,9 @@ class AdvisingPool:
 def test_help_comes_where_the_worst_of_five_moves_wins_and_is_marked(model, color):
     sign = 1 if color else -1
     pool = AdvisingPool(800 * sign, 20 * sign, 9_990 * sign)
-    [game] = arena(model, pool, "", make_policy("legal"), assist="author", rules=Rules(color, 3)).play([0])
+    [game] = arena(
+        model, pool, "", make_policy("legal"), roles=EngineRoles(assist="author"), rules=Rules(color, 3)
+    ).play([0])
     first = 0 if color else 1
     assert [board.ply() for board in pool.asked] == [first, first + 2, first + 4]
     assert game.assisted == [first, first + 4]
@@ -166,11 +168,12 @@ def test_help_counts_wins_and_not_expected_points(color):
 
 def test_help_on_repetition_asks_in_no_other_position(model):
     pool = AdvisingPool(800, 800)
-    shuffled = arena(model, pool, "Nf3 Nf6 Ng1 Ng8", make_policy("legal"), assist="on-repetition", rules=Rules(True, 2))
+    helped = EngineRoles(assist="on-repetition")
+    shuffled = arena(model, pool, "Nf3 Nf6 Ng1 Ng8", make_policy("legal"), roles=helped, rules=Rules(True, 2))
     [game] = shuffled.play([0])
     assert (len(pool.asked), game.assisted) == (1, [4])  # the start position has been there before
     lost = AdvisingPool(-30)
-    [game] = arena(model, lost, "Nf3 Nf6 Ng1 Ng8", make_policy("legal"), assist="on-repetition").play([0])
+    [game] = arena(model, lost, "Nf3 Nf6 Ng1 Ng8", make_policy("legal"), roles=helped).play([0])
     assert (len(lost.asked), game.assisted) == (1, [])
 
 
@@ -227,7 +230,7 @@ def test_a_repetition_is_a_draw_where_draws_are_claimed_and_else_plays_on(model)
 
 def test_a_drawn_game_is_evaluated_as_it_stood_before_the_models_last_move(model, stockfish):
     with EnginePool(parse_engine("random")) as pool:
-        drawn = arena(model, pool, STALEMATE, Scripted("c8e6"), judge_draws=Limit("nodes", 2000))
+        drawn = arena(model, pool, STALEMATE, Scripted("c8e6"), roles=EngineRoles(judge_draws=Limit("nodes", 2000)))
         [game] = drawn.play([0])
     assert (str(game.end.termination), game.end.result) == ("stalemate", "1/2-1/2")
     assert game.last_choice().fen() == opening_of(STALEMATE).board().fen()
@@ -237,7 +240,7 @@ def test_a_drawn_game_is_evaluated_as_it_stood_before_the_models_last_move(model
 
 def test_draws_are_told_by_evaluation_from_the_models_side(session, play, stockfish, tmp_path, monkeypatch):
     (tmp_path / "book.pgn").write_text(f'[Event "x"]\n\n{STALEMATE} *\n\n')
-    scripted = lambda model, policy, *rest, **settings: Arena(model, Scripted("c8e6"), *rest, **settings)
+    scripted = lambda player, *rest, **settings: Arena(ModelPlayer(player.model, Scripted("c8e6")), *rest, **settings)
     monkeypatch.setattr("chessreg.experiments.play.Arena", scripted)
     played = play(
         games=1, opening=f"book:{tmp_path / 'book.pgn'}", evaluate_draws="nodes=2000", move_limit=4, policy="legal"

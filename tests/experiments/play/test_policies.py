@@ -14,6 +14,7 @@ from chessreg.models.decoding import policies
 from chessreg.models.decoding.legal import MoveDistribution, move_logprobs
 from chessreg.models.decoding.policies import Choice, Turn, choose, distributions, make_policy
 from chessreg.models.decoding.sampling import sample_trees
+from chessreg.models.decoding.session import DecodingSession
 from chessreg.models.decoding.tree import TokenTree
 
 GAMES = [[], ["e4", "e5"], ["d4", "d5", "c4", "e6"], ["Nf3", "Nf6"], ["e4", "c5", "Nf3", "d6"], ["g3", "g6"]]
@@ -21,7 +22,7 @@ GAMES = [[], ["e4", "e5"], ["d4", "d5", "c4", "e6"], ["Nf3", "Nf6"], ["e4", "c5"
 
 def opened(model, pgn, games):
     """A session that holds the prompts of these games, and the turns to take in them."""
-    session = model.session(len(games))
+    session = DecodingSession(model, len(games))
     session.sync([pgn.prompt(sans) for sans in games])
     turns = []
     for row, sans in enumerate(games):
@@ -91,7 +92,7 @@ def test_after_a_turn_the_session_continues_as_if_the_game_were_read_afresh(mode
         played = [*sans, turn.board.san(choice.move)] if choice.move else sans
         wanted.append(list(pgn.prompt(played)))
     reused = session.sync(wanted).clone()
-    fresh = model.session(len(GAMES))
+    fresh = DecodingSession(model, len(GAMES))
     assert reused == pytest.approx(fresh.sync(wanted), abs=1e-4)
 
 
@@ -191,10 +192,10 @@ def test_a_prompt_that_is_too_long_is_read_from_its_newest_tokens(small, pgn, po
     board, sans = chess.Board(), []
     while len(pgn.prompt(sans)) <= small.block_size + 20:
         sans.append(board.san_and_push(sorted(board.legal_moves, key=str)[0]))
-    session = small.session(1)
+    session = DecodingSession(small, 1)
     long = tuple(pgn.prompt(sans))
     [cropped] = choose(make_policy(policy), session, pgn, [Turn(0, board, ("long",), long)])
-    fresh = small.session(1)
+    fresh = DecodingSession(small, 1)
     fresh.sync([long[-(small.block_size - pgn.max_move_tokens + 1) :]])
     [plain] = choose(make_policy(policy), fresh, pgn, [Turn(0, board, ("long",))])
     assert cropped.move == plain.move

@@ -11,12 +11,13 @@ from sqlalchemy import select
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.matches import PlayedGame, Rules
 from chessreg.experiments.play import Cores, PlayOptions, PlaySpec
-from chessreg.experiments.play.arena import Arena
+from chessreg.experiments.play.arena import Arena, ModelPlayer
 from chessreg.games.engines import parse_engine
 from chessreg.games.openings import Opening, openings, parse_opening
 from chessreg.games.pool import EnginePool, free_cores
 from chessreg.models.decoding.policies import choose, make_policy, sample_cropped
 from chessreg.models.decoding.sampling import draw
+from chessreg.models.decoding.session import DecodingSession
 from chessreg.noise import uniform
 from chessreg.registry import tables
 from chessreg.runs.kind import kind
@@ -106,7 +107,7 @@ def test_a_context_that_is_full_is_cropped_token_by_token(small, pgn):
     text = ";1.e4 e5 2.Nf3 Nc6 3.Bb5 a6 4.Ba4 Nf6 5.O-O Be7 6.Re1 b5 7.Bb3 d6 8.c3 O-O 9.h3 Nb8 10."
     prompts = [pgn.encode(text[:n]).tolist() for n in (60, 63, 64, 65, len(text))]
     keys = [("crop", n) for n in range(5)]
-    session = small.session(5)
+    session = DecodingSession(small, 5)
     found = sample_cropped(session, pgn, [chess.Board()] * len(prompts), prompts, keys, temperature=1.0, max_tokens=10)
     assert [pgn.decode(ids).split(" ")[0] for ids in found] == [
         plainly(small, pgn, p, k, 1.0) for p, k in zip(prompts, keys, strict=True)
@@ -116,7 +117,7 @@ def test_a_context_that_is_full_is_cropped_token_by_token(small, pgn):
 
 def test_where_there_is_room_cropping_changes_nothing(model, pgn):
     prompts = [pgn.prompt(sans) for sans in (["e4", "e5"], ["d4", "d5"])]
-    session = model.session(2)
+    session = DecodingSession(model, 2)
     session.sync(prompts)
     keys = [("room", n) for n in range(2)]
     plain = [plainly(model, pgn, prompt, key, 0.9) for prompt, key in zip(prompts, keys, strict=True)]
@@ -128,7 +129,7 @@ def test_a_game_goes_on_past_the_context_with_the_cropped_texts(small, pgn):
     with EnginePool(parse_engine("random")) as pool:
         source = parse_opening("random:18")
         arena = Arena(
-            small, make_policy("retry:200", (1.0,)), Rules(chess.WHITE, 4, "crop"), pool,
+            ModelPlayer(small, make_policy("retry:200", (1.0,))), Rules(chess.WHITE, 4, "crop"), pool,
             lambda n: openings(source, 0, [n])[0], noise=(0, 0),
         )  # fmt: skip
         games = list(arena.play(range(3)))
@@ -150,7 +151,7 @@ def test_a_game_that_its_opening_ended_is_a_game_without_a_turn(model, pgn):
     mate = Opening(0, ("f2f3", "e7e5", "g2g4", "d8h4"), ("f3", "e5", "g4", "Qh4#"))
     with EnginePool(parse_engine("random")) as pool:
         arena = Arena(
-            model, make_policy("legal"), Rules(chess.WHITE, 3), pool,
+            ModelPlayer(model, make_policy("legal")), Rules(chess.WHITE, 3), pool,
             lambda n: mate if n < 2 else Opening(n), noise=(0, 0), batch_games=2,
         )  # fmt: skip
         games = {game.unit: game for game in arena.play(range(4))}
@@ -190,7 +191,7 @@ def test_the_protocol_stands_in_the_match(session, play):
 def test_a_try_writes_no_more_than_it_may(model, pgn):
     from chessreg.models.decoding.policies import Turn
 
-    session = model.session(40)
+    session = DecodingSession(model, 40)
     session.sync([pgn.encode(";1.").tolist()] * 40)
     turns = [Turn(row, chess.Board(), ("short", row)) for row in range(40)]
     choices = choose(make_policy("retry:2", (1.5,), move_tokens=2), session, pgn, turns)

@@ -52,10 +52,10 @@ def scores(session: Session, name: str, split: str = "test") -> dict[int, tuple[
 
 def fitted_rows(session: Session) -> tuple[torch.Tensor, np.ndarray]:
     """Residuals of the rows that the probes were fitted on, and the pieces on their boards."""
-    from chessreg.experiments.probe.data import ProbeData
+    from chessreg.experiments.probe.data import Labelling, ProbeData
 
     inputs = session.inputs
-    data = ProbeData.load(inputs, inputs.reference("run:cache", "reference-fit"), "piece", "cache")
+    data = ProbeData.load(inputs, inputs.reference("run:cache", "reference-fit"), Labelling("piece"), "cache")
     fitted = np.flatnonzero(data.rows & ~data.held_out(0.1, 0))
     return torch.from_numpy(data.cache.values(1, fitted)), data.labels[fitted]
 

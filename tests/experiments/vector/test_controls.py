@@ -127,7 +127,7 @@ def test_a_control_stands_in_a_vectors_place_in_an_intervention(world_session):
 
 def test_an_imported_vector_has_random_controls_but_no_labels_to_shuffle(world_session):
     from chessreg.entities import vector as vectors
-    from chessreg.experiments.imported.directions import ImportedVectorSpec
+    from chessreg.experiments.imported.specs import ImportedVectorSpec
 
     inputs = world_session.inputs
     files = ImportedVectorSpec(files=("sample",)).files

@@ -245,14 +245,12 @@ def bag_seeds(world: World) -> list[bytes]:
 
 @target("bytes", bag_seeds, "e2e4 KQkq - w b 8/8 k K e3 q")
 def bag(world: World, data: bytes) -> None:
-    """Bags of ChessBench, strictly and salvaged, into a dataset; what came in strictly goes out and comes in again."""
+    """Bags of ChessBench into a dataset; what came in goes out and comes in again."""
     from chessreg.games import bags
     from chessreg.games import positions as module
 
     for suffix in bags.SUFFIXES:
         path = world.file(f"x{suffix}", data)
-        with contextlib.suppress(*expected()):
-            module.build([path], world.folder / f"salvaged{suffix}", salvage=True)
         with contextlib.suppress(*expected()):
             records = list(bags.Bag(path))
             again = world.folder / f"again{suffix}"

@@ -1,0 +1,143 @@
+"""The settings of imported games, probes and vectors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from chessreg.errors import BadInputError
+from chessreg.experiments.imported.file import SAMPLE, FileSpec, sample_file, with_sample
+from chessreg.folders import expanded
+from chessreg.games.engines import parse_limit
+from chessreg.games.foreign import FORMATS, find_format, read_games
+from chessreg.games.openings import parse_opening
+from chessreg.models.hook_points import PATTERNS, RESID_POST
+from chessreg.runs.spec import Moves, Ref, Spec
+
+
+class ImportedGamesSpec(FileSpec):
+    bundled = "sample-results.csv"
+    format: str = Field("", description="chess_gpt_eval or pgn; found by the file's content")
+    player: tuple[str, ...] = Field(
+        (), description="whose results the games are, most wanted first; none given: a model's before an engine's"
+    )
+    checkpoint: Annotated[str | None, Ref("checkpoint")] = Field(
+        None, description="the checkpoint of this registry that the model is"
+    )
+    rename: tuple[str, ...] = Field((), description="OLD=NEW: the name of a player here")
+    engine_version: str = Field("unknown", description="the engines' version, which no such file tells")
+    limit: str = Field("unknown", description="an engine's limit where the file tells none, such as time=0.1")
+    opening: str = Field("standard", description="standard or random:PLIES, which no such file tells")
+    policy: str = Field("", description="how the model's moves were chosen; none given: as the format's program does")
+    move_limit: Moves | None = Field(
+        None, ge=1, description="full moves after which games were stopped; none given: that of the format's program"
+    )
+
+    adjudication: str = Field(
+        "none", description="limit of Stockfish's evaluation of games stopped at the move limit, such as nodes=100000"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bundled(cls, values: Any) -> Any:
+        """Replace `sample` by the bundled file, and find the format of a file that is here. Raises BadInputError for a
+        file without a game to import, before it is stored."""
+        if not isinstance(values, dict):
+            return values
+        values = with_sample(values, cls.bundled)
+        path = expanded(str(values.get("file", "")))
+        if os.path.isfile(path):  # False too for a name that no file can have
+            values = {**values, "format": values.get("format") or find_format(path).name}
+            if FORMATS[values["format"]].holds == "games":
+                read_games(path, values["format"])
+        return values
+
+    @field_validator("format")
+    @classmethod
+    def _of_games(cls, format: str) -> str:
+        if format and FORMATS[format].holds != "games":
+            raise BadInputError(
+                f"a {format} file holds {FORMATS[format].holds}, no games", "chessreg import results FILE"
+            )
+        return format
+
+    @field_validator("rename")
+    @classmethod
+    def _pairs(cls, rename: tuple[str, ...]) -> tuple[str, ...]:
+        renamed(rename)
+        return rename
+
+    @field_validator("limit")
+    @classmethod
+    def _limit(cls, limit: str) -> str:
+        return limit if limit == "unknown" else parse_limit(limit).text
+
+    @field_validator("adjudication")
+    @classmethod
+    def _adjudication(cls, adjudication: str) -> str:
+        return adjudication if adjudication == "none" else parse_limit(adjudication).text
+
+    @field_validator("opening")
+    @classmethod
+    def _opening(cls, opening: str) -> str:
+        if opening.partition(":")[0] not in ("standard", "random"):
+            raise BadInputError(f"{opening!r}: imported games have standard or random openings", "--opening random:20")
+        return parse_opening(opening).text
+
+    @property
+    def opening_plies(self) -> int:
+        return int(self.opening.partition(":")[2] or 0)
+
+
+class ImportSpec(Spec):
+    checkpoint: Annotated[str | None, Ref("checkpoint")] = Field(
+        None, description="the checkpoint of this registry that the model is; none: an unknown model"
+    )
+    model: str = Field("", description="the model's name, for files that do not say it")
+    layers: tuple[int, ...] = Field((), description="their layers, 0-based, one a file, for files that do not say them")
+    label: str = Field("", description="what is read off, for files that do not say it: piece, skill, …")
+    residual: Literal["auto", "raw", "centred"] = Field(
+        "auto", description="the residual stream's convention; auto: centred for models called tf_lens_…, else raw"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bundled(cls, values: Any) -> Any:
+        """The bundled file by its word."""
+        files = values.get("files") if isinstance(values, dict) else None
+        if isinstance(files, (list, tuple)) and SAMPLE in files:
+            place = str(sample_file("sample-direction.pth"))
+            return {**values, "files": tuple(place if f == SAMPLE else f for f in files)}
+        return values
+
+
+class ImportedProbeSpec(ImportSpec):
+    files: Annotated[tuple[str, ...], Ref("probe-file")] = Field(
+        min_length=1, description="saved probes of one model, one a layer; `sample` is one that comes with chessreg"
+    )
+    hook_point: str = Field(
+        RESID_POST, description=f"where they read, * for each layer, for files that do not say: {', '.join(PATTERNS)}"
+    )
+    phase: int | None = Field(
+        None, ge=0, le=5, description="phase of the tokens that they were fitted at, of UCI squares (Davis 1.3)"
+    )
+
+
+class ImportedVectorSpec(ImportSpec):
+    files: Annotated[tuple[str, ...], Ref("vector-file")] = Field(
+        min_length=1, description="saved vectors of one model, one a layer; `sample` is one that comes with chessreg"
+    )
+    source: Literal["auto", "contrastive", "cascade", "probe"] = Field(
+        "auto", description="how they were made; auto: from a probe where the file holds one, else contrastive"
+    )
+
+
+def renamed(rename: Sequence[str]) -> dict[str, str]:
+    """OLD=NEW pairs as a mapping. Raises BadInputError for what is no pair."""
+    pairs = [text.rpartition("=") for text in rename]
+    if wrong := [text for text, (old, _, new) in zip(rename, pairs, strict=True) if not (old.strip() and new.strip())]:
+        raise BadInputError(f"--rename {wrong[0]!r} is no OLD=NEW", "for example --rename model.pt=karvonen-16")
+    return {old.strip(): new.strip() for old, _, new in pairs}

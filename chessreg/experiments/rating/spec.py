@@ -1,0 +1,74 @@
+"""The settings of a `rating` run."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from chessreg.errors import BadInputError
+from chessreg.games.estimators import ESTIMATORS
+from chessreg.runs.spec import AtMost, Ref, Spec
+
+ALL = "all"
+
+
+class RatingSpec(Spec):
+    runs: Annotated[tuple[str, ...], Ref("run")] = Field(
+        description="runs with games: play, imported-games, imported-sweep"
+    )
+    estimator: str = Field(
+        "anchored-ml",
+        description="anchored-ml (each player against opponents of known rating), bradley-terry or davidson (all "
+        "players at once), junkin-batched, sequential; or all: these side by side, for three weights of draws, and the "
+        "performance against each opponent of known rating",
+    )
+    anchors: Literal["levels", "levels-truncated", "headers", "none"] = Field(
+        "levels",
+        description="known ratings: Stockfish's level table, the same without decimals (Junkin), Elo tags, or none",
+    )
+    anchor: tuple[str, ...] = Field((), description="NAME=ELO: further known ratings")
+    rate: tuple[str, ...] = Field((), description="players to rate although their rating is known")
+    scoring: Literal["paper", "author-2024"] = Field("paper", description="what draws and stopped games count")
+    colors: Literal["both", "white", "black"] = Field(
+        "both", description="only games in which the player has this color"
+    )
+    forfeits: bool = Field(True, description="count games that were forfeited by illegal tries")
+    draw_weight: float = Field(
+        0.5, ge=0, le=1, description="points of a draw; Junkin's code has 0.9 and 0 (not for the joint estimators)"
+    )
+    k_factor: float = Field(16.0, gt=0, description="step of junkin-batched and sequential")
+    start: float = Field(1300.0, description="their first rating")
+    resamples: Annotated[int, AtMost(1_000_000, "memory holds them all")] = Field(
+        2000, ge=20, description="bootstrap samples of openings behind the intervals"
+    )
+
+    @field_validator("runs")
+    @classmethod
+    def _each_once(cls, runs: tuple[str, ...]) -> tuple[str, ...]:
+        if not runs or len(set(runs)) < len(runs):
+            raise BadInputError("--runs names each run once, at least one", "chessreg runs list")
+        return runs
+
+    @field_validator("estimator")
+    @classmethod
+    def _known(cls, estimator: str) -> str:
+        if estimator != ALL:
+            ESTIMATORS[estimator]  # raises NotFoundError
+        return estimator
+
+    @field_validator("anchor")
+    @classmethod
+    def _pairs(cls, anchor: tuple[str, ...]) -> tuple[str, ...]:
+        for text in anchor:
+            pair(text)
+        return anchor
+
+
+def pair(text: str) -> tuple[str, float]:
+    """`NAME=ELO`. Raises BadInputError for anything else."""
+    name, _, rating = text.rpartition("=")
+    try:
+        return name.strip(), float(rating)
+    except ValueError:
+        raise BadInputError(f"--anchor {text!r} is no NAME=ELO", "for example --anchor random=600") from None
