@@ -349,7 +349,7 @@ def request(
     if sae is not None:
         from chessreg.experiments.edit import check_saes
 
-        check_saes(inputs.reference("run:sae", sae), range(row.layers), row, inputs)
+        check_saes(inputs, inputs.reference("run:sae", sae), None, range(row.layers), row)
     for other in beside:
         encoding = inputs.encoding(inputs.reference("checkpoint", other))
         if encoding.content != "history":

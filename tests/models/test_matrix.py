@@ -119,7 +119,7 @@ def other(checkpoint: str, kind: str) -> tuple[Spec, ExecutionOptions | None]:
         "perplexity": lambda: PerplexitySpec(**model, **SMALL),
         "token-legality": lambda: TokenLegalitySpec(**model, **SMALL),
         "markov": lambda: MarkovSpec(**model, dataset="sample:test", last_ply=20, classes=4, resamples=99),
-        "sae": lambda: SaeSpec(**cache, expansion=2, tokens=500, batch_tokens=100, heldout_games=5),
+        "sae": lambda: SaeSpec(**cache, expansions=(2,), tokens=500, batch_tokens=100, heldout_games=5),
         "puzzles": lambda: PuzzlesSpec(**puzzles),
         "move-accuracy": lambda: MoveAccuracySpec(**puzzles),
         "decoding": lambda: DecodingSpec(**puzzles),
