@@ -27,6 +27,38 @@ def name_option(function: Any) -> Any:
     return click.option("--name", type=NameText(), help="What to call the dataset.")(function)
 
 
+def filter_options(function: Any) -> Any:
+    """Options that choose games by their tags: `time_control`, `rated`, …, the fields of a `GameFilter`."""
+    options = (
+        click.option(
+            "--time-control",
+            type=Numbers(str),
+            default=(),
+            help="Keep games of these time controls: Lichess's classes by base + 40 increments (ultrabullet, bullet, "
+            "blitz, rapid, classical, correspondence), or clocks such as 180+2.  [default: all]",
+        ),
+        click.option(
+            "--rated/--casual", default=None, help="Keep rated, or casual, games of Lichess.  [default: both]"
+        ),
+        click.option("--min-rating", type=click.IntRange(0), help="Keep games whose players are both rated this high."),
+        click.option(
+            "--max-rating", type=click.IntRange(0), help="Keep games whose players are both rated at most this."
+        ),
+        click.option(
+            "--max-rating-difference", type=click.IntRange(0), help="Keep games whose ratings differ by at most this."
+        ),
+        click.option(
+            "--termination",
+            type=Numbers(str),
+            default=(),
+            help="Keep games with one of these Termination tags, such as normal,time forfeit.  [default: all]",
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
 def tell(home: Home, added: Added) -> None:
     """Print the dataset that was added, or was there already."""
     from chessreg.entities.dataset import content_of, summary
@@ -83,6 +115,7 @@ def tell(home: Home, added: Added) -> None:
     help="Whose ratings the Elo tags hold.  [default: by the Site and Event tags]",
 )
 @click.option("--licence", help="The games' licence, such as CC0-1.0.")
+@filter_options
 @json_option
 @pass_home
 def add(
@@ -96,10 +129,12 @@ def add(
     within: tuple[str, ...],
     rating_scale: str | None,
     licence: str | None,
+    **filters: Any,
 ) -> None:
     """Add PGN files or transcript CSVs (plain, or as .zst, .gz, .bz2, .zip) as one dataset.
 
-    The same bytes with the same filters are recognised. Games that are no legal chess are listed with the dataset.
+    The same bytes with the same filters are recognised. A game that a filter leaves out, or whose tags do not answer
+    it, is counted with the reason. Games that are no legal chess are listed with the dataset.
     A CSV has a column `transcript`, as Karvonen's files of games; games that it cuts short keep their whole moves.
     A Parquet or CSV with a column `fen` becomes a dataset of positions; so do a CSV of puzzles (FEN,moves,rating) and
     the bags of ChessBench (.bag, .bagz; NAME@3_data.bag: all three shards).
@@ -108,16 +143,19 @@ def add(
     Example: chessreg dataset add lichess-puzzles.csv --name puzzles
     Example: chessreg dataset add lichess_db_standard_rated_2013-01.pgn.zst --name jan
     Example: chessreg dataset add more.pgn --exclude jan --name unseen
+    Example: chessreg dataset add jan.pgn --time-control bullet,blitz --rated --min-rating 700 --name fast
     Example: chessreg dataset add positions.parquet --within jan --name decisions
     Example: chessreg dataset add behavioral_cloning_data.bag --name chessbench
     """
     from chessreg.cli.base import progress_line
     from chessreg.entities.adding import FileFilter, add_dataset, add_sample, check_files
+    from chessreg.games.game_filter import GameFilter
 
+    wanted = GameFilter(**filters)
     if sample == bool(files):
         raise click.UsageError("give files, or --sample")
-    if sample and (exclude or within):
-        raise click.UsageError("--exclude and --within are of files, not of --sample")
+    if sample and (exclude or within or wanted.settings()):
+        raise click.UsageError("--exclude, --within and filters of games are of files, not of --sample")
     session = home.adding(needs=(*exclude, *within), check=lambda: check_files(files, salvage))
     with progress_line("dataset add", quiet=home.json) as on_progress:
         if sample:
@@ -127,7 +165,7 @@ def add(
                 session.database,
                 session.store,
                 files,
-                FileFilter(min_plies, exclude, within, salvage),
+                FileFilter(min_plies, exclude, within, salvage, wanted),
                 name=name,
                 rating_scale=rating_scale,
                 licence=licence,
@@ -318,16 +356,23 @@ def export_tokens(home: Home, reference: str, file: Path | None, options: dict[s
 @name_option
 @click.option("--base-url", help="A mirror with the layout of https://database.lichess.org.")
 @click.option("--keep", is_flag=True, help="Keep the downloaded file in the store.")
+@filter_options
 @json_option
 @pass_home
-def fetch(home: Home, source: str, month: str, name: str | None, base_url: str | None, keep: bool) -> None:
+def fetch(
+    home: Home, source: str, month: str, name: str | None, base_url: str | None, keep: bool, **filters: Any
+) -> None:
     """Download a month of rated games, verify its checksum, and add it. An interrupted download continues.
 
     \b
     Example: chessreg dataset fetch lichess 2013-01 --name jan-2013
+    Example: chessreg dataset fetch lichess 2013-01 --time-control bullet,blitz --name jan-2013-fast
     """
     from chessreg.cli.base import progress_line
     from chessreg.entities.adding import check_files, download_month, fetch_dataset
+    from chessreg.games.game_filter import GameFilter
+
+    wanted = GameFilter(**filters)
 
     def arrive() -> None:
         with progress_line(f"{source} {month}", quiet=home.json) as on_progress:
@@ -337,7 +382,14 @@ def fetch(home: Home, source: str, month: str, name: str | None, base_url: str |
     session = home.adding(check=arrive)
     with progress_line(f"{source} {month}", quiet=home.json) as on_progress:
         added = fetch_dataset(
-            session.database, session.store, month, base_url=base_url, keep=keep, name=name, on_progress=on_progress
+            session.database,
+            session.store,
+            month,
+            base_url=base_url,
+            keep=keep,
+            name=name,
+            tags=wanted,
+            on_progress=on_progress,
         )
     tell(home, added)
 

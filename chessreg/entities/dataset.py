@@ -138,6 +138,8 @@ class Datasets(Entity):
                         verification.problems)  # fmt: skip
 
     def made_by(self, sql: SqlSession, row: Any) -> tuple[str, str]:
+        from chessreg.games.game_filter import GameFilter
+
         remark, report = f"content {row.identity[:12]}", row.report
         if settings := report.get("generated"):
             words = ["generate", "--levels", ",".join(map(str, settings["levels"]))]
@@ -151,6 +153,7 @@ class Datasets(Entity):
             for name in ("exclude", "within"):
                 for reference in filters.get(name, ()):
                     words += [f"--{name}", as_typed(sql, reference)]
+            words += GameFilter.of(filters).words()
             words += ["--salvage"] if report.get("salvaged") else []
             remark += f", from {report['fetched']['url']}" if report.get("fetched") else ""
         return f"chessreg dataset {shlex.join(words)}", remark
