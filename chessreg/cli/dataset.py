@@ -240,22 +240,27 @@ def overlap(home: Home, reference: str, other: str) -> None:
     help="What a record holds beside its FEN: the best move, a win probability, a move and a win probability.  "
     "[default: the most that the positions have]",
 )
-@click.option("--tokens", is_flag=True, help="Write games as a token file (.npz) instead, to train on elsewhere.")
 @click.option(
-    "--heldout", metavar="DATASET", help="For --tokens, required: games to evaluate on, which are not trained on."
+    "--token-file", "tokens", is_flag=True, help="Write games as a token file (.npz) instead, to train on elsewhere."
+)
+@click.option(
+    "--heldout", metavar="DATASET", help="For --token-file, required: games to evaluate on, which are not trained on."
 )
 @click.option(
     "--encoding",
     "encoding_name",
     metavar="NAME",
-    help="For --tokens: how games are written, such as uci-square-72.  [default: pgn-char-32]",
+    help="For --token-file: how games are written, such as uci-square-72.  [default: pgn-char-32]",
 )
-@click.option("--games", type=click.IntRange(1), help="For --tokens: at most this many training games.  [default: all]")
-@click.option("--heldout-games", type=click.IntRange(1), help="For --tokens: at most this many.  [default: 1000]")
+@click.option(
+    "--games", type=click.IntRange(1), help="For --token-file: at most this many training games.  [default: all]"
+)
+@click.option("--heldout-games", type=click.IntRange(1), help="For --token-file: at most this many.  [default: 1000]")
 @click.option(
     "--positions",
     type=click.IntRange(0),
-    help="For --tokens: held-out positions stored with their legal moves; a thousand take about 6 s.  [default: 2000]",
+    help="For --token-file: held-out positions stored with their legal moves; a thousand take about 6 s.  "
+    "[default: 2000]",
 )
 @json_option
 @pass_home
@@ -273,24 +278,25 @@ def export(
     Positions become FILE.bag or FILE.bagz. A bag that was added comes out byte for byte, where none of its rows was
     rejected or written otherwise.
 
-    With --tokens, games become FILE.npz: a zip of NumPy arrays, about 160 bytes per game, that numpy.load reads without
-    chessreg. `tokens` (uint8) holds the training games end to end and `lengths` the number of tokens of each;
+    With --token-file, games become FILE.npz: a zip of NumPy arrays, about 160 bytes per game, that numpy.load reads
+    without chessreg. `tokens` (uint8) holds the training games end to end and `lengths` the number of tokens of each;
     `heldout_tokens` and `heldout_lengths` hold the held-out games; the other arrays hold positions of these with every
     legal move. `header` is JSON: the encoding, its sizes, the datasets. chessreg/models/token_file.py describes all.
     Duplicates and training games that are also held out are left out. `make gpu ARGS="--games FILE.npz"` trains on it.
 
     \b
     Example: chessreg dataset export puzzles puzzles.bag
-    Example: chessreg dataset export lichess:train games.npz --tokens --heldout lichess:test
+    Example: chessreg dataset export lichess:train games.npz --token-file --heldout lichess:test
     """
     token_options = {name: value for name, value in options.items() if value is not None}
     if tokens:
         if format_ or coding:
-            raise click.UsageError("--format and --coding are options of positions: leave them out with --tokens")
+            raise click.UsageError("--format and --coding are options of positions: leave them out with --token-file")
         export_tokens(home, reference, file, token_options)
         return
     if token_options:
-        raise click.UsageError(f"--{next(iter(token_options)).removesuffix('_name').replace('_', '-')} needs --tokens")
+        name = next(iter(token_options)).removesuffix("_name").replace("_", "-")
+        raise click.UsageError(f"--{name} needs --token-file")
     from chessreg.games.bags import export as write
 
     suffix = format_ or (file.suffix.lower().lstrip(".") if file else "bag")
@@ -304,13 +310,13 @@ def export(
 
 
 def export_tokens(home: Home, reference: str, file: Path | None, options: dict[str, Any]) -> None:
-    """Write the token file of `dataset export --tokens` and print what it holds."""
+    """Write the token file of `dataset export --token-file` and print what it holds."""
     from chessreg.encodings import encoding
     from chessreg.models.token_file import export as write
 
     if "heldout" not in options:
         raise click.UsageError(
-            f"--tokens needs --heldout DATASET: chessreg dataset split {reference} --parts train=0.98,test=0.02, "
+            f"--token-file needs --heldout DATASET: chessreg dataset split {reference} --parts train=0.98,test=0.02, "
             f"then export {reference}:train --heldout {reference}:test"
         )
     games_encoding = encoding(options.get("encoding_name", "pgn-char-32"))

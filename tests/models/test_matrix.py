@@ -101,7 +101,7 @@ def attempt(session: Session, checkpoint: str, kind: str) -> None:
     elif kind == "legality":
         session.run(LegalitySpec(checkpoint=checkpoint, every=40, mass=True, **SMALL))
     elif kind == "move-quality":
-        session.run(MoveQualitySpec(checkpoint=checkpoint, every=40, limit="nodes=50", **SMALL))
+        session.run(MoveQualitySpec(checkpoint=checkpoint, every=40, judge_limit="nodes=50", **SMALL))
     elif kind == "edit":
         edit = EditSpec(checkpoint=checkpoint, probe=f"{checkpoint}-probe", samples=1, last_move=20, per_game=1,
                         dataset="sample:test", games=2)  # fmt: skip

@@ -122,7 +122,7 @@ def _classes_of(spec: MarkovSpec, folder: Path, places: tuple[int, ...], written
     games = Games(folder)
     prefixes = prefixes_of(spec, encoding(written), block_size, games, np.array(places, np.int64))
     classes = chosen(spec, prefixes)
-    if spec.reference != "members":
+    if spec.reference_population != "members":
         classes = replace(classes, reference=drawn_prefixes(spec, prefixes, classes.member))
     if not spec.partner_controls:
         return classes
@@ -214,7 +214,7 @@ def drawn_prefixes(spec: MarkovSpec, prefixes: Prefixes, member: np.ndarray) -> 
     """Random prefixes without regard to class, none twice, int64 [members]: each of the phase of the member in its
     place, and with `same-plies` of its ply."""
     random = generator(spec.seed, "markov reference population")
-    group = prefixes.phase if spec.reference == "prefixes" else prefixes.ply * 8 + prefixes.phase
+    group = prefixes.phase if spec.reference_population == "prefixes" else prefixes.ply * 8 + prefixes.phase
     drawn = np.empty(len(member), np.int64)
     for number in np.unique(group[member]):
         mine = np.flatnonzero(group[member] == number)

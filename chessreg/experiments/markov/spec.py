@@ -35,7 +35,7 @@ class MarkovSpec(GameSelection):
     replacement: bool = Field(
         False, description="draw each random set with replacement; else the move orders are dealt anew to the positions"
     )
-    reference: Literal["members", "same-plies", "prefixes"] = Field(
+    reference_population: Literal["members", "same-plies", "prefixes"] = Field(
         "members",
         description="the population whose mean cosine T subtracts and whose deviation d divides by: the chosen move "
         "orders; as many random beginnings of the same plies; or as many of any ply (Davis's wider population)",

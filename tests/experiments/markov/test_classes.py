@@ -56,7 +56,7 @@ def board_of(games, prefixes, place) -> chess.Board:
 
 @pytest.mark.parametrize("reference", ["same-plies", "prefixes"])
 def test_the_reference_population_is_drawn_without_regard_to_class(prefixes, reference):
-    spec = spec_of(reference=reference, classes=40)
+    spec = spec_of(reference_population=reference, classes=40)
     classes = chosen(spec, prefixes)
     drawn = drawn_prefixes(spec, prefixes, classes.member)
     assert len(np.unique(drawn)) == len(drawn) == len(classes.member)
@@ -65,7 +65,7 @@ def test_the_reference_population_is_drawn_without_regard_to_class(prefixes, ref
     inside = np.isin(drawn, classes.member).mean()
     assert 0 < inside < 0.9  # as members are of all prefixes, not more
     assert (drawn == drawn_prefixes(spec, prefixes, classes.member)).all()
-    assert (drawn != drawn_prefixes(spec_of(reference=reference, seed=1), prefixes, classes.member)).any()
+    assert (drawn != drawn_prefixes(spec_of(reference_population=reference, seed=1), prefixes, classes.member)).any()
     [unit] = [classes.member[classes.number == 3]]
     kept = replace(classes, reference=drawn).needed(3, 4)
     assert set(kept.tolist()) == {*unit.tolist(), *drawn[classes.number == 3].tolist()}

@@ -110,9 +110,9 @@ def population_by_pairs(session: Session, spec: MarkovSpec) -> tuple[float, floa
 
 @pytest.mark.parametrize("reference", ["members", "same-plies", "prefixes"])
 def test_the_reference_population_is_computed_from_its_pairs_and_leaves_p_alone(session, reference):
-    spec = MarkovSpec(checkpoint="bag", **{**SMALL, "classes": 8, "first_ply": 4}, reference=reference)
+    spec = MarkovSpec(checkpoint="bag", **{**SMALL, "classes": 8, "first_ply": 4}, reference_population=reference)
     session.run(spec, PAST, name=f"of-{reference}")
-    members = spec.model_copy(update={"reference": "members"})
+    members = spec.model_copy(update={"reference_population": "members"})
     session.run(members, PAST)
     mean, deviation = population_by_pairs(session, spec)
     value, p, _, detail = statistics(session, session.id("run", f"of-{reference}"))["blocks.0.hook_resid_post raw"]
@@ -120,7 +120,7 @@ def test_the_reference_population_is_computed_from_its_pairs_and_leaves_p_alone(
     assert value == pytest.approx(detail["within"] - mean, abs=1e-5)
     assert detail["d"] == pytest.approx((detail["within"] - mean) / deviation, rel=1e-4)
     found = table(session, f"of-{reference}")["blocks.*.hook_resid_post", "raw"]
-    assert (found["reference"], found["t"]) == (reference, pytest.approx(value))
+    assert (found["reference_population"], found["t"]) == (reference, pytest.approx(value))
     of_members = statistics(session, session.run(members, PAST).run_id)["blocks.0.hook_resid_post raw"]
     assert (p, detail["at_least"]) == (of_members[1], of_members[3]["at_least"])
     assert detail["within"] == pytest.approx(of_members[3]["within"], abs=1e-6)
