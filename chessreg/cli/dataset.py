@@ -131,11 +131,12 @@ def add(
     licence: str | None,
     **filters: Any,
 ) -> None:
-    """Add PGN files or transcript CSVs (plain, or as .zst, .gz, .bz2, .zip) as one dataset.
+    """Add PGN files, transcript CSVs (plain, or as .zst, .gz, .bz2, .zip) or Parquet files of games as one dataset.
 
     The same bytes with the same filters are recognised. A game that a filter leaves out, or whose tags do not answer
     it, is counted with the reason. Games that are no legal chess are listed with the dataset.
     A CSV has a column `transcript`, as Karvonen's files of games; games that it cuts short keep their whole moves.
+    A Parquet of games has a column `transcript` (SAN or UCI) or `movetext`, and columns named as PGN tags.
     A Parquet or CSV with a column `fen` becomes a dataset of positions; so do a CSV of puzzles (FEN,moves,rating) and
     the bags of ChessBench (.bag, .bagz; NAME@3_data.bag: all three shards).
 
