@@ -74,7 +74,7 @@ class Saes(Entity):
         known = statistics(sql, [row["run_id"] for row in rows])
         for row in rows:
             measured = known.get((row["run_id"], row["unit"]), {})
-            row["expansion"] = row["detail"]["expansion"]
+            row["expansion"] = row["detail"].get("expansion")
             row["statistics"] = [
                 {"metric": name, "value": one[0], "low": one[1], "high": one[2], "tokens": one[3]}
                 for name, one in measured.items()

@@ -48,12 +48,12 @@ def sae_rows(inputs: Inputs, reference: str, expansion: int | None = None) -> li
     Raises NotFoundError for an expansion that the run lacks, and BadInputError if it has several and none is named.
     """
     rows: list[tables.Sae] = inputs.rows(tables.Sae, inputs.run(reference, "sae"))
-    there = list(dict.fromkeys(row.detail["expansion"] for row in rows))
+    there = list(dict.fromkeys(row.detail.get("expansion") for row in rows))
     if expansion is None and len(there) > 1:
         raise BadInputError(f"that SAE run has the expansions {', '.join(map(str, there))}", "choose with --expansion")
     if expansion is not None and expansion not in there:
         raise NotFoundError(f"that SAE run has no expansion {expansion}", f"it has {', '.join(map(str, there))}")
-    return [row for row in rows if expansion in (None, row.detail["expansion"])]
+    return [row for row in rows if expansion in (None, row.detail.get("expansion"))]
 
 
 def load_sae(
