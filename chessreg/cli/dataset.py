@@ -127,9 +127,7 @@ def add(
     min_plies: int,
     exclude: tuple[str, ...],
     within: tuple[str, ...],
-    rating_scale: str | None,
-    licence: str | None,
-    **filters: Any,
+    **settings: Any,
 ) -> None:
     """Add PGN files, transcript CSVs (plain, or as .zst, .gz, .bz2, .zip) or Parquet files of games as one dataset.
 
@@ -152,7 +150,8 @@ def add(
     from chessreg.entities.adding import FileFilter, add_dataset, add_sample, check_files
     from chessreg.games.game_filter import GameFilter
 
-    wanted = GameFilter(**filters)
+    about = {name: settings.pop(name) for name in ("rating_scale", "licence")}
+    wanted = GameFilter(**settings)
     if sample == bool(files):
         raise click.UsageError("give files, or --sample")
     if sample and (exclude or within or wanted.settings()):
@@ -168,8 +167,7 @@ def add(
                 files,
                 FileFilter(min_plies, exclude, within, salvage, wanted),
                 name=name,
-                rating_scale=rating_scale,
-                licence=licence,
+                **about,
                 on_progress=on_progress,
             )
     tell(home, added)

@@ -17,7 +17,7 @@ import numpy as np
 from chessreg.entities import register
 from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.games.game_filter import GameFilter
+from chessreg.games.game_filter import EVERY_GAME, GameFilter
 from chessreg.registry import tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import uuid_of
@@ -71,7 +71,7 @@ class FileFilter:
     exclude: Sequence[str] = ()
     within: Sequence[str] = ()
     salvage: bool = False
-    tags: GameFilter = GameFilter()
+    tags: GameFilter = EVERY_GAME
 
 
 def add_dataset(
@@ -296,7 +296,7 @@ def fetch_dataset(
     base_url: str | None = None,
     keep: bool = False,
     name: str | None = None,
-    tags: GameFilter = GameFilter(),
+    tags: GameFilter = EVERY_GAME,
     on_progress: OnProgress = silent,
 ) -> Added:
     """Download a month of Lichess games, verify its checksum, and add those of its games with such `tags`.

@@ -83,6 +83,8 @@ class Saes(Entity):
         return rows
 
     def best(self, rows: list[Row], reference: str, layers: str) -> Row:
+        if len({row["layer"] for row in rows}) > 1:
+            return super().best(rows, reference, ", ".join(dict.fromkeys(layers.split(", "))))
         names = ", ".join(f"--hook-point {row['hook_point']} --expansion {row['expansion']}" for row in rows)
         raise BadInputError(f"{reference} has {counted(len(rows), self.noun, self.plural)}", f"choose one of {names}")
 

@@ -23,7 +23,7 @@ import numpy as np
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.games import dataset, rows
 from chessreg.games.dataset import DatasetReport, SourceFile
-from chessreg.games.game_filter import GameFilter
+from chessreg.games.game_filter import EVERY_GAME, GameFilter
 from chessreg.games.moves import HashSet
 from chessreg.games.reader import READER_VERSION, Reader, reader
 from chessreg.games.rows import Reject, Rows, Tally
@@ -48,7 +48,7 @@ def build(
     salvage: bool = False,
     min_plies: int = 0,
     exclude: Mapping[str, np.ndarray] | None = None,
-    wanted: GameFilter = rows.EVERY_GAME,
+    wanted: GameFilter = EVERY_GAME,
     on_progress: Progress | None = None,
     reader_name: str = "auto",
     workers: int = 2,
@@ -73,7 +73,7 @@ def check(path: Path, salvage: bool = False, reader_name: str = "auto") -> None:
     """Raise what `build` would of a file that holds no legal game. Reads it to its first one."""
     source, tally, read = open_source(path), Tally(), 0
     with ThreadPoolExecutor(1) as pool:
-        stream = _Stream(source, reader(reader_name), 0, None, rows.EVERY_GAME, pool, 1)
+        stream = _Stream(source, reader(reader_name), 0, None, EVERY_GAME, pool, 1)
         for block in stream.rows():
             tally.add(block.tally)
             read += block.games_read
@@ -287,7 +287,7 @@ def finish(scratch: Path, path: Path, copies: np.ndarray, schema: pa.Schema, tex
         writer.write_table(pa.Table.from_batches(held, schema), ROW_GROUP)
 
 
-def filters_of(min_plies: int, exclude: Iterable[str] = (), wanted: GameFilter = rows.EVERY_GAME) -> dict[str, Any]:
+def filters_of(min_plies: int, exclude: Iterable[str] = (), wanted: GameFilter = EVERY_GAME) -> dict[str, Any]:
     """The filters as the report and the identity hold them; `exclude` are input references of datasets."""
     references = sorted(set(exclude))
     return {"min_plies": min_plies, **({"exclude": references} if references else {}), **wanted.settings()}

@@ -134,3 +134,6 @@ class GameFilter:
         if not self.termination or tags.get("Termination", "").strip().lower() in self.termination:
             return None
         return f"termination not {', '.join(self.termination)}"
+
+
+EVERY_GAME = GameFilter()

@@ -12,7 +12,7 @@ import numpy as np
 
 from chessreg.games import borders, moves, movetext
 from chessreg.games.borders import RawGame
-from chessreg.games.game_filter import GameFilter, elo
+from chessreg.games.game_filter import EVERY_GAME, GameFilter, elo
 from chessreg.games.movetext import Movetext, numbered
 from chessreg.games.reader import Reader
 
@@ -118,7 +118,6 @@ class _Game:
 EXCLUDED = "moves of a dataset that is left out"
 NO_MOVES = "no moves"
 CUSTOM_START = "custom start"
-EVERY_GAME = GameFilter()
 
 
 def read_block(
