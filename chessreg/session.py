@@ -166,12 +166,15 @@ class Session:
 
         return load_vector(self.inputs, self.inputs.reference("run:vector", reference), layer)
 
-    def sae(self, reference: str, layer: int | None = None, hook_point: str | None = None) -> GatedSae:
-        """A sparse autoencoder of an SAE run, which may have one of each layer: `.encode(residual)` [..., features],
-        `.decode(latents)` [..., d_model], `.W_dec` float32 [features, d_model] and its other parameters, as tensors."""
+    def sae(
+        self, reference: str, layer: int | None = None, hook_point: str | None = None, expansion: int | None = None
+    ) -> GatedSae:
+        """Return a sparse autoencoder of an SAE run, which may have one per layer and expansion: `.encode(residual)`
+        [..., features], `.decode(latents)` [..., d_model], `.W_dec` float32 [features, d_model] and its other
+        parameters, as tensors."""
         from chessreg.experiments.sae.stored import load_sae
 
-        return load_sae(self.inputs, self.inputs.reference("run:sae", reference), layer, hook_point)
+        return load_sae(self.inputs, self.inputs.reference("run:sae", reference), layer, hook_point, expansion)
 
     def cache(self, reference: str, hook_point: str | None = None) -> Any:
         """The activations of a cache run: `.batches(layer=5)`, and `.read(layer=5)` with each row's game, token and

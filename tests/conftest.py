@@ -408,7 +408,7 @@ def reproduced_under_another_hash_seed() -> Callable[..., dict[str, Any]]:
 
     def reproduced(folder: Path, *words: str) -> dict[str, Any]:
         made = typed(1, folder, "run", *words)
-        again = typed(2, folder, "reproduce", made["run_id"], "--run")
+        again = typed(2, folder, "reproduce", made["run_id"], "--rerun")
         assert (again["columns"], again["differing"], again["outputs_differing"]) == ({}, [], [])
         assert again["same"] > 0
         return again

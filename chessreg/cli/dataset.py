@@ -27,6 +27,38 @@ def name_option(function: Any) -> Any:
     return click.option("--name", type=NameText(), help="What to call the dataset.")(function)
 
 
+def filter_options(function: Any) -> Any:
+    """Options that choose games by their tags: `time_control`, `rated`, …, the fields of a `GameFilter`."""
+    options = (
+        click.option(
+            "--time-control",
+            type=Numbers(str),
+            default=(),
+            help="Keep games of these time controls: Lichess's classes by base + 40 increments (ultrabullet, bullet, "
+            "blitz, rapid, classical, correspondence), or clocks such as 180+2.  [default: all]",
+        ),
+        click.option(
+            "--rated/--casual", default=None, help="Keep rated, or casual, games of Lichess.  [default: both]"
+        ),
+        click.option("--min-rating", type=click.IntRange(0), help="Keep games whose players are both rated this high."),
+        click.option(
+            "--max-rating", type=click.IntRange(0), help="Keep games whose players are both rated at most this."
+        ),
+        click.option(
+            "--max-rating-difference", type=click.IntRange(0), help="Keep games whose ratings differ by at most this."
+        ),
+        click.option(
+            "--termination",
+            type=Numbers(str),
+            default=(),
+            help="Keep games with one of these Termination tags, such as normal,time forfeit.  [default: all]",
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
 def tell(home: Home, added: Added) -> None:
     """Print the dataset that was added, or was there already."""
     from chessreg.entities.dataset import content_of, summary
@@ -83,6 +115,7 @@ def tell(home: Home, added: Added) -> None:
     help="Whose ratings the Elo tags hold.  [default: by the Site and Event tags]",
 )
 @click.option("--licence", help="The games' licence, such as CC0-1.0.")
+@filter_options
 @json_option
 @pass_home
 def add(
@@ -94,13 +127,14 @@ def add(
     min_plies: int,
     exclude: tuple[str, ...],
     within: tuple[str, ...],
-    rating_scale: str | None,
-    licence: str | None,
+    **settings: Any,
 ) -> None:
-    """Add PGN files or transcript CSVs (plain, or as .zst, .gz, .bz2, .zip) as one dataset.
+    """Add PGN files, transcript CSVs (plain, or as .zst, .gz, .bz2, .zip) or Parquet files of games as one dataset.
 
-    The same bytes with the same filters are recognised. Games that are no legal chess are listed with the dataset.
+    The same bytes with the same filters are recognised. A game that a filter leaves out, or whose tags do not answer
+    it, is counted with the reason. Games that are no legal chess are listed with the dataset.
     A CSV has a column `transcript`, as Karvonen's files of games; games that it cuts short keep their whole moves.
+    A Parquet of games has a column `transcript` (SAN or UCI) or `movetext`, and columns named as PGN tags.
     A Parquet or CSV with a column `fen` becomes a dataset of positions; so do a CSV of puzzles (FEN,moves,rating) and
     the bags of ChessBench (.bag, .bagz; NAME@3_data.bag: all three shards).
 
@@ -108,16 +142,20 @@ def add(
     Example: chessreg dataset add lichess-puzzles.csv --name puzzles
     Example: chessreg dataset add lichess_db_standard_rated_2013-01.pgn.zst --name jan
     Example: chessreg dataset add more.pgn --exclude jan --name unseen
+    Example: chessreg dataset add jan.pgn --time-control bullet,blitz --rated --min-rating 700 --name fast
     Example: chessreg dataset add positions.parquet --within jan --name decisions
     Example: chessreg dataset add behavioral_cloning_data.bag --name chessbench
     """
     from chessreg.cli.base import progress_line
     from chessreg.entities.adding import FileFilter, add_dataset, add_sample, check_files
+    from chessreg.games.game_filter import GameFilter
 
+    about = {name: settings.pop(name) for name in ("rating_scale", "licence")}
+    wanted = GameFilter(**settings)
     if sample == bool(files):
         raise click.UsageError("give files, or --sample")
-    if sample and (exclude or within):
-        raise click.UsageError("--exclude and --within are of files, not of --sample")
+    if sample and (exclude or within or wanted.settings()):
+        raise click.UsageError("--exclude, --within and filters of games are of files, not of --sample")
     session = home.adding(needs=(*exclude, *within), check=lambda: check_files(files, salvage))
     with progress_line("dataset add", quiet=home.json) as on_progress:
         if sample:
@@ -127,10 +165,9 @@ def add(
                 session.database,
                 session.store,
                 files,
-                FileFilter(min_plies, exclude, within, salvage),
+                FileFilter(min_plies, exclude, within, salvage, wanted),
                 name=name,
-                rating_scale=rating_scale,
-                licence=licence,
+                **about,
                 on_progress=on_progress,
             )
     tell(home, added)
@@ -202,22 +239,27 @@ def overlap(home: Home, reference: str, other: str) -> None:
     help="What a record holds beside its FEN: the best move, a win probability, a move and a win probability.  "
     "[default: the most that the positions have]",
 )
-@click.option("--tokens", is_flag=True, help="Write games as a token file (.npz) instead, to train on elsewhere.")
 @click.option(
-    "--heldout", metavar="DATASET", help="For --tokens, required: games to evaluate on, which are not trained on."
+    "--token-file", "tokens", is_flag=True, help="Write games as a token file (.npz) instead, to train on elsewhere."
+)
+@click.option(
+    "--heldout", metavar="DATASET", help="For --token-file, required: games to evaluate on, which are not trained on."
 )
 @click.option(
     "--encoding",
     "encoding_name",
     metavar="NAME",
-    help="For --tokens: how games are written, such as uci-square-72.  [default: pgn-char-32]",
+    help="For --token-file: how games are written, such as uci-square-72.  [default: pgn-char-32]",
 )
-@click.option("--games", type=click.IntRange(1), help="For --tokens: at most this many training games.  [default: all]")
-@click.option("--heldout-games", type=click.IntRange(1), help="For --tokens: at most this many.  [default: 1000]")
+@click.option(
+    "--games", type=click.IntRange(1), help="For --token-file: at most this many training games.  [default: all]"
+)
+@click.option("--heldout-games", type=click.IntRange(1), help="For --token-file: at most this many.  [default: 1000]")
 @click.option(
     "--positions",
     type=click.IntRange(0),
-    help="For --tokens: held-out positions stored with their legal moves; a thousand take about 6 s.  [default: 2000]",
+    help="For --token-file: held-out positions stored with their legal moves; a thousand take about 6 s.  "
+    "[default: 2000]",
 )
 @json_option
 @pass_home
@@ -235,24 +277,25 @@ def export(
     Positions become FILE.bag or FILE.bagz. A bag that was added comes out byte for byte, where none of its rows was
     rejected or written otherwise.
 
-    With --tokens, games become FILE.npz: a zip of NumPy arrays, about 160 bytes per game, that numpy.load reads without
-    chessreg. `tokens` (uint8) holds the training games end to end and `lengths` the number of tokens of each;
+    With --token-file, games become FILE.npz: a zip of NumPy arrays, about 160 bytes per game, that numpy.load reads
+    without chessreg. `tokens` (uint8) holds the training games end to end and `lengths` the number of tokens of each;
     `heldout_tokens` and `heldout_lengths` hold the held-out games; the other arrays hold positions of these with every
     legal move. `header` is JSON: the encoding, its sizes, the datasets. chessreg/models/token_file.py describes all.
     Duplicates and training games that are also held out are left out. `make gpu ARGS="--games FILE.npz"` trains on it.
 
     \b
     Example: chessreg dataset export puzzles puzzles.bag
-    Example: chessreg dataset export lichess:train games.npz --tokens --heldout lichess:test
+    Example: chessreg dataset export lichess:train games.npz --token-file --heldout lichess:test
     """
     token_options = {name: value for name, value in options.items() if value is not None}
     if tokens:
         if format_ or coding:
-            raise click.UsageError("--format and --coding are options of positions: leave them out with --tokens")
+            raise click.UsageError("--format and --coding are options of positions: leave them out with --token-file")
         export_tokens(home, reference, file, token_options)
         return
     if token_options:
-        raise click.UsageError(f"--{next(iter(token_options)).removesuffix('_name').replace('_', '-')} needs --tokens")
+        name = next(iter(token_options)).removesuffix("_name").replace("_", "-")
+        raise click.UsageError(f"--{name} needs --token-file")
     from chessreg.games.bags import export as write
 
     suffix = format_ or (file.suffix.lower().lstrip(".") if file else "bag")
@@ -266,13 +309,13 @@ def export(
 
 
 def export_tokens(home: Home, reference: str, file: Path | None, options: dict[str, Any]) -> None:
-    """Write the token file of `dataset export --tokens` and print what it holds."""
+    """Write the token file of `dataset export --token-file` and print what it holds."""
     from chessreg.encodings import encoding
     from chessreg.models.token_file import export as write
 
     if "heldout" not in options:
         raise click.UsageError(
-            f"--tokens needs --heldout DATASET: chessreg dataset split {reference} --parts train=0.98,test=0.02, "
+            f"--token-file needs --heldout DATASET: chessreg dataset split {reference} --parts train=0.98,test=0.02, "
             f"then export {reference}:train --heldout {reference}:test"
         )
     games_encoding = encoding(options.get("encoding_name", "pgn-char-32"))
@@ -318,16 +361,23 @@ def export_tokens(home: Home, reference: str, file: Path | None, options: dict[s
 @name_option
 @click.option("--base-url", help="A mirror with the layout of https://database.lichess.org.")
 @click.option("--keep", is_flag=True, help="Keep the downloaded file in the store.")
+@filter_options
 @json_option
 @pass_home
-def fetch(home: Home, source: str, month: str, name: str | None, base_url: str | None, keep: bool) -> None:
+def fetch(
+    home: Home, source: str, month: str, name: str | None, base_url: str | None, keep: bool, **filters: Any
+) -> None:
     """Download a month of rated games, verify its checksum, and add it. An interrupted download continues.
 
     \b
     Example: chessreg dataset fetch lichess 2013-01 --name jan-2013
+    Example: chessreg dataset fetch lichess 2013-01 --time-control bullet,blitz --name jan-2013-fast
     """
     from chessreg.cli.base import progress_line
     from chessreg.entities.adding import check_files, download_month, fetch_dataset
+    from chessreg.games.game_filter import GameFilter
+
+    wanted = GameFilter(**filters)
 
     def arrive() -> None:
         with progress_line(f"{source} {month}", quiet=home.json) as on_progress:
@@ -337,7 +387,14 @@ def fetch(home: Home, source: str, month: str, name: str | None, base_url: str |
     session = home.adding(check=arrive)
     with progress_line(f"{source} {month}", quiet=home.json) as on_progress:
         added = fetch_dataset(
-            session.database, session.store, month, base_url=base_url, keep=keep, name=name, on_progress=on_progress
+            session.database,
+            session.store,
+            month,
+            base_url=base_url,
+            keep=keep,
+            name=name,
+            tags=wanted,
+            on_progress=on_progress,
         )
     tell(home, added)
 

@@ -29,7 +29,7 @@ def game() -> None:
 
 @game.command("list")
 @click.option("--run", metavar="RUN", help="Those of one run.")
-@click.option("--limit", type=click.IntRange(min=0), default=100, show_default=True, help="The last N; 0: all.")
+@click.option("--last", "limit", type=click.IntRange(min=0), default=100, show_default=True, help="The last N; 0: all.")
 @json_option
 @pass_home
 def list_(home: Home, run: str | None, limit: int) -> None:

@@ -213,7 +213,7 @@ def bring_in(home: Home, kind: Any, paths: tuple[Path, ...], name: str | None, s
     settings["residual"] = None if settings["residual"] == "auto" else settings["residual"]
     session = home.adding(needs=[settings["checkpoint"]], check=lambda: spec_of(kind, paths, None, **settings))
     spec = spec_of(kind, paths, session.inputs, **settings)
-    options = kind.options(names=", ".join(path.name for path in paths))
+    options = kind.options(file_names=", ".join(path.name for path in paths))
     report = session.run(spec, options, name=name)
     if report.attempt_id is None:
         click.echo(f"these files are {kind.name} {report.run_id.hex[-6:]} already; nothing was added", err=True)
@@ -306,7 +306,10 @@ COUNTS = ["run", "format", "rows", "games", "aggregates", "points", "other_lines
     help="chess_gpt_eval, pgn, grid-search, sweep or training-log.  [default: by content]",
 )
 @click.option(
-    "--player", multiple=True, metavar="NAME", help="Whose results the games are; several: most wanted first."
+    "--players",
+    multiple=True,
+    metavar="NAME",
+    help="Whose results the games are; may be given several times, most wanted first.",
 )
 @click.option("--checkpoint", metavar="CHECKPOINT", help="The checkpoint of this registry that the model is.")
 @click.option("--rename", multiple=True, metavar="OLD=NEW", help="Another name for a player.")
@@ -335,7 +338,7 @@ def results(home: Home, file: Path, name: str | None, format_: str | None, **set
 
     \b
     Example: chessreg import results games.csv --name gpt-3.5 --limit time=0.1
-             chessreg import results stockfish_sweep.txt --player fen-600k --color white --assist none --limit time=0.1
+             chessreg import results stockfish_sweep.txt --players fen-600k --color white --assist none --limit time=0.1
              chessreg import results train.log --name author
     """
     from chessreg.cli.base import progress_line
@@ -345,7 +348,7 @@ def results(home: Home, file: Path, name: str | None, format_: str | None, **set
     spec = spec_of(file, format_, {key: value for key, value in settings.items() if value})
     session = home.adding(needs=[settings.get("checkpoint")])
     with progress_line("import results", quiet=home.json) as on_progress:
-        done = session.run(spec, ImportOptions(source=file.name), name=name, on_progress=on_progress)
+        done = session.run(spec, ImportOptions(file_name=file.name), name=name, on_progress=on_progress)
     if done.missing:
         click.echo(f"interrupted: chessreg import results {shlex.quote(str(file))} resumes it", err=True)
         click.get_current_context().exit(130)

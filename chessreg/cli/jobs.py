@@ -245,7 +245,7 @@ def warn_once(home: Home, rows: list[dict[str, Any]]) -> None:
 
 @click.command()
 @click.argument("references", nargs=-1, required=True, metavar="JOB…")
-@click.option("--to", type=int, metavar="N", help="The priority that they get.")
+@click.option("--set", "to", type=int, metavar="N", help="The priority that they get.")
 @click.option("--by", type=int, default=0, metavar="N", help="How much more than theirs now; may be negative.")
 @json_option
 @pass_home
@@ -253,7 +253,7 @@ def priority(home: Home, references: tuple[str, ...], to: int | None, by: int) -
     """Let queued jobs start before others or after them: higher ones first. Running jobs are left alone.
 
     \b
-    Example: chessreg priority 3f2a1c --to 5
+    Example: chessreg priority 3f2a1c --set 5
     """
     from chessreg.scheduling.queue import prioritise
 

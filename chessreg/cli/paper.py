@@ -74,9 +74,9 @@ def command(
                      "more, encode-decode."),
     ]  # fmt: skip
     of_positions = [
-        click.Option(["--positions"], required=True, metavar="DATASET", help="Positions with best moves, of these "
-                     "games: what the models learn, and are measured on."),
-        click.Option(["--puzzles"], metavar="DATASET", help="Puzzles for the models of positions."),
+        click.Option(["--position-dataset", "positions"], required=True, metavar="DATASET", help="Positions with best "
+                     "moves, of these games: what the models learn, and are measured on."),
+        click.Option(["--puzzle-dataset", "puzzles"], metavar="DATASET", help="Puzzles for the models of positions."),
         click.Option(["--language-model"], metavar="CHECKPOINT", help="A pretrained language model that reads prompts, "
                      "to be tuned.  [default: one of initial weights, which reads prompts first]"),
     ]  # fmt: skip
@@ -113,7 +113,7 @@ def command(
                      help="Where the tables go  [default: papers/ and the paper's tag]"),
         click.Option(["--json"], is_flag=True, help="Print one JSON document."),
     ]  # fmt: skip
-    example = "--dataset games --positions best-moves" if trains else "--checkpoint reference --dataset sample"
+    example = "--dataset games --position-dataset best-moves" if trains else "--checkpoint reference --dataset sample"
     text = f"""{title}
 
     Runs in the order of what they need; a run that is complete is skipped, an interrupted one goes on. Then every

@@ -75,7 +75,7 @@ SIGNIFICANT = 0.05  # of all metrics of a replicate together
 
 @click.command()
 @click.argument("reference", metavar="RUN")
-@click.option("--run", "do", is_flag=True, help="Do it again, and compare.")
+@click.option("--rerun", "do", is_flag=True, help="Do it again, and compare.")
 @json_option
 @pass_home
 def reproduce(home: Home, reference: str, do: bool) -> None:

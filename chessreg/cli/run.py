@@ -356,7 +356,7 @@ def given_values(model: type[BaseModel], params: dict[str, Any]) -> dict[str, An
 @click.command()
 @click.argument("reference", metavar="FILE|DIGEST", required=False)
 @click.option("--list", "list_", is_flag=True, help="List what is trusted.")
-@click.option("--remove", metavar="FILE|DIGEST", help="Stop trusting this.")
+@click.option("--revoke", "remove", metavar="FILE|DIGEST", help="Stop trusting this.")
 @json_option
 @pass_home
 def trust(home: Home, reference: str | None, list_: bool, remove: str | None) -> None:
@@ -371,12 +371,12 @@ def trust(home: Home, reference: str | None, list_: bool, remove: str | None) ->
     Example: chessreg trust ./my_kind.py
              chessreg trust .chessreg/profiles.toml
              chessreg trust --list
-             chessreg trust --remove ./my_kind.py
+             chessreg trust --revoke ./my_kind.py
     """
     from chessreg.runs import trust as trusts
 
     if sum((reference is not None, list_, remove is not None)) != 1:
-        raise click.UsageError("give a FILE or a DIGEST, or --list, or --remove")
+        raise click.UsageError("give a FILE or a DIGEST, or --list, or --revoke")
     if list_:
         emit(home, [asdict(row) for row in trusts.trusted()], ["digest", "path", "since"])
     elif remove is not None:

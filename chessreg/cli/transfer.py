@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 @click.argument("references", metavar="RUN|DATASET|CHECKPOINT...", nargs=-1, required=True)
 @click.option("--to", "place", required=True, metavar="PLACE", help="A folder, or a bucket: s3://bucket/prefix.")
 @click.option("--inputs", is_flag=True, help="Also all that these were made from.")
-@click.option("--rows", is_flag=True, help="Also the registry's rows, for `chessreg merge PLACE` (folders only).")
+@click.option(
+    "--registry-rows", "rows", is_flag=True, help="Also the registry's rows, for `chessreg merge PLACE` (folders only)."
+)
 @json_option
 @pass_home
 def push(home: Home, references: tuple[str, ...], place: str, inputs: bool, rows: bool) -> None:
@@ -101,10 +103,10 @@ def tell(home: Home, done: Transfer, states: int, where: str) -> None:
 def merge(home: Home, other: str) -> None:
     """Take in the runs, results and annotations of another registry. A second time does nothing.
 
-    OTHER is a registry (a file or a URL), a folder with one (`.chessreg`, or what `chessreg push --rows` wrote), or a
-    folder of fragments. Results that differ from those here are kept aside: `chessreg runs conflicts`. Bytes stay
-    where they are; `chessreg pull` fetches them. A registry file of an earlier schema stays as it is: an upgraded copy
-    is read.
+    OTHER is a registry (a file or a URL), a folder with one (`.chessreg`, or the output of `chessreg push
+    --registry-rows`), or a folder of fragments. Results that differ from those here are kept aside: `chessreg runs
+    conflicts`. Bytes stay where they are; `chessreg pull` fetches them. A registry file of an earlier schema stays as
+    it is: an upgraded copy is read.
 
     \b
     Example: chessreg merge /mnt/gpubox/.chessreg

@@ -17,6 +17,7 @@ import numpy as np
 from chessreg.entities import register
 from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.errors import BadInputError, NotFoundError
+from chessreg.games.game_filter import EVERY_GAME, GameFilter
 from chessreg.registry import tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import uuid_of
@@ -62,14 +63,15 @@ class FileFilter:
 
     Games shorter than `min_plies`, and positions after fewer plies, are left out; so is what stands in a dataset or
     part of `exclude`: games with the same moves, positions with the same board or of the same game. Of positions only
-    those of a game of `within` are kept, where that is given. `salvage`: of a damaged file keep what comes before the
-    damage.
+    those of a game of `within` are kept, where that is given; of games only those with such `tags`. `salvage`: of a
+    damaged file keep what comes before the damage.
     """
 
     min_plies: int = 0
     exclude: Sequence[str] = ()
     within: Sequence[str] = ()
     salvage: bool = False
+    tags: GameFilter = EVERY_GAME
 
 
 def add_dataset(
@@ -97,13 +99,18 @@ def add_dataset(
     of_positions = holds_positions(paths)
     if chosen.within and not of_positions:
         raise BadInputError("--within chooses positions by their game, and these files hold games", "leave it out")
+    if of_positions and chosen.tags.settings():
+        raise BadInputError(
+            f"{chosen.tags.words()[0]} chooses games, and these files hold positions",
+            "add the games with it, then the positions with --within GAMES",
+        )
     require_lengths(tables.Base.metadata.tables["dataset"], {"rating_scale": rating_scale, "licence": licence})
     register.prepare(database, name)
     inputs = Inputs(database, store)
     excluded = {} if of_positions else hashes_of(inputs, chosen.exclude)
     kept = position_filter(inputs, chosen) if of_positions else positions.Filter()
     digests = [sha256_file(path) for path in paths]
-    filters = build.filters_of(chosen.min_plies, excluded)
+    filters = build.filters_of(chosen.min_plies, excluded, chosen.tags)
     identity = positions.identity(digests, kept) if of_positions else build.identity(digests, filters)
     known = uuid_of(identity)
     there = find(database, store, known)
@@ -127,6 +134,7 @@ def add_dataset(
                 salvage=chosen.salvage,
                 min_plies=chosen.min_plies,
                 exclude=excluded,
+                wanted=chosen.tags,
                 on_progress=reading,
             )
         for file in sorted(made.iterdir()):
@@ -288,9 +296,10 @@ def fetch_dataset(
     base_url: str | None = None,
     keep: bool = False,
     name: str | None = None,
+    tags: GameFilter = EVERY_GAME,
     on_progress: OnProgress = silent,
 ) -> Added:
-    """Download a month of Lichess games, verify its checksum, and add it.
+    """Download a month of Lichess games, verify its checksum, and add those of its games with such `tags`.
 
     A download that breaks off stays in the store's `downloads` folder and is gone on with the next time. After the
     dataset is registered the file is removed, unless `keep`.
@@ -301,7 +310,14 @@ def fetch_dataset(
     register.prepare(database, name)
     path = download_month(month, store.root / "downloads", base_url, on_progress)
     added = add_dataset(
-        database, store, [path], name=name, licence="CC0-1.0", rating_scale="lichess", on_progress=on_progress
+        database,
+        store,
+        [path],
+        FileFilter(tags=tags),
+        name=name,
+        licence="CC0-1.0",
+        rating_scale="lichess",
+        on_progress=on_progress,
     )
     if not keep:
         path.unlink()

@@ -56,7 +56,7 @@ class Datasets(Entity):
     example = "sample"
     show_options = (Option("rejects", "List the games or positions that were rejected, and why.", bool),)
     verify_help = "Read every byte of a dataset again, compare it with its report, and replay a sample of it."
-    verify_options = (Option("sample", "Games or positions to replay in python-chess.", int, default=200),)
+    verify_options = (Option("replay", "Games or positions to replay in python-chess.", int, default=200),)
 
     def overview(self, sql: SqlSession) -> list[Row]:
         parts: dict[UUID, list[str]] = defaultdict(list)
@@ -138,6 +138,8 @@ class Datasets(Entity):
                         verification.problems)  # fmt: skip
 
     def made_by(self, sql: SqlSession, row: Any) -> tuple[str, str]:
+        from chessreg.games.game_filter import GameFilter
+
         remark, report = f"content {row.identity[:12]}", row.report
         if settings := report.get("generated"):
             words = ["generate", "--levels", ",".join(map(str, settings["levels"]))]
@@ -151,6 +153,7 @@ class Datasets(Entity):
             for name in ("exclude", "within"):
                 for reference in filters.get(name, ()):
                     words += [f"--{name}", as_typed(sql, reference)]
+            words += GameFilter.of(filters).words()
             words += ["--salvage"] if report.get("salvaged") else []
             remark += f", from {report['fetched']['url']}" if report.get("fetched") else ""
         return f"chessreg dataset {shlex.join(words)}", remark
@@ -198,7 +201,7 @@ def folder_of(database: Database, store: Store, reference: str) -> tuple[tables.
     return row, Inputs(database, store).located(NOUN, f"dataset:{row.identity}", row.artifact).path
 
 
-def verify_dataset(database: Database, store: Store, reference: str, *, sample: int = 200) -> Verification:
+def verify_dataset(database: Database, store: Store, reference: str, *, replay: int = 200) -> Verification:
     """Read every byte of a dataset again, compare it with its report, replay a sample; note when that was.
 
     Raises StoreError when bytes have changed. `problems` of the result tell what else is wrong.
@@ -208,7 +211,7 @@ def verify_dataset(database: Database, store: Store, reference: str, *, sample: 
     row, folder = folder_of(database, store, reference)
     artifact = store.verify(row.artifact)
     verify = positions.verify if content_of(row) == "positions" else dataset.verify
-    verification = verify(folder, sample=sample)
+    verification = verify(folder, sample=replay)
     if not verification.problems:
         with suppress(RegistryError), database.write() as session:  # one that cannot be written keeps no note of it
             register.verified(session, artifact)

@@ -102,7 +102,7 @@ def lines_by_layer(
     """Fields of rows over their layer, a line each under the labels that `fields` gives. None: no values at all."""
     series = []
     for name, label in fields.items():
-        points = tuple(Point(r["layer"], r[name], text=text(r[name])) for r in rows if r[name] is not None)
+        points = tuple(Point(r["layer"], r[name], text=text(r[name])) for r in rows if r.get(name) is not None)
         if points:
             series.append(Series(label, points))
     return Chart(title, "layer", y, (Panel("", tuple(series)),)) if series else None

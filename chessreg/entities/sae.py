@@ -24,6 +24,7 @@ from chessreg.entities.display import (
     lines_by_layer,
     percent,
 )
+from chessreg.errors import BadInputError
 from chessreg.registry import tables
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Saes(Entity):
     columns = (
         Column("run_id", "run"), Column("name", "name"), Column("checkpoint", "model"),
         Column("hook_point", "hook point"), Column("layer", "layer"), Column("architecture", "architecture"),
-        Column("features", "features"), Column("l0", "L0", text=brief, number=True),
+        Column("features", "features"), Column("expansion", "expansion"), Column("l0", "L0", text=brief, number=True),
         Column("explained_variance", "explained variance", text=brief, number=True),
         Column("loss_recovered", "loss recovered", text=brief, number=True),
         Column("dead_fraction", "dead", "share"),
@@ -57,12 +58,13 @@ class Saes(Entity):
     overview_columns = (*columns[2:4], Column("layers", "layers"), *columns[5:], Column("tags", "tags"))
     none_yet = "no SAEs yet: chessreg run sae --cache CACHE"
     hidden = ("detail", "checkpoint_id", "statistics")
-    list_help = "List the sparse autoencoders, one line a hook point, with what was measured on held-out games."
+    list_help = "List the sparse autoencoders, one line per hook point and expansion, with their held-out metrics."
     show_help = "Show one sparse autoencoder: what it reads, how it was trained, and every metric with its interval."
     example = "skill-sae --layer 3"
     show_options = (
         Option("layer", "Which of the run's SAEs.", int),
         Option("hook_point", "The same by its hook point, where a layer has several.", metavar="NAME"),
+        Option("expansion", "The same by its latents per dimension, where a hook point has several.", int),
     )
     verify_help = "Read the bytes of a run's SAEs again and compare them with their digests."
 
@@ -72,6 +74,7 @@ class Saes(Entity):
         known = statistics(sql, [row["run_id"] for row in rows])
         for row in rows:
             measured = known.get((row["run_id"], row["unit"]), {})
+            row["expansion"] = row["detail"].get("expansion")
             row["statistics"] = [
                 {"metric": name, "value": one[0], "low": one[1], "high": one[2], "tokens": one[3]}
                 for name, one in measured.items()
@@ -79,13 +82,20 @@ class Saes(Entity):
             row |= {name: measured[name][0] if name in measured else None for name in METRICS}
         return rows
 
+    def best(self, rows: list[Row], reference: str, layers: str) -> Row:
+        if len({row["layer"] for row in rows}) > 1:
+            return super().best(rows, reference, ", ".join(dict.fromkeys(layers.split(", "))))
+        names = ", ".join(f"--hook-point {row['hook_point']} --expansion {row['expansion']}" for row in rows)
+        raise BadInputError(f"{reference} has {counted(len(rows), self.noun, self.plural)}", f"choose one of {names}")
+
     def show(self, session: Session, reference: str, **options: Any) -> Printed:
         with session.database.read() as sql:
             rows = self.rows(sql, reference)
-        if (point := options.get("hook_point")) is not None:
-            rows = [row for row in rows if row["hook_point"] == point] or rows
+        for name in ("hook_point", "expansion"):
+            if (value := options.get(name)) is not None:
+                rows = [row for row in rows if row[name] == value] or rows
         row = self.chosen(rows, reference, options.get("layer"))
-        details = ("tokens", "train_games", "heldout_games", "l1_coefficient", "expansion", "sites", "scale")
+        details = ("tokens", "train_games", "heldout_games", "l1_coefficient", "sites", "scale")
         row |= {name: row["detail"][name] for name in details if name in row["detail"]}
         printed = self.printed(row)
         return printed._replace(parts=(metrics_part(row),) if row["statistics"] else ())
@@ -95,8 +105,15 @@ class Saes(Entity):
             rows, annotations = self.rows(sql, id.hex), annotations_of_run(sql, id)
             latents, histogram = strongest_latents(sql, rows), frequencies(sql, rows)
         first = rows[0]
-        by_layer = {"explained_variance": "explained variance", "loss_recovered": "loss recovered"}
-        chart = lines_by_layer("reconstruction by layer", "share", rows, by_layer, percent)
+        if len({row["expansion"] for row in rows}) > 1:  # then a hook point alone does not name a row
+            for row in rows:
+                row["hook_point"] += f" {row['expansion']}x"
+        by_layer, lines = {"explained_variance": "explained variance", "loss_recovered": "loss recovered"}, {}
+        for row in rows:
+            for name, label in by_layer.items():
+                line = f"{label} {row['expansion']}x"
+                row[line], lines[line] = row[name], line
+        chart = lines_by_layer("reconstruction by layer", "share", rows, lines, percent)
         columns = self.columns[3:]
         parts = [Part(f"{self.plural} {len(rows)}", columns, rows, chart)]
         measured = [{"hook_point": row["hook_point"], **one} for row in rows for one in metrics_part(row).rows]

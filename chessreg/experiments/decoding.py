@@ -40,7 +40,7 @@ class DecodingSpec(AskingSpec):
 
 
 class DecodingOptions(ExecutionOptions):
-    batch_positions: int = Field(128, ge=1, description="positions that go through the model together")
+    forward_positions: int = Field(128, ge=1, description="positions in one forward pass")
 
 
 class AnswerRow(BaseModel):
@@ -94,8 +94,8 @@ class Decoding(Kind):
         written = prompted_by(spec, model.encoding)
         positions = selected(spec, task.inputs)
         prompt_columns = {"prompt": prompt_name(written), "legal_list": lists_moves(written)}
-        for start in range(0, len(task.units), task.options.batch_positions):
-            units = task.units[start : start + task.options.batch_positions]
+        for start in range(0, len(task.units), task.options.forward_positions):
+            units = task.units[start : start + task.options.forward_positions]
             targets = [TargetMove.of(positions["fen"][unit], positions["best"][unit]) for unit in units]
             answers = answered(model, written, targets, spec.length == "answer")
             for unit, one, own in zip(units, targets, answers, strict=True):

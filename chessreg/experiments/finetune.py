@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from chessreg.runs.task import Task
 
 FAMILIES = ("llama", "gpt_neox")
-SHAPE = ("n_layer", "n_head", "n_embd", "block_size", "vocabulary")
+SHAPE = ("n_layer", "n_head", "n_embd", "block_size", "tokenizer")
 LORA = ("lora_rank", "lora_alpha", "lora_dropout", "lora_targets")
 DatasetRefs = Annotated[tuple[str, ...], Ref("dataset")]
 
@@ -43,7 +43,7 @@ class FinetuneSpec(AskingSpec):
     block_size: Annotated[int, AtMost(1_000_000, "memory holds them")] = Field(
         640, ge=8, description="context, in tokens, with --family"
     )
-    vocabulary: Literal["bpe", "characters"] = Field(
+    tokenizer: Literal["bpe", "characters"] = Field(
         "bpe", description="tokenizer, with --family: words of the published templates merged, or every byte a token"
     )
     datasets: DatasetRefs = Field(description="positions with best moves, datasets or parts (NAME:PART)")
@@ -218,10 +218,10 @@ def trainer_of(task: Task[FinetuneSpec, FinetuneOptions]) -> tuple[Finetuner, Pr
     device = prepare(options.device, options.threads)
     family: str | None = spec.family
     source = None
-    shape: dict[str, Any] = {name: getattr(spec, name) for name in SHAPE if name != "vocabulary"}
+    shape: dict[str, Any] = {name: getattr(spec, name) for name in SHAPE if name != "tokenizer"}
     digest = ""
     if spec.checkpoint is None:
-        tokenizer = write_tokenizer(task.folder / "tokenizer", merged=spec.vocabulary == "bpe")
+        tokenizer = write_tokenizer(task.folder / "tokenizer", merged=spec.tokenizer == "bpe")
         written = PromptEncoding(tokenizer, spec.prompt_settings())
         check_room(written, spec.block_size)
         shape["vocab_size"] = written.size

@@ -50,7 +50,7 @@ class MoveAccuracySpec(Spec):
 
 
 class MoveAccuracyOptions(ExecutionOptions):
-    batch_positions: int = Field(128, ge=1, description="positions that go through the model together")
+    forward_positions: int = Field(128, ge=1, description="positions in one forward pass")
 
 
 class MoveRow(BaseModel):
@@ -118,9 +118,9 @@ class MoveAccuracy(Kind):
         order = np.argsort(group, kind="stable")
         ends = np.append(0, np.cumsum(np.bincount(group)))
         plies = selection.columns("ply")["ply"]
-        for units in chunks(task.units, ends, 16 * task.options.batch_positions):
+        for units in chunks(task.units, ends, 16 * task.options.forward_positions):
             mine = np.concatenate([order[ends[unit] : ends[unit + 1]] for unit in units])
-            verdicts = dict(judged(model, selection.chosen(mine), task.options.batch_positions, edits))
+            verdicts = dict(judged(model, selection.chosen(mine), task.options.forward_positions, edits))
             for number, place in enumerate(mine.tolist()):
                 columns = {"item": int(selection.places[place]), "name": MOVE, "text": None, "value": None}
                 extra = MoveRow(ply=int(plies[place]), intervention_id=edited_by)

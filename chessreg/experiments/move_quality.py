@@ -50,13 +50,13 @@ class MoveQualitySpec(ChoosingSpec):
     games: int = Field(0, ge=0, description="at most this many games, the first ones; 0: all")
     black: bool = Field(False, description="of a dataset: Black's turns instead of White's")
     every: Plies = Field(1, ge=1, description="of a dataset: every Nth of these turns")
-    limit: str = Field("nodes=10000", description="the judge's limit for one search: nodes=N or depth=N")
+    judge_limit: str = Field("nodes=10000", description="the judge's limit for one search: nodes=N or depth=N")
     cap: int = Field(1000, ge=1, description="evaluations count as at most so many centipawns; so do mates")
     intervention: InterventionSettings = Field(
         default_factory=InterventionSettings, description="of a dataset: what is added to the model"
     )
 
-    @field_validator("limit")
+    @field_validator("judge_limit")
     @classmethod
     def _no_clock(cls, limit: str) -> str:
         parsed = parse_limit(limit)
@@ -116,7 +116,7 @@ class MoveQuality(Kind):
     spec = MoveQualitySpec
     options = MoveQualityOptions
     columns: ClassVar[Mapping[str, type[BaseModel]]] = {"prediction": MoveDetail}
-    example = "--checkpoint reference --dataset sample:test --games 4 --every 8 --limit nodes=100"
+    example = "--checkpoint reference --dataset sample:test --games 4 --every 8 --judge-limit nodes=100"
 
     def units(self, spec: MoveQualitySpec, inputs: Inputs) -> int:
         return source(spec, inputs).count
@@ -287,7 +287,7 @@ def source(spec: MoveQualitySpec, inputs: Inputs) -> Source:
 def judge(task: Task[MoveQualitySpec, MoveQualityOptions]) -> None:
     """Search for every move of the task's games; the searches of some games wait while the model writes others."""
     spec, options = task.spec, task.options
-    moves, limit = source(spec, task.inputs), parse_limit(spec.limit)
+    moves, limit = source(spec, task.inputs), parse_limit(spec.judge_limit)
     engine = engine_row(JUDGE)
     task.record("engine", **engine)
     searched: deque[JudgedGame] = deque()  # the engine's own move is being searched

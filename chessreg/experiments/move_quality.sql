@@ -47,7 +47,7 @@
 
 -- statement: judged_runs
 -- One row per run with what all of its games share.
-SELECT r.run_id, r.run, r.done, r.planned, q."limit", q.cap, p.run_id AS play_id,
+SELECT r.run_id, r.run, r.done, r.planned, q.judge_limit AS "limit", q.cap, p.run_id AS play_id,
        coalesce(s.dataset, q.dataset) AS dataset
 FROM scoped AS r
 JOIN move_quality_run AS q ON q.run_id = r.run_id

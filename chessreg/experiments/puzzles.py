@@ -45,7 +45,7 @@ class PuzzlesSpec(ChoosingSpec):
 
 
 class PuzzlesOptions(ExecutionOptions):
-    batch_puzzles: int = Field(128, ge=1, description="puzzles that go through the model together")
+    batch_puzzles: int = Field(128, ge=1, description="puzzles in one forward pass")
 
 
 class PuzzleRow(BaseModel):

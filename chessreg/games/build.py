@@ -23,6 +23,7 @@ import numpy as np
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.games import dataset, rows
 from chessreg.games.dataset import DatasetReport, SourceFile
+from chessreg.games.game_filter import EVERY_GAME, GameFilter
 from chessreg.games.moves import HashSet
 from chessreg.games.reader import READER_VERSION, Reader, reader
 from chessreg.games.rows import Reject, Rows, Tally
@@ -47,6 +48,7 @@ def build(
     salvage: bool = False,
     min_plies: int = 0,
     exclude: Mapping[str, np.ndarray] | None = None,
+    wanted: GameFilter = EVERY_GAME,
     on_progress: Progress | None = None,
     reader_name: str = "auto",
     workers: int = 2,
@@ -56,21 +58,22 @@ def build(
     Raises BadInputError, and leaves nothing behind, when the folder exists, a stream cannot be decoded to its end
     (unless `salvage`, which keeps the whole games before the break), a file is no PGN or nothing in it is a legal game.
     Games without moves, with fewer than `min_plies`, of variants and from custom starts are skipped and counted; so are
-    those with a move hash of `exclude`: input references of datasets, and the hashes uint64 [n] of their games.
+    those that `wanted` leaves out, and those with a move hash of `exclude`: input references of datasets, and the
+    hashes uint64 [n] of their games.
     """
     if not files:
         raise BadInputError("no file to add")
     sources = [open_source(Path(path)) for path in files]
     player = reader(reader_name)
     with made_aside(folder) as aside:
-        return _build(sources, aside, player, salvage, min_plies, exclude or {}, on_progress, workers)
+        return _build(sources, aside, player, salvage, min_plies, exclude or {}, wanted, on_progress, workers)
 
 
 def check(path: Path, salvage: bool = False, reader_name: str = "auto") -> None:
     """Raise what `build` would of a file that holds no legal game. Reads it to its first one."""
     source, tally, read = open_source(path), Tally(), 0
     with ThreadPoolExecutor(1) as pool:
-        stream = _Stream(source, reader(reader_name), 0, None, pool, 1)
+        stream = _Stream(source, reader(reader_name), 0, None, EVERY_GAME, pool, 1)
         for block in stream.rows():
             tally.add(block.tally)
             read += block.games_read
@@ -105,6 +108,7 @@ def _build(
     salvage: bool,
     min_plies: int,
     exclude: Mapping[str, np.ndarray],
+    wanted: GameFilter,
     on_progress: Progress | None,
     workers: int,
 ) -> DatasetReport:
@@ -123,7 +127,7 @@ def _build(
         rejects.write("row\tsource\tline\tply\treason\n")
         for source in sources:
             before, legal, bad = row, tally.games, dict(tally.rejected)
-            stream = _Stream(source, player, min_plies, excluded, pool, workers + 1)
+            stream = _Stream(source, player, min_plies, excluded, wanted, pool, workers + 1)
             for block in stream.rows():
                 batch = block.batch.set_column(0, "row", pa.array(block.batch["row"].to_numpy() + row))
                 writer.write_batch(batch.cast(rows.schema()))
@@ -143,13 +147,15 @@ def _build(
                     write_reject(rejects, reject, row, source.path.name)
                     tally.reject(reject.reason)
                     row += 1
-            if tally.games == legal:
+            if tally.games == legal and not wanted.settings():
                 raise _no_game(source, row - before, tally, bad)
+    if not tally.games:
+        raise _no_game(sources[0], row, tally, {})
     copies = earlier(hashes, tally.games)
     hashes.unlink()
     finish(scratch, aside / dataset.GAMES_FILE, copies, rows.schema(), _WORDS)
     scratch.unlink()
-    filters = filters_of(min_plies, exclude)
+    filters = filters_of(min_plies, exclude, wanted)
     files = [SourceFile(source.path.name, source.sha256, source.bytes_total) for source in sources]
     result = DatasetReport(
         identity=identity([file.sha256 for file in files], filters),
@@ -186,11 +192,12 @@ class _Stream:
         player: Reader,
         min_plies: int,
         excluded: HashSet | None,
+        wanted: GameFilter,
         pool: ThreadPoolExecutor,
         ahead: int,
     ) -> None:
         self.source, self.player, self.min_plies, self.excluded = source, player, min_plies, excluded
-        self.pool, self.ahead = pool, ahead
+        self.wanted, self.pool, self.ahead = wanted, pool, ahead
         self.broken: str | None = None
         self.cut_off = False
         self.line = source.first_line
@@ -199,11 +206,8 @@ class _Stream:
         waiting: list[Future[Rows]] = []
         try:
             for block in self.source.blocks():
-                waiting.append(
-                    self.pool.submit(
-                        rows.read_block, block, self.line, self.player, self.min_plies, self.source.split, self.excluded
-                    )
-                )
+                filters = self.min_plies, self.source.split, self.excluded, self.wanted
+                waiting.append(self.pool.submit(rows.read_block, block, self.line, self.player, *filters))
                 self.line += block.count(b"\n")
                 if len(waiting) >= self.ahead:
                     yield waiting.pop(0).result()
@@ -229,8 +233,8 @@ def _no_game(source: Source, games: int, tally: Tally, before: dict[str, int]) -
     why = ", ".join(f"{number} {reason}" for reason, number in rejected.items()) or "nothing but skipped games"
     if not games:
         return BadInputError(f"{source.path} is not a PGN: it holds no game")
-    left_out = tally.skipped.get(rows.EXCLUDED, 0)
-    hint = f"--exclude left out {left_out:,} games" if left_out else "is it a PGN of standard chess?"
+    left_out = "; ".join(f"{number:,} {reason}" for reason, number in tally.skipped.items())
+    hint = f"left out: {left_out}" if left_out else "is it a PGN of standard chess?"
     return BadInputError(f"{source.path} holds no legal game ({games} found: {why})", hint)
 
 
@@ -283,10 +287,10 @@ def finish(scratch: Path, path: Path, copies: np.ndarray, schema: pa.Schema, tex
         writer.write_table(pa.Table.from_batches(held, schema), ROW_GROUP)
 
 
-def filters_of(min_plies: int, exclude: Iterable[str] = ()) -> dict[str, Any]:
+def filters_of(min_plies: int, exclude: Iterable[str] = (), wanted: GameFilter = EVERY_GAME) -> dict[str, Any]:
     """The filters as the report and the identity hold them; `exclude` are input references of datasets."""
     references = sorted(set(exclude))
-    return {"min_plies": min_plies, **({"exclude": references} if references else {})}
+    return {"min_plies": min_plies, **({"exclude": references} if references else {}), **wanted.settings()}
 
 
 def identity(digests: Sequence[str], filters: dict[str, Any], **reader: Any) -> str:

@@ -34,7 +34,7 @@ from chessreg.games.reader_python import Legal, status_text
 from chessreg.games.rows import Reject, Tally
 from chessreg.games.sources import BrokenStreamError, Source
 from chessreg.games.transcripts import COLUMN as TRANSCRIPT
-from chessreg.games.transcripts import columns_of, head_of
+from chessreg.games.transcripts import columns_of, columns_of_parquet, head_of, holds_games
 from chessreg.noise import generator
 from store.files import reason, sha256_file
 
@@ -75,7 +75,6 @@ _CASTLING = {"e1h1": ("K", "e1g1"), "e1a1": ("Q", "e1c1"), "e8h8": ("k", "e8g8")
 _RIGHTS = frozenset("".join(c for bit, c in enumerate("KQkq") if of >> bit & 1) or "-" for of in range(16))
 _PLAIN = re.compile(r"[pnbrqkPNBRQK1-8/]+ [wb] (?:-|(?=\S)K?Q?k?q?) (?:-|[a-h][36]) \d{1,3} \d{1,3}", re.ASCII)
 _GAME = re.compile(r"^https?://[^/]+/(\w{8})")
-_PARQUET = b"PAR1"
 
 
 class Positions(DatasetFile):
@@ -314,24 +313,14 @@ def _lines(source: Source) -> Iterator[str]:
 
 
 def open_positions(path: Path) -> PositionSource | None:
-    """The file as a source of positions; None where it is none: a PGN, or transcripts of games.
+    """The file as a source of positions; None if it holds games: a PGN, transcripts, or a Parquet of games.
 
-    Raises NotFoundError, and BadInputError for a damaged Parquet or bag, and for a Parquet without FENs."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+    Raises NotFoundError, and BadInputError for a damaged Parquet or bag, and for a Parquet of neither."""
     if bags.is_bag(path):
         return BagSource(path)
-    head = b""
-    if path.is_file():
-        with path.open("rb") as file:
-            head = file.read(len(_PARQUET))
-    if head == _PARQUET or (head and path.suffix.lower() == ".parquet"):
-        try:
-            names = pq.read_schema(path).names
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise BadInputError(f"{path} is a damaged Parquet: {_one_line(error)}", "get the file again") from error
-        return PositionSource(path, names, None)
+    names = columns_of_parquet(path) if path.is_file() else None
+    if names is not None:
+        return None if holds_games(names) else PositionSource(path, names, None)
     source = Source(path)
     text = head_of(source).removeprefix(b"\xef\xbb\xbf")
     columns = columns_of(text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ import numpy as np
 
 from chessreg.games import borders, moves, movetext
 from chessreg.games.borders import RawGame
+from chessreg.games.game_filter import EVERY_GAME, GameFilter, elo
 from chessreg.games.movetext import Movetext, numbered
 from chessreg.games.reader import Reader
 
@@ -26,7 +26,6 @@ _VARIANTS = {
     **{name.lower(): name for name in _NAMED},
 }
 _UNKNOWN = frozenset({"", "?", "-", "????.??.??"})
-_ELO = re.compile(r"\s*(\d{1,4})\??\s*")
 _WORDS = {"white": "White", "black": "Black", "event": "Event", "site": "Site", "eco": "ECO",
           "time_control": "TimeControl", "termination": "Termination"}  # fmt: skip
 
@@ -128,13 +127,14 @@ def read_block(
     min_plies: int = 0,
     split: Split = borders.split,
     excluded: moves.HashSet | None = None,
+    wanted: GameFilter = EVERY_GAME,
 ) -> Rows:
     """Read a block that begins on `first_line` of its source and ends between two games, which `split` finds in it.
 
-    Games whose move hashes are in `excluded` are skipped and counted.
+    Games that `wanted` leaves out, and those whose move hashes are in `excluded`, are skipped and counted.
     """
     tally = Tally()
-    games, games_read = _collect(split(block, first_line), tally)
+    games, games_read = _collect(split(block, first_line), tally, wanted)
     collected = len(games)
     games, played, texts = _play(games, reader, tally)
     games_read += len(games) - collected
@@ -149,6 +149,8 @@ def read_block(
             tally.skip(NO_MOVES)
         elif len(played[number][0]) < 2 * min_plies:
             tally.skip(f"fewer than {min_plies} plies")
+        elif reason := wanted.reason(game.tags):  # a second game in one movetext, which has no tags
+            tally.skip(reason)
         else:
             kept.append(number)
     if excluded is not None:
@@ -163,7 +165,7 @@ def read_block(
     return Rows(batch, hashes, games_read, rejects, tally)
 
 
-def _collect(raws: Iterable[RawGame], tally: Tally) -> tuple[list[_Game], int]:
+def _collect(raws: Iterable[RawGame], tally: Tally, wanted: GameFilter) -> tuple[list[_Game], int]:
     """The games that belong here, not yet played, and the number of all."""
     games: list[_Game] = []
     row = 0
@@ -180,7 +182,7 @@ def _collect(raws: Iterable[RawGame], tally: Tally) -> tuple[list[_Game], int]:
             if nothing and not raw.tags.strip() and cleaned.result is None:
                 continue  # remarks before the first game
             empty = "cut before its second word" if raw.cut else NO_MOVES
-            reason = left_out(mine) or (empty if nothing else None)
+            reason = left_out(mine) or (empty if nothing else None) or wanted.reason(mine)
             if reason:
                 tally.skip(reason)
             else:
@@ -281,7 +283,7 @@ def _batch(
 
     tags = [game.tags for game in games]
     plies = np.fromiter(map(len, packed), np.int64, len(packed)) // 2
-    elos = {side: [_elo(pairs.get(f"{side}Elo")) for pairs in tags] for side in ("White", "Black")}
+    elos = {side: [elo(pairs.get(f"{side}Elo")) for pairs in tags] for side in ("White", "Black")}
     dates = [_word(pairs.get("Date")) or _word(pairs.get("UTCDate")) for pairs in tags]
     known = [date for date in dates if date]
     tally.games, tally.plies = len(games), int(plies.sum())
@@ -310,11 +312,6 @@ def _result(game: _Game, tally: Tally) -> str:
     tally.missing_results += written is None
     tally.result_mismatches += header is not None and written is not None and header != written
     return (header if header not in (None, "*") else written or header) or "*"
-
-
-def _elo(value: str | None) -> int | None:
-    match = _ELO.fullmatch(value) if value else None
-    return (int(match[1]) or None) if match else None
 
 
 def _word(value: str | None) -> str | None:

@@ -47,8 +47,9 @@ class _Decoder(Protocol):
 class Source:
     """One file on its way in. After `blocks` is used up, `sha256` is that of the file's bytes as they lie on disk."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises NotFoundError, or BadInputError for a folder, an empty file, an archive or other binary data."""
+    def __init__(self, path: Path, text: bool = True) -> None:
+        """Raises NotFoundError, or BadInputError for a folder, an empty file, and, where the file is of text, for an
+        archive or other binary data."""
         if not path.exists():
             raise NotFoundError(f"no file {path}")
         if not path.is_file():
@@ -64,6 +65,8 @@ class Source:
                 head = file.read(4096)
         except OSError as error:
             raise BadInputError(f"{path} cannot be read: {error.strerror}") from error
+        if not text:
+            return
         self.packing = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), "")
         suffix = path.suffix.lower().lstrip(".")
         if suffix in _MAGIC.values() and suffix != self.packing:

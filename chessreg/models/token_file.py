@@ -1,7 +1,7 @@
 """Token files: games as token ids, and held-out positions with their legal moves, for machines without python-chess.
 
-`chessreg dataset export --tokens` writes them. A token file is an .npz archive (zip members compressed with deflate,
-about 160 bytes per game of PGN characters), which `numpy.load` reads without other packages. Its arrays:
+`chessreg dataset export --token-file` writes them. A token file is an .npz archive (zip members compressed with
+deflate, about 160 bytes per game of PGN characters), which `numpy.load` reads without other packages. Its arrays:
 
     header                                            uint8 [bytes]: UTF-8 JSON with the fields below
     tokens, lengths                                   uint8 [tokens], int32 [games]: the training games end to end, and
@@ -93,7 +93,7 @@ class TokenFile:
         Raises NotFoundError for a missing file, BadInputError for one that is damaged or not a token file.
         """
         if not path.exists():
-            raise NotFoundError(f"no file {path}", "chessreg dataset export DATASET FILE --tokens writes one")
+            raise NotFoundError(f"no file {path}", "chessreg dataset export DATASET FILE --token-file writes one")
         try:
             with np.load(path, allow_pickle=False) as archive:
                 header = json.loads(archive["header"].tobytes())
@@ -103,7 +103,7 @@ class TokenFile:
                 content = cls(**header, **{name: archive[name] for name in ARRAYS})
             content._check()
         except UNREADABLE as error:
-            hint = "write it again: chessreg dataset export DATASET FILE --tokens"
+            hint = "write it again: chessreg dataset export DATASET FILE --token-file"
             raise BadInputError(f"{path} is damaged or not a token file: {first_line(error)}", hint) from error
         return content
 
@@ -204,7 +204,7 @@ def export(
     from chessreg.games.exporting import open_new_file
 
     if path.suffix != ".npz":
-        raise BadInputError(f"{path} does not end in .npz", "chessreg dataset export DATASET games.npz --tokens")
+        raise BadInputError(f"{path} does not end in .npz", "chessreg dataset export DATASET games.npz --token-file")
     with open_new_file(path) as file:
         evaluation_rows = heldout_rows[~numbers(heldout.table(["duplicate"])["duplicate"])[heldout_rows]][:most_heldout]
         unique_rows = rows[~numbers(games.table(["duplicate"])["duplicate"])[rows]]

@@ -325,7 +325,7 @@ def request(
     """The request, after a look at what it names. Raises NotFoundError or BadInputError for what is not there."""
     inputs = session.inputs
     row = inputs.checkpoint(inputs.reference("checkpoint", checkpoint))[0] if checkpoint is not None else None
-    given = {"--dataset": dataset, "--test": test, "--positions": positions, "--puzzles": puzzles}
+    given = {"--dataset": dataset, "--test": test, "--position-dataset": positions, "--puzzle-dataset": puzzles}
     for name, reference in given.items():
         if reference is None:
             continue
@@ -337,7 +337,7 @@ def request(
             raise NotFoundError(error.message, error.hint or "chessreg dataset add FILE --name NAME") from error
         with session.database.read() as sql:
             holds = content_of(sql.get_one(tables.Dataset, found))
-        wanted = "positions" if name in ("--positions", "--puzzles") else "games"
+        wanted = "positions" if name in ("--position-dataset", "--puzzle-dataset") else "games"
         if holds != wanted:
             hint = "chessreg dataset list tells what each holds"
             raise BadInputError(f"{name} {reference} is a dataset of {holds}, and takes {wanted}", hint)
@@ -349,7 +349,7 @@ def request(
     if sae is not None:
         from chessreg.experiments.edit import check_saes
 
-        check_saes(inputs.reference("run:sae", sae), range(row.layers), row, inputs)
+        check_saes(inputs, inputs.reference("run:sae", sae), None, range(row.layers), row)
     for other in beside:
         encoding = inputs.encoding(inputs.reference("checkpoint", other))
         if encoding.content != "history":

@@ -130,6 +130,10 @@ JOIN runs AS r ON r.run_id = s.run_id AND r.kind = 'edit'
 -- Every probe, with the number of the phase that it is of; NULL: of every phase.
 SELECT p.* EXCLUDE (detail), TRY_CAST(json_extract_string(p.detail, '$.phase') AS BIGINT) AS phase FROM probe AS p
 
+-- view: saes
+-- Every SAE, with its expansion: latents per dimension of the residual stream.
+SELECT s.* EXCLUDE (detail), TRY_CAST(json_extract_string(s.detail, '$.expansion') AS BIGINT) AS expansion FROM sae AS s
+
 -- view: probe_caches
 -- What each probe run was fitted and tested on. `settings`: those of its caches, without the model and the places in it,
 -- so that they are the same for seeds and random-init controls; of a cache that is not here its reference. `test_settings`:

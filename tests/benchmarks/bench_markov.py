@@ -19,7 +19,15 @@ from itertools import combinations
 import numpy as np
 import torch
 
-from chessreg.experiments.markov.similarity import Layout, compare, dealt, pair_means, squared_lengths, unit_vectors
+from chessreg.experiments.markov.similarity import (
+    Layout,
+    compare,
+    dealt,
+    pair_means,
+    population,
+    squared_lengths,
+    unit_vectors,
+)
 from chessreg.noise import generator
 
 SIZES = {
@@ -79,7 +87,7 @@ def main() -> None:
     (units,) = unit_vectors(states.astype(np.float32), False, layout)
 
     began = time.process_time()
-    test = compare(units, layout, RESAMPLES, 0, False)
+    test = compare(units, layout, population(units, layout), RESAMPLES, 0, False)
     ours = time.process_time() - began
 
     loops, squares = [], squared_lengths(units)

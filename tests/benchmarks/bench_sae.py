@@ -69,8 +69,8 @@ def main() -> None:
     print(f"batches of {BATCH:,} tokens, load {os.getloadavg()[0]:.1f}; CPU seconds, the fastest of {given.batches}")
     with tempfile.TemporaryDirectory() as folder, denormals_flushed():
         for width, expansion in ((192, 16), (192, 4), (512, 8)):
-            spec = SaeSpec(cache="run:" + "0" * 64, expansion=expansion, tokens=BATCH * 1000, batch_tokens=BATCH)
-            trainer = Trainer(spec, "blocks.0.hook_resid_post", width, Path(folder) / "none", "cpu")
+            spec = SaeSpec(cache="run:" + "0" * 64, expansions=(expansion,), tokens=BATCH * 1000, batch_tokens=BATCH)
+            trainer = Trainer(spec, "blocks.0.hook_resid_post", expansion, width, Path(folder) / "none", "cpu")
             basis = torch.randn(width, width, generator=torch.Generator().manual_seed(1)) / width**0.5
             drawn = torch.randn(BATCH, width, generator=torch.Generator().manual_seed(2))
             x = drawn.abs().pow(2) @ basis

@@ -541,7 +541,9 @@ def test_games_are_exported_as_a_token_file(here: Any, pgn: Path, tmp_path: Path
     here.json("dataset", "add", pgn, "--name", "games")
     here.json("dataset", "split", "games", "--parts", "train=0.5,test=0.5")
     path = tmp_path / "games.npz"
-    made = here.json("dataset", "export", "games:train", path, "--tokens", "--heldout", "games:test", "--positions", 3)
+    made = here.json(
+        "dataset", "export", "games:train", path, "--token-file", "--heldout", "games:test", "--positions", 3
+    )
     assert (made["encoding"], made["positions"], made["heldout_left_out"]) == ("pgn-char-32", 3, 0)
     assert made["games"] + made["heldout"] == len(MOVES)  # once each
     assert made["duplicates_left_out"] > 0
@@ -553,15 +555,15 @@ def test_games_are_exported_as_a_token_file(here: Any, pgn: Path, tmp_path: Path
     assert content.source["dataset"].startswith("dataset:")
     before = here.state()
     for words, status, problem in (
-        ((path, "--tokens", "--heldout", "games:test"), 4, "exists already"),
-        (("--tokens",), 2, "--tokens needs --heldout DATASET: chessreg dataset split games --parts"),
-        (("--heldout", "games:test"), 2, "--heldout needs --tokens"),
-        (("--tokens", "--heldout", "nothing"), 3, "there is no dataset 'nothing'"),
-        (("--tokens", "--heldout", "games:test", "--format", "bag"), 2, "leave them out with --tokens"),
-        (("--tokens", "--heldout", "games:test", "--encoding", "fen-77"), 2, "writes positions"),
-        (("--tokens", "--heldout", "games:test", "--encoding", "morse"), 3, "there is no encoding 'morse'"),
-        (("games.txt", "--tokens", "--heldout", "games:test"), 4, "does not end in .npz"),
-        ((tmp_path / "no" / "x.npz", "--tokens", "--heldout", "games:test"), 3, "does not exist"),
+        ((path, "--token-file", "--heldout", "games:test"), 4, "exists already"),
+        (("--token-file",), 2, "--token-file needs --heldout DATASET: chessreg dataset split games --parts"),
+        (("--heldout", "games:test"), 2, "--heldout needs --token-file"),
+        (("--token-file", "--heldout", "nothing"), 3, "there is no dataset 'nothing'"),
+        (("--token-file", "--heldout", "games:test", "--format", "bag"), 2, "leave them out with --token-file"),
+        (("--token-file", "--heldout", "games:test", "--encoding", "fen-77"), 2, "writes positions"),
+        (("--token-file", "--heldout", "games:test", "--encoding", "morse"), 3, "there is no encoding 'morse'"),
+        (("games.txt", "--token-file", "--heldout", "games:test"), 4, "does not end in .npz"),
+        ((tmp_path / "no" / "x.npz", "--token-file", "--heldout", "games:test"), 3, "does not exist"),
     ):
         assert here("dataset", "export", "games", *words) == status
         assert problem in here.err

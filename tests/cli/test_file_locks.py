@@ -94,8 +94,8 @@ compare toy job
 invalidate toy --why wrong
 validate toy
 reproduce toy
-reproduce toy --run
-push toy reference --to {{f}}/place --rows
+reproduce toy --rerun
+push toy reference --to {{f}}/place --registry-rows
 pull reference --from {{f}}/place/store
 merge {{f}}/place
 merge {{f}}/copy.db
@@ -123,7 +123,7 @@ paper list
 paper karvonen --checkpoint reference --dataset sample --dry-run
 fetch
 trust {TOY}
-trust --remove {TOY}
+trust --revoke {TOY}
 runs list --json
 runs tag job slow
 runs untag job slow

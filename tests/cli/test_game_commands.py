@@ -49,7 +49,7 @@ def test_games_are_listed_with_what_their_match_says(played):
     assert rows[0]["opponent"] == "random"
     assert "moves" not in rows[0]
     assert len(played.json("game", "list", "--run", "free")) == 2
-    assert [row["unit"] for row in played.json("game", "list", "--limit", "1")] == [1]
+    assert [row["unit"] for row in played.json("game", "list", "--last", "1")] == [1]
     assert played("game", "list") == 0
     assert "forfeit_illegal" in played.out
 

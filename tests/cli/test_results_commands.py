@@ -42,7 +42,7 @@ def test_other_settings_for_the_same_bytes_are_refused(here):
         ([GAMES, "--format", "grid-search"], 4, "has not the columns of the grid-search CSV"),
         ([MEANS, "--limit", "time=1"], 4, "--limit does not apply to a grid-search file"),
         ([GAMES, "--rename", "model"], 4, "--rename 'model' is no OLD=NEW"),
-        ([GAMES, "--player", "Nobody"], 4, "no player of the file is called 'Nobody'"),
+        ([GAMES, "--players", "Nobody"], 4, "no player of the file is called 'Nobody'"),
         ([GAMES, "--opening", "book:x.pgn"], 4, "imported games have standard or random openings"),
     ],
 )
@@ -107,8 +107,8 @@ def test_aggregates_stand_in_a_table_of_their_own(here):
 def test_a_sweep_and_a_log_stand_in_tables_marked_as_imported(here, tmp_path):
     sweep, log = sample_file("sample-sweep.csv"), sample_file("sample-training.log")
     assert here("import", "results", sweep) == 4
-    assert "give --player NAME, or --checkpoint" in here.err
-    given = ("--player", "another", "--color", "white", "--assist", "none", "--limit", "time=0.1", "--name", "sweep")
+    assert "give --players NAME, or --checkpoint" in here.err
+    given = ("--players", "another", "--color", "white", "--assist", "none", "--limit", "time=0.1", "--name", "sweep")
     report = here.json("import", "results", sweep, *given)
     assert (report["games"], report["results"]) == (30, {"wins": 14, "draws": 3, "losses": 13})
     rows = here.json("query", "wins by level")["rows"]
@@ -123,7 +123,7 @@ def test_a_sweep_and_a_log_stand_in_tables_marked_as_imported(here, tmp_path):
     assert rows[1]["win_low"] < rows[1]["win"] == 30 < rows[1]["win_high"]
     again = here.json("import", "results", sweep, *given)
     assert not again["created"]
-    assert here("import", "results", sweep, "--player", "another") == 4
+    assert here("import", "results", sweep, "--players", "another") == 4
     assert "imported with other settings" in here.err
     assert here("plot", "wins by level", "--out", "wins.svg") == 0, here.err
     report = here.json("import", "results", log, "--name", "log")
@@ -135,6 +135,6 @@ def test_a_sweep_and_a_log_stand_in_tables_marked_as_imported(here, tmp_path):
     assert here("plot", "loss curves", "--out", "loss.svg") == 0, here.err
     (tmp_path / "bad.csv").write_text("0,1,2,3\n1,1,1\n")
     before = here.state()[0]
-    assert here("import", "results", tmp_path / "bad.csv", "--player", "x") == 4
+    assert here("import", "results", tmp_path / "bad.csv", "--players", "x") == 4
     assert "line 2: '1,1,1' is not level,wins,draws,losses" in here.err
     assert here.state()[0] == before

@@ -119,7 +119,7 @@ ASK = [
     ["board", "evil:0"],
     ["run", "--resume", "evil"],
     ["launch", "--resume", "evil"],
-    ["reproduce", "evil", "--run"],
+    ["reproduce", "evil", "--rerun"],
 ]
 
 
@@ -185,16 +185,16 @@ def test_naming_a_file_trusts_it_and_trust_is_taken_back(ours):
     assert ours.has_run()
     (listed,) = json.loads(ours("trust", "--list", "--json").stdout)
     assert (listed["digest"], listed["path"]) == (digest(file), str(file))
-    ours("trust", "--remove", file)
+    ours("trust", "--revoke", file)
     assert json.loads(ours("trust", "--list", "--json").stdout) == []
     ours("board", f"{run}:0", ok=False)
     assert not ours.has_run()
     ours("trust", digest(file))
     ours("board", f"{run}:0")
     assert ours.has_run()
-    ours("trust", "--remove", digest(file)[:16])
+    ours("trust", "--revoke", digest(file)[:16])
     ours("board", f"{run}:0", ok=False)
-    for wrong in (["trust", "nothing.py"], ["trust", "ab" * 20], ["trust", "--remove", "nothing.py"], ["trust"]):
+    for wrong in (["trust", "nothing.py"], ["trust", "ab" * 20], ["trust", "--revoke", "nothing.py"], ["trust"]):
         said = ours(*wrong, ok=False)
         assert "Traceback" not in said.stderr
     settings = ours.folder / "config" / "chessreg"
@@ -319,7 +319,7 @@ def test_a_job_runs_the_file_that_was_named_and_no_changed_one(ours):
     ours("supervisor", "stop", ok=None)
     slow = ours.kind("slow.py")
     ours("launch", slow, "--positions", "2", "--seed", "9", "--device", "cpu", "--name", "nine", "--dry-run")
-    ours("trust", "--remove", slow)
+    ours("trust", "--revoke", slow)
     ours.has_run()
     ours.write("update job set state = 'queued', ended_at = null, cause = null, cancel = 0, detail = "
                "replace(detail, ?, ?)", str(file), str(slow))  # fmt: skip

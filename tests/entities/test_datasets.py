@@ -139,7 +139,7 @@ def test_games_of_other_datasets_are_left_out_counted_and_part_of_the_identity(
     assert hashes["rest"] == hashes["whole"] - hashes["few"]
     with pytest.raises(BadInputError, match="holds no legal game") as caught:
         add_dataset(database, store, [kept], FileFilter(exclude=["whole"]))
-    assert "--exclude left out" in str(caught.value.hint)
+    assert caught.value.hint == "left out: 4 moves of a dataset that is left out"
     with pytest.raises(NotFoundError, match="nobody"):
         add_dataset(database, store, [games], FileFilter(exclude=["nobody"]))
 

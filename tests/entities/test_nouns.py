@@ -132,7 +132,7 @@ def test_saes_are_listed_shown_drawn_and_traced(tmp_path: Path, capsys: pytest.C
     status, out = command(tmp_path, capsys, "sae", "list")
     assert status == 0
     assert out.splitlines()[0].split() == [
-        *("run", "name", "model", "hook", "point", "layer", "architecture", "features", "L0"),
+        *("run", "name", "model", "hook", "point", "layer", "architecture", "features", "expansion", "L0"),
         *("explained", "variance", "loss", "recovered", "dead"),
     ]
     assert out.count("features ") >= 2

@@ -81,10 +81,10 @@ def test_what_a_run_made_and_nobody_has_any_more_is_made_again_and_kept(session)
         for item in made:
             shutil.rmtree(item.path(session.store))
         short = session.id("run", name).hex[-6:]
-        assert nowhere(session.database, made[0])[1] == f"chessreg reproduce {short} --run"
+        assert nowhere(session.database, made[0])[1] == f"chessreg reproduce {short} --rerun"
         if made[0].array is not None:  # artifacts of a copied world are known where it was made
             [gone] = [found.mend for found in problems(session.database, session.store, session.database.reference)]
-            assert gone == f"chessreg doctor --fix, else chessreg reproduce {short} --run"
+            assert gone == f"chessreg doctor --fix, else chessreg reproduce {short} --rerun"
         found = again(session.database, session.store, session.id("run", name))
         assert (found.agrees, sorted(found.outputs_kept)) == (True, sorted(item.what for item in made))
         for item in made:
@@ -122,7 +122,7 @@ def test_a_row_that_was_changed_is_found(session):
             "first": f"{place}: {now + 3} then, {now} now",
         }
     }
-    status, said = typed(session, "reproduce", "reference-board", "--run")
+    status, said = typed(session, "reproduce", "reference-board", "--rerun")
     assert status == 1
     assert f"score.correct: 1 row, by at most 3 ({3 / (now + 3):.2g} of the value)" in said.err
 
@@ -181,9 +181,9 @@ def test_a_reproduction_changes_no_table(session):
     answers = {entry.title: run_query(session.database, entry) for entry in queries_with_runs(session.database)}
     before = {title: answer for title, answer in answers.items() if len(answer)}
     version = session.database.data_version()
-    status, said = typed(session, "reproduce", "edits", "--run", "--json")
+    status, said = typed(session, "reproduce", "edits", "--rerun", "--json")
     assert (status, json.loads(said.out)["agrees"]) == (0, True)
-    status, said = typed(session, "reproduce", "unseedable", "--run", "--json")
+    status, said = typed(session, "reproduce", "unseedable", "--rerun", "--json")
     answer = json.loads(said.out)
     assert status == (0 if answer["agrees"] else 1)
     assert answer["subjects"][0]["label"] == "unseedable"

@@ -33,13 +33,13 @@ def overflowing(world_session, tmp_path):
 RUNS = {
     "cache": "--checkpoint overflowing --dataset sample:fit --games 3 --max-sites 30",
     "legality": "--checkpoint overflowing --dataset sample:test --games 2",
-    "move-quality": "--checkpoint overflowing --dataset sample:test --games 1 --every 4 --limit nodes=10",
+    "move-quality": "--checkpoint overflowing --dataset sample:test --games 1 --every 4 --judge-limit nodes=10",
     "play": "--checkpoint overflowing --opponent random --games 2 --policy retry:2 --opening random:16",
     "play:edited": "--checkpoint reference --opponent random --games 2 --intervention.vector skill "
     "--intervention.layers 0 --intervention.scale 3e38",
     "vector": "--checkpoint overflowing --dataset sample:fit --first-ply 4",
-    "sae": "--checkpoint overflowing --dataset sample:fit --tokens 200 --batch-tokens 100 --expansion 2",
-    "sae:diverging": "--cache reference-fit --tokens 2000 --batch-tokens 100 --expansion 2 --learning-rate 1e37",
+    "sae": "--checkpoint overflowing --dataset sample:fit --tokens 200 --batch-tokens 100 --expansions 2",
+    "sae:diverging": "--cache reference-fit --tokens 2000 --batch-tokens 100 --expansions 2 --learning-rate 1e37",
     "probe": "--cache reference-fit --learning-rate 1e37 --epochs 2",
 }
 

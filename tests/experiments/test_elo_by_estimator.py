@@ -36,7 +36,7 @@ def imported(session, tmp_path):
 
     def bring(counts: str, player: str = "llama", **settings) -> str:
         path = str(sweep_file(tmp_path, counts, settings.pop("first", 0)))
-        spec = ImportedSweepSpec(file=path, player=(player,), limit="time=0.1", **settings)
+        spec = ImportedSweepSpec(file=path, players=(player,), limit="time=0.1", **settings)
         return session.run(spec).run_id.hex
 
     return bring
@@ -100,7 +100,7 @@ def test_a_sweep_and_games_of_ours_rate_one_player_together(session, imported, t
     [row] = [r for r in session.query("ratings").rows if r["scoring"] == "author-2024" and r["anchor"] is None]
     assert (row["games"], row["d"], row["unscored"]) == (18, 0, 2)
     with pytest.raises(BadInputError, match="no games that count"):
-        session.run(RatingSpec(runs=(low,), colors="white", resamples=20))
+        session.run(RatingSpec(runs=(low,), color="white", resamples=20))
     with pytest.raises(BadInputError, match="is of kind rating, which has no games"):
         session.run(RatingSpec(runs=(low, rated), resamples=20))
 
@@ -109,7 +109,7 @@ def test_the_games_that_a_rating_rests_on_are_told_beside_all_that_were_played(s
     """Of 30 games, 20 against a level of known rating."""
     path = tmp_path / "both.csv"
     path.write_text("-2,9,0,1\n0,0,0,20\n")
-    run = session.run(ImportedSweepSpec(file=str(path), player=("model",))).run_id.hex
+    run = session.run(ImportedSweepSpec(file=str(path), players=("model",))).run_id.hex
     rows = [row for row in ratings(session, run) if row["player"].startswith("model")]
     counted = {row["estimator"]: (row["counted"], row["games"], row["w"]) for row in rows if row["draw_weight"] == 0.5}
     assert counted["anchored-ml"] == counted["junkin-batched"] == counted["sequential"] == (20, 30, 9)
@@ -148,6 +148,6 @@ def test_counts_that_no_sweep_has_are_refused(session, imported):
 def test_all_estimators_need_an_opponent_of_known_rating(session, tmp_path):
     path = tmp_path / "random.csv"
     path.write_text("-2,3,0,7\n")
-    run = session.run(ImportedSweepSpec(file=str(path), player=("model",))).run_id.hex
+    run = session.run(ImportedSweepSpec(file=str(path), players=("model",))).run_id.hex
     with pytest.raises(BadInputError, match="all measures players against opponents of known rating"):
         session.run(RatingSpec(runs=(run,), estimator="all"))

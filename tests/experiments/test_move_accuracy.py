@@ -61,7 +61,7 @@ def session(root: Path) -> Iterator[Session]:
 def asked(session: Session, model: str, **settings: Any) -> list[tables.Prediction]:
     """The rows of a run that asks a model the decisions of the test games."""
     spec = MoveAccuracySpec(checkpoint=model, **{"dataset": "decisions", "source_games": "test", **settings})
-    report = session.run(spec, MoveAccuracyOptions(threads=1, batch_positions=8))
+    report = session.run(spec, MoveAccuracyOptions(threads=1, forward_positions=8))
     with session.database.read() as sql:
         found = sql.query(tables.Prediction).filter_by(run_id=report.run_id).order_by(tables.Prediction.item).all()
         sql.expunge_all()

@@ -2,7 +2,7 @@
 
     python tests/gpu/run.py --minutes 8 [--games FILE.npz] [--out gpu-report]
 
-Needs Python 3.12, torch, numpy and safetensors. FILE is a token file of `chessreg dataset export --tokens`; without it
+Needs Python 3.12, torch, numpy and safetensors. FILE is a token file of `dataset export --token-file`; without it
 no model is trained. The folder gets report.json and report.md, rewritten after every measurement, and model/, a Hugging
 Face folder with float16 shards that `chessreg import checkpoint` reads.
 

@@ -106,7 +106,7 @@ def test_a_kind_is_helped_planned_killed_resumed_reproduced_queried_and_drawn(
     assert results(session, run_id) == rows
 
     # in a process whose hashes of texts are others: what iterates over a set must not show
-    process = spawn(command_line(world, "reproduce", planned["run_id"], "--run"), tmp_path / "said")
+    process = spawn(command_line(world, "reproduce", planned["run_id"], "--rerun"), tmp_path / "said")
     process.join()
     assert process.exitcode == 0, (tmp_path / "said").read_text()
     assert results(session, run_id) == rows

@@ -101,7 +101,7 @@ def attempt(session: Session, checkpoint: str, kind: str) -> None:
     elif kind == "legality":
         session.run(LegalitySpec(checkpoint=checkpoint, every=40, mass=True, **SMALL))
     elif kind == "move-quality":
-        session.run(MoveQualitySpec(checkpoint=checkpoint, every=40, limit="nodes=50", **SMALL))
+        session.run(MoveQualitySpec(checkpoint=checkpoint, every=40, judge_limit="nodes=50", **SMALL))
     elif kind == "edit":
         edit = EditSpec(checkpoint=checkpoint, probe=f"{checkpoint}-probe", samples=1, last_move=20, per_game=1,
                         dataset="sample:test", games=2)  # fmt: skip
@@ -119,7 +119,7 @@ def other(checkpoint: str, kind: str) -> tuple[Spec, ExecutionOptions | None]:
         "perplexity": lambda: PerplexitySpec(**model, **SMALL),
         "token-legality": lambda: TokenLegalitySpec(**model, **SMALL),
         "markov": lambda: MarkovSpec(**model, dataset="sample:test", last_ply=20, classes=4, resamples=99),
-        "sae": lambda: SaeSpec(**cache, expansion=2, tokens=500, batch_tokens=100, heldout_games=5),
+        "sae": lambda: SaeSpec(**cache, expansions=(2,), tokens=500, batch_tokens=100, heldout_games=5),
         "puzzles": lambda: PuzzlesSpec(**puzzles),
         "move-accuracy": lambda: MoveAccuracySpec(**puzzles),
         "decoding": lambda: DecodingSpec(**puzzles),

@@ -199,8 +199,8 @@ def test_positions_that_are_games_and_datasets_that_are_not_there_are_refused(tm
     make_junkin(tmp_path)
     with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as session:
         for option, named in {
-            "--positions": {"positions": "games"},
-            "--puzzles": {"positions": "decisions", "puzzles": "games"},
+            "--position-dataset": {"positions": "games"},
+            "--puzzle-dataset": {"positions": "decisions", "puzzles": "games"},
             "--dataset": {"dataset": "decisions", "positions": "decisions"},
             "--test": {"test": "puzzles", "positions": "decisions"},
         }.items():
@@ -228,7 +228,7 @@ def test_positions_that_are_games_and_datasets_that_are_not_there_are_refused(tm
 def test_the_small_paper_goes_on_where_it_was_killed_and_writes_every_table(tmp_path, spawn):
     make_junkin(tmp_path)
     place = ["--registry", str(tmp_path / "registry.db"), "--store", str(tmp_path / "store")]
-    words = ["paper", "junkin", "--dataset", "games", "--positions", "decisions", "--puzzles", "puzzles"]
+    words = ["paper", "junkin", "--dataset", "games", "--position-dataset", "decisions", "--puzzle-dataset", "puzzles"]
     process = spawn([*place, *words, "--size", "small", "--threads", "1", "--output", str(tmp_path / "never")])
     with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as session:
         asked_for = request(session, None, "games", None, "small", None, "decisions", "puzzles")

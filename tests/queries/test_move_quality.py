@@ -14,7 +14,7 @@ def judge(make):
 
     def judged(checkpoint, games, *, intervention=None, limit="nodes=1000", match=None, **run):
         played = make.play(checkpoint, [{} for _ in games], intervention=intervention, **match or {})
-        spec = {"play": f"run:{played.spec_hash}", "limit": limit, "cap": 1000}
+        spec = {"play": f"run:{played.spec_hash}", "judge_limit": limit, "cap": 1000}
         found = make.run("move-quality", len(games), checkpoint=checkpoint, spec=spec, **run)
         detail = {"color": "white", "checkpoint_id": checkpoint.id.hex, "engine_id": make.engine().hex,
                   "intervention_id": intervention.id.hex if intervention else None}  # fmt: skip

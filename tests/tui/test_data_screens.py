@@ -121,7 +121,7 @@ async def test_a_checkpoint_tells_its_twin_its_tokens_and_how_often_it_is_legal(
 async def test_a_latent_opens_the_positions_at_which_it_is_strongest(drive, studied: Path, tmp_path: Path) -> None:
     shutil.copytree(studied, tmp_path / "own")
     with open_session(str(tmp_path / "own" / "registry.db"), tmp_path / "own" / "store") as session:
-        spec = SaeSpec(cache="cache-fit", layers=(0,), expansion=2, tokens=400, batch_tokens=100, boards=2)
+        spec = SaeSpec(cache="cache-fit", layers=(0,), expansions=(2,), tokens=400, batch_tokens=100, boards=2)
         session.run(spec, name="features")
     async with drive(tmp_path / "own", size=(160, 45), start="data") as driver:
         await driver.press("tab", "tab", "tab", "tab", "tab")

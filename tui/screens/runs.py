@@ -207,7 +207,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
 
     def action_add(self) -> None:
         if not self.app.read_only:
-            options = "--checkpoint NAME: the model, if it is here; --player NAME --limit time=0.1 --opening standard"
+            options = "--checkpoint NAME: the model, if it is here; --players NAME --limit time=0.1 --opening standard"
             bring_in(self, ("import", "results"), "published results: CSV, PGN, a training log", options)
 
     def action_unmark(self) -> None:

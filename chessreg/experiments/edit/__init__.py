@@ -169,7 +169,7 @@ def check(spec: EditSpec, inputs: Inputs) -> None:
     check_layers(spec, inputs, known, checkpoint)
     if spec.sae is not None:
         check_saes(
-            spec.sae, {layer for setting in settings_of(spec, inputs) for layer in setting.layers}, checkpoint, inputs
+            inputs, spec.sae, spec.expansion, {n for each in settings_of(spec, inputs) for n in each.layers}, checkpoint
         )
 
 
@@ -221,9 +221,14 @@ def check_layers(spec: EditSpec, inputs: Inputs, known: set[int], checkpoint: ta
             raise BadInputError(message, hint)
 
 
-def check_saes(reference: str, layers: Iterable[int], checkpoint: tables.Checkpoint, inputs: Inputs) -> None:
-    """Raises BadInputError unless an SAE run has the residual of every edited layer of this checkpoint."""
-    rows: Sequence[tables.Sae] = inputs.rows(tables.Sae, inputs.run(reference, "sae"))
+def check_saes(
+    inputs: Inputs, reference: str, expansion: int | None, layers: Iterable[int], checkpoint: tables.Checkpoint
+) -> None:
+    """Raises BadInputError unless an SAE run has the residual of every edited layer of this checkpoint, and
+    NotFoundError for an expansion that it lacks."""
+    from chessreg.experiments.sae.stored import sae_rows
+
+    rows = sae_rows(inputs, reference, expansion)
     if any(row.checkpoint_id != checkpoint.id for row in rows):
         raise BadInputError("--sae was trained on another checkpoint than --checkpoint", "chessreg sae list")
     there = {row.hook_point for row in rows}

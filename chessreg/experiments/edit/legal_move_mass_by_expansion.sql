@@ -35,7 +35,7 @@
 -- The settings of the probes of every intervention, without their SAE.
 SELECT i.intervention_id, string_agg(DISTINCT p.settings, ' | ' ORDER BY p.settings) AS probes
 FROM (SELECT intervention_id, unnest(TRY_CAST(input_references AS VARCHAR[])) AS reference FROM interventions) AS i
-JOIN (SELECT spec_hash, settings_text(spec, ['sae', 'layers', 'min_positions', 'allow_overlap']) AS settings
+JOIN (SELECT spec_hash, settings_text(spec, ['sae', 'expansion', 'layers', 'min_positions', 'allow_overlap']) AS settings
       FROM runs WHERE kind = 'probe') AS p ON 'run:' || p.spec_hash = split_part(i.reference, '/', 1)
 GROUP BY i.intervention_id
 
@@ -43,7 +43,7 @@ GROUP BY i.intervention_id
 -- The conditions whose directions an SAE decodes, with its expansion, and which cases they edit; `alike`: how, and by
 -- what probes. What a protocol says of other edits of the run is no matter.
 SELECT t.run_id, t.condition, any_value(r.run) AS run, any_value(r.created_at) AS created_at,
-       any_value(s.expansion) AS expansion, any_value(i.checkpoint_id) AS checkpoint_id,
+       any_value(coalesce(p.expansion, TRY_CAST(s.expansions AS BIGINT[])[1])) AS expansion, any_value(i.checkpoint_id) AS checkpoint_id,
        any_value(CASE p.source WHEN 'sae-latents' THEN 'SAE-Probe' ELSE 'CD-Probe' END) AS type,
        any_value(i.layers) AS layers, any_value(i.scale) AS scale, any_value(i.scale_rule) AS scale_rule,
        any_value(e.dataset) AS dataset,

@@ -71,7 +71,8 @@ class EditedModel:
             from chessreg.experiments.sae.stored import load_sae
 
             on = str(self.model.device)
-            self.saes = {n: load_sae(inputs, spec.sae, hook_point=hook_point(n), device=on) for n in layers}
+            for n in layers:
+                self.saes[n] = load_sae(inputs, spec.sae, None, hook_point(n), spec.expansion, on)
 
     def conditions(self) -> list[Condition]:
         """Every edit, each with its controls behind it. A single edit has no number."""
@@ -249,7 +250,11 @@ def intervention_row(edited: EditedModel, condition: Condition) -> dict[str, Any
     elif condition.source in ("sham", "encode-decode"):
         scale = 0.0
     if condition.source == "encode-decode":
-        source, references = condition.source, [f"{spec.sae}/{hook_point(layer)}" for layer in setting.layers]
+        from chessreg.experiments.sae.stored import output_name
+
+        expansion = {layer: sae.features // sae.d_model for layer, sae in edited.saes.items()}
+        names = [output_name(hook_point(layer), expansion[layer]) for layer in setting.layers]
+        source, references = condition.source, [f"{spec.sae}/{name}" for name in names]
     elif condition.source in ("edit", "wrong-layer", "sham"):
         probe = edited.probes[setting.layers[0]] if condition.source == "edit" else None
         source = condition.source if probe is None else source_of(probe)

@@ -138,6 +138,9 @@ class EditSpec(GameSelection):
         description="also a control: at the same layers and tokens the residual as these SAEs reconstruct it, and "
         "nothing subtracted (encode-decode)",
     )
+    expansion: int | None = Field(
+        None, ge=1, description="which expansion of --sae, as latents per dimension; none: its only one"
+    )
     samples: Annotated[int, AtMost(1000, "more say no more")] = Field(
         5, ge=0, description="texts drawn per condition (Karvonen: 5)"
     )
@@ -243,6 +246,8 @@ class EditSpec(GameSelection):
         return self
 
     def _check_next_token(self) -> None:
+        if self.expansion is not None and self.sae is None:
+            raise BadInputError("--expansion chooses among the SAEs of --sae", "give --sae RUN, or leave it out")
         if self.measure == "moves":
             fields = type(self).model_fields
             for name in ONLY_NEXT_TOKEN:

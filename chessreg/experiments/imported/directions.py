@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class ImportedOptions(ExecutionOptions):
-    names: str = Field("", description="the files' names, for people")
+    file_names: str = Field("", description="the files' names, for people")
 
 
 class _ImportedDirections(Kind):

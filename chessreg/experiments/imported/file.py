@@ -39,7 +39,7 @@ class FileSpec(Spec):
 
 
 class ImportOptions(ExecutionOptions):
-    source: str = Field("", description="the file's name, for people")
+    file_name: str = Field("", description="the file's name, for people")
 
 
 class ImportedFile(Kind):
@@ -56,7 +56,7 @@ class ImportedFile(Kind):
 
     def reduce(self, task: Task[Any, ImportOptions]) -> None:
         spec, inputs = task.spec, task.inputs
-        about = {"format": spec.format, "file": task.options.source, **self.report(spec, inputs)}
+        about = {"format": spec.format, "file": task.options.file_name, **self.report(spec, inputs)}
         publish_report(task, self.units(spec, inputs), about)
 
 

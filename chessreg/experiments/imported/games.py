@@ -72,7 +72,7 @@ class ImportedGames(ImportedFile):
         super().check(spec, inputs)
         file = games_of(spec, inputs)[0]
         known = {name for game in file.games for name in (game.white.name, game.black.name)}
-        if missing := [name for name in spec.player if name not in known]:
+        if missing := [name for name in spec.players if name not in known]:
             listed = ", ".join(sorted(known)[:8])
             raise BadInputError(f"no player of the file is called {missing[0]!r}", f"it has {listed}")
         if spec.checkpoint:

@@ -140,7 +140,7 @@ class Arms:
         self.planned: dict[int, int] = {}
         self.by_row: dict[int, Arm] = {}
         for game in file.games:
-            color = seen_from(game, spec.player)
+            color = seen_from(game, spec.players)
             player, opponent = self.called(game.side(color)), self.called(game.side(not color))
             key = (player.text, opponent.text, color)
             arm = self.arms.setdefault(key, Arm(len(self.arms), player, opponent, color))
@@ -164,7 +164,7 @@ class Arms:
 
     @property
     def preferred(self) -> set[str]:
-        return {by_name(self.rename, name) for name in self.spec.player}
+        return {by_name(self.rename, name) for name in self.spec.players}
 
 
 def record_arms(task: Task[ImportedGamesSpec, Any], file: ForeignFile, arms: Arms) -> None:
@@ -219,12 +219,12 @@ def own_checkpoint(inputs: Inputs, file: ForeignFile, spec: ImportedGamesSpec) -
     """The player that `checkpoint` is, under its new name. Raises BadInputError when that is not clear."""
     assert spec.checkpoint is not None
     row, _ = inputs.checkpoint(spec.checkpoint)
-    players = list(spec.player) or models(file.games)
+    players = list(spec.players) or models(file.games)
     if len(players) != 1:
         listed = ", ".join(players[:5]) or "none"
         raise BadInputError(
             f"checkpoint {row.id.hex[-6:]} can be one player, and the file has {len(players)} models: {listed}",
-            "say which with --player NAME",
+            "say which with --players NAME",
         )
     return by_name(renamed(spec.rename), players[0]), row.id
 

@@ -21,7 +21,7 @@ from chessreg.runs.spec import Moves, Ref, Spec
 class ImportedGamesSpec(FileSpec):
     bundled = "sample-results.csv"
     format: str = Field("", description="chess_gpt_eval or pgn; found by the file's content")
-    player: tuple[str, ...] = Field(
+    players: tuple[str, ...] = Field(
         (), description="whose results the games are, most wanted first; none given: a model's before an engine's"
     )
     checkpoint: Annotated[str | None, Ref("checkpoint")] = Field(

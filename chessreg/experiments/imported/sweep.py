@@ -32,7 +32,7 @@ METRICS = ("wins", "draws", "losses")
 class ImportedSweepSpec(FileSpec):
     bundled = "sample-sweep.csv"
     format: Literal["sweep"] = Field("sweep", description="sweep")
-    player: tuple[str, ...] = Field((), description="the model that played, which no such file tells")
+    players: tuple[str, ...] = Field((), description="the model that played, which no such file tells")
     checkpoint: Annotated[str | None, Ref("checkpoint")] = Field(
         None, description="or the checkpoint of this registry that it is"
     )
@@ -59,8 +59,8 @@ class ImportedSweepSpec(FileSpec):
 
     @model_validator(mode="after")
     def _of_one_model(self) -> ImportedSweepSpec:
-        if len(self.player) + (self.checkpoint is not None) != 1:
-            raise BadInputError("a sweep does not tell whose results it has", "give --player NAME, or --checkpoint")
+        if len(self.players) + (self.checkpoint is not None) != 1:
+            raise BadInputError("a sweep does not tell whose results it has", "give --players NAME, or --checkpoint")
         return self
 
 
@@ -75,7 +75,7 @@ class ImportedSweep(ImportedFile):
     tables = ("metric_point",)
     spec = ImportedSweepSpec
     queries = ("wins by level",)
-    example = "--file sample --player another"
+    example = "--file sample --players another"
 
     def units(self, spec: ImportedSweepSpec, inputs: Inputs) -> int:
         return len(counts_of(spec, inputs)[0])
@@ -136,9 +136,9 @@ def model_of(task: Task[ImportedSweepSpec, ImportOptions]) -> tuple[str, UUID]:
         row, _ = task.inputs.checkpoint(spec.checkpoint)
         with task.inputs.database.read() as session:
             return name_of(session, "checkpoint", row.id) or f"checkpoint {row.id.hex[-6:]}", row.id
-    external = players.external_row(spec.player[0], players.layers_of_name(spec.player[0]))
+    external = players.external_row(spec.players[0], players.layers_of_name(spec.players[0]))
     task.record("checkpoint", **external)
-    return spec.player[0], external["id"]
+    return spec.players[0], external["id"]
 
 
 def summary(counts: list[LevelCount]) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class MarkovTest(BaseModel):
     classes: int
     reached: int = Field(description="positions that could have been chosen")
     within: float = Field(description="mean over classes of the mean cosine within a class")
-    population: float = Field(description="mean cosine of random pairs of one phase")
+    population: float = Field(description="mean cosine of random pairs of one phase, of the reference population")
     population_sd: float
     null_mean: float = Field(description="mean of T over random sets of the classes' sizes")
     null_sd: float
@@ -190,12 +190,14 @@ def compared(
     from chessreg.experiments.markov import similarity
 
     layout = similarity.Layout(classes.number, classes.prefixes.phase[classes.member])
-    others = [states[name] for name in PARTNERS]
-    units, *partners = similarity.unit_vectors(states["member"], centre, layout, others)
+    others = {name: other for name, other in states.items() if name != "member"}
+    units, *moved = similarity.unit_vectors(states["member"], centre, layout, list(others.values()))
+    units_of = dict(zip(others, moved, strict=True))
     controls = {"apart": similarity.apart(units, layout, classes.prefixes.move[classes.member])}
-    for name, other in zip(PARTNERS, partners, strict=True):
-        controls[name] = similarity.with_partners(units, other, layout)
-    return similarity.compare(units, layout, spec.resamples, spec.seed, spec.replacement), controls
+    for name in PARTNERS:
+        controls[name] = similarity.with_partners(units, units_of[name], layout)
+    whole = similarity.population(units_of.get("reference", units), layout)
+    return similarity.compare(units, layout, whole, spec.resamples, spec.seed, spec.replacement), controls
 
 
 def emit_tests(

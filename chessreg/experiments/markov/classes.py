@@ -21,6 +21,7 @@ from chessreg.experiments.settings.games import select
 from chessreg.experiments.settings.sites import EncodedGames
 from chessreg.games.dataset import Games, hash01
 from chessreg.games.moves import HashSet, boards_after, move_hashes, position_hashes, rights_after
+from chessreg.noise import generator
 
 if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
@@ -63,12 +64,13 @@ class Prefixes:
 
 @dataclass(frozen=True, eq=False)
 class Classes:
-    """The chosen classes, and a partner of each member for each control.
+    """The chosen classes, a partner of each member for each control, and the reference population.
 
     `member` int64 [m]: places in `prefixes`, class by class; `number` int64 [m]: the class of each, ascending;
     `same_last` int64 [m]: a beginning of as many plies with the same last move and another board, -1 without one;
-    `nearest` int64 [m]: one of as many plies whose board differs by one piece, -1 without one. `reached` counts the
-    positions that at least `min_members` move orders reach, `orders` these move orders.
+    `nearest` int64 [m]: one of as many plies whose board differs by one piece, -1 without one; `reference` int64 [m]:
+    random prefixes, each of the phase of the member in its place, None where the members are the population. `reached`
+    counts the positions that at least `min_members` move orders reach, `orders` these move orders.
     """
 
     prefixes: Prefixes
@@ -76,6 +78,7 @@ class Classes:
     number: np.ndarray
     same_last: np.ndarray
     nearest: np.ndarray
+    reference: np.ndarray | None
     reached: int
     orders: int
 
@@ -87,10 +90,16 @@ class Classes:
         """int64 [classes]: members."""
         return np.bincount(self.number)
 
+    @property
+    def others(self) -> dict[str, np.ndarray]:
+        """The prefixes that the members are compared with, int64 [m] each, -1 without one."""
+        others = {"same_last": self.same_last, "nearest": self.nearest}
+        return others if self.reference is None else {**others, "reference": self.reference}
+
     def needed(self, low: int, high: int) -> np.ndarray:
-        """The prefixes that classes low to high need, partners too, ascending, int64."""
+        """The prefixes that classes low to high need, those compared with too, ascending, int64."""
         mine = slice(*np.searchsorted(self.number, (low, high)))
-        every = np.concatenate([self.member[mine], self.same_last[mine], self.nearest[mine]])
+        every = np.concatenate([self.member[mine], *(other[mine] for other in self.others.values())])
         return np.unique(every[every >= 0])
 
 
@@ -113,6 +122,8 @@ def _classes_of(spec: MarkovSpec, folder: Path, places: tuple[int, ...], written
     games = Games(folder)
     prefixes = prefixes_of(spec, encoding(written), block_size, games, np.array(places, np.int64))
     classes = chosen(spec, prefixes)
+    if spec.reference_population != "members":
+        classes = replace(classes, reference=drawn_prefixes(spec, prefixes, classes.member))
     if not spec.partner_controls:
         return classes
     return replace(
@@ -184,7 +195,7 @@ def chosen(spec: MarkovSpec, prefixes: Prefixes) -> Classes:
     member = np.concatenate(rows)
     number = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
     none = np.full(len(member), -1)
-    return Classes(prefixes, member, number, none, none, int(reached.sum()), len(inside))
+    return Classes(prefixes, member, number, none, none, None, int(reached.sum()), len(inside))
 
 
 def _without_common_games(rows: Sequence[np.ndarray], game: np.ndarray, most: int) -> list[np.ndarray]:
@@ -197,6 +208,18 @@ def _without_common_games(rows: Sequence[np.ndarray], game: np.ndarray, most: in
             kept.append(row)
             seen |= own
     return kept
+
+
+def drawn_prefixes(spec: MarkovSpec, prefixes: Prefixes, member: np.ndarray) -> np.ndarray:
+    """Random prefixes without regard to class, none twice, int64 [members]: each of the phase of the member in its
+    place, and with `same-plies` of its ply."""
+    random = generator(spec.seed, "markov reference population")
+    group = prefixes.phase if spec.reference_population == "prefixes" else prefixes.ply * 8 + prefixes.phase
+    drawn = np.empty(len(member), np.int64)
+    for number in np.unique(group[member]):
+        mine = np.flatnonzero(group[member] == number)
+        drawn[mine] = random.choice(np.flatnonzero(group == number), len(mine), replace=False)
+    return drawn
 
 
 def with_the_same_last_move(seed: int, prefixes: Prefixes, member: np.ndarray) -> np.ndarray:

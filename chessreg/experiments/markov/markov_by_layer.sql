@@ -28,6 +28,7 @@
 --   log10_p_last: of the paired t test that this is above 0, positions as independent, as a logarithm
 --   nearest: with a board that one piece tells apart, after as many plies
 --   beyond_nearest: within less nearest, with its interval
+--   reference_population: of the random pairs: members (the move orders), same-plies or prefixes (random beginnings)
 --   equal: what equal boards share: position, or placement of the pieces alone
 --   replacement [hidden]: random sets are drawn with replacement
 --   resamples [groupings]: random groupings
@@ -69,7 +70,7 @@
 
 -- statement: cells
 -- One row per hook point and cosine of a run.
-SELECT t.*, m.equal, m.replacement, r.run, r.done, r.planned, r.created_at, k.checkpoint_id, c.checkpoint,
+SELECT t.*, m.reference_population, m.equal, m.replacement, r.run, r.done, r.planned, r.created_at, k.checkpoint_id, c.checkpoint,
        c.place AS checkpoint_place,
        CASE WHEN c.random_init THEN coalesce(parent.checkpoint, right(replace(c.parent_id::VARCHAR, '-', ''), 6)) END
            AS twin_of,
@@ -109,7 +110,7 @@ WITH shown AS (
 )
 SELECT n.cell, n.checkpoint, n.twin_of, n.cosine, n.hook_point, n.site, n.layer, n.classes, n.n AS sequences,
        s.within, n.null_mean, n.null_low AS null_mean_low, n.null_high AS null_mean_high, n.null_sd, n.p, s.apart,
-       s.same_last, s.nearest, n.equal, n.replacement, n.resamples,
+       s.same_last, s.nearest, n.reference_population, n.equal, n.replacement, n.resamples,
        n.reached AS reach, o.overlap, n.run, n.done, n.planned, n.checkpoint_id, n.run_id
 FROM numbered AS n
 JOIN shown AS s ON s.cell = n.cell

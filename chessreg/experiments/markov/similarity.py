@@ -145,13 +145,14 @@ def dealt(layout: Layout, seed: int, resample: int, replacement: bool) -> np.nda
 def compare(
     units: torch.Tensor,
     layout: Layout,
+    whole: Population,
     resamples: int,
     seed: int,
     replacement: bool,
 ) -> Test:
-    """The test of unit vectors float32 [n, d]."""
+    """The test of unit vectors float32 [n, d] against the reference population `whole`. The random sets are of these
+    vectors, so that p does not depend on the population."""
     sizes, every = layout.sizes, np.arange(len(layout.number))
-    whole = population(units, layout)
     squares = squared_lengths(units)
     within = pair_means(units, squares, every, sizes)
     null = np.empty(resamples)

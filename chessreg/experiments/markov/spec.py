@@ -35,6 +35,11 @@ class MarkovSpec(GameSelection):
     replacement: bool = Field(
         False, description="draw each random set with replacement; else the move orders are dealt anew to the positions"
     )
+    reference_population: Literal["members", "same-plies", "prefixes"] = Field(
+        "members",
+        description="the population whose mean cosine T subtracts and whose deviation d divides by: the chosen move "
+        "orders; as many random beginnings of the same plies; or as many of any ply (Davis's wider population)",
+    )
     partner_controls: bool = Field(
         True,
         description="also compare with another board after as many plies and the same last move, and with a board that "

@@ -81,8 +81,7 @@ class StoredStates:
         every = np.concatenate(keys) if keys else np.zeros(0, np.int64)
         order = np.argsort(every, kind="stable")
         self._rows: dict[str, np.ndarray] = {}
-        for name in ("member", *PARTNERS):
-            wanted = getattr(classes, name)
+        for name, wanted in {"member": classes.member, **classes.others}.items():
             key = prefixes.game[wanted] * stride + prefixes.ply[wanted]
             place = np.minimum(np.searchsorted(every[order], key), max(len(every) - 1, 0))
             if not len(every) or (every[order][place] != key)[wanted >= 0].any():
@@ -101,7 +100,8 @@ class StoredStates:
         return values
 
     def at(self, point: str) -> dict[str, np.ndarray]:
-        """States float32 [members, d_model] at a hook point: of the members, and of their partners (NaN: none)."""
+        """States float32 [members, d_model] at a hook point: of the members, and of the prefixes that they are compared
+        with (NaN: none)."""
         every = np.concatenate([self._read(point, path) for path in self._paths])
         states = {}
         for name, rows in self._rows.items():

@@ -248,7 +248,7 @@ class PlaySpec(MatchSpec):
 
 
 class PlayOptions(ExecutionOptions):
-    batch_games: int = Field(32, ge=1, description="games in play at once")
+    parallel_games: int = Field(32, ge=1, description="games in play at once")
     engine_processes: Processes = Field(0, ge=0, description="engines that search at once; 0: one for each core")
 
 
@@ -377,7 +377,7 @@ def play_match(task: Task[PlaySpec, PlayOptions]) -> None:
             noise=(spec.seed, spec.replicate),
             roles=EngineRoles(adjudicate, judge_draws, spec.assist),
             opponent_of=(lambda unit: rungs[unit // spec.games]) if len(rungs) > 1 else None,
-            batch_games=options.batch_games,
+            batch_games=options.parallel_games,
             engines_slow=cores.share,
             tick=lambda games: tell_games(task, games, spec.move_limit),
         )

@@ -81,11 +81,10 @@ class Probe(Kind):
             overlap.refuse(inputs, checkpoint, games, places, spec.allow_overlap)
         for games, places in tested:
             overlap.refuse_games([fitted], games.hashes[places], spec.allow_overlap, "the probe")
-        if spec.source != "residual" or spec.sae is not None:
+        if spec.source != "residual" or spec.sae is not None or spec.expansion is not None:
             from chessreg.experiments.sae.probes import check_source
 
-            layers = layers_of(spec, inputs)
-            check_source(inputs, spec.source, spec.sae, checkpoints[0], layers, spec.hook_point, label(spec.label))
+            check_source(inputs, spec, checkpoints[0], layers_of(spec, inputs))
         if not (spec.phase is spec.last_sites is spec.alignment is spec.min_positions is None):
             check_rows(spec, inputs)
 

@@ -143,6 +143,9 @@ class ProbeSpec(Spec):
         None,
         description="for sae-latents and sae-contrast: the SAEs that give the latents, of every layer that is fitted",
     )
+    expansion: int | None = Field(
+        None, ge=1, description="which expansion of --sae, as latents per dimension; none: its only one"
+    )
     min_class_positions: int = Field(
         10, ge=1, description="for differences of means: a class with fewer positions has no direction"
     )

@@ -374,7 +374,7 @@ def features_of(inputs: Inputs, spec: ProbeSpec, layers: list[int]) -> Features 
         return None
     from chessreg.experiments.sae.probes import Features
 
-    return Features.load(inputs, spec.source, spec.sae, layers, spec.hook_point)
+    return Features.load(inputs, spec.source, spec.sae, spec.expansion, layers, spec.hook_point)
 
 
 def sites_of_probe(inputs: Inputs, cache: CachedActivations, spec: ProbeSpec) -> str:

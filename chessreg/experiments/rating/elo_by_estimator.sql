@@ -52,7 +52,7 @@ SELECT t.run_id, t.unit, t.attempt_id, r.run, r.created_at, t.player, t.rating, 
                                             ELSE t.anchored_games END END AS counted, t.games, t.wins, t.draws, t.losses,
        t.score, t.scoring, t.policy, t.opening, t.assist, t.origin, t.anchor, t.systematic, t.against,
        CASE WHEN t.anchor IS NULL THEN t.draw_weight END AS draw_weight,
-       q.colors, q.anchors, CASE WHEN t.anchor IS NULL THEN t.estimator ELSE 'known' END AS estimator,
+       q.color AS colors, q.anchors, CASE WHEN t.anchor IS NULL THEN t.estimator ELSE 'known' END AS estimator,
        TRY_CAST(regexp_extract(coalesce(t.against, t.player), '^stockfish:(-?\d+)', 1) AS BIGINT) AS level,
        TRY_CAST(t.checkpoint_id AS UUID) AS checkpoint_id, TRY_CAST(t.intervention_id AS UUID) AS intervention_id
 FROM rating_rating AS t JOIN scoped AS r ON r.run_id = t.run_id JOIN rating_run AS q ON q.run_id = t.run_id

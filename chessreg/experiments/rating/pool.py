@@ -112,7 +112,7 @@ def add_run(
         select(*columns, game.detail).where(game.run_id == run.id).order_by(game.unit)
     ):
         match = matches[number]
-        if spec.colors not in ("both", match.color) or (not spec.forfeits and termination in FORFEITS):
+        if spec.color not in ("both", match.color) or (not spec.forfeits and termination in FORFEITS):
             continue
         color = chess.WHITE if match.color == "white" else chess.BLACK
         if number not in sides:
@@ -147,7 +147,7 @@ def add_counts(
     for unit, name, value in counted:
         match = matches[unit]
         colors = str((match.detail or {}).get("colors", match.color))
-        if name not in COUNTED or spec.colors not in ("both", colors):
+        if name not in COUNTED or spec.color not in ("both", colors):
             continue
         if not 0 <= value <= MOST_GAMES:  # somebody else's registry may say anything
             raise BadInputError(f"run {short(run.id)} tells {value:g} {name} against {match.opponent}")

@@ -30,7 +30,7 @@ class RatingSpec(Spec):
     anchor: tuple[str, ...] = Field((), description="NAME=ELO: further known ratings")
     rate: tuple[str, ...] = Field((), description="players to rate although their rating is known")
     scoring: Literal["paper", "author-2024"] = Field("paper", description="what draws and stopped games count")
-    colors: Literal["both", "white", "black"] = Field(
+    color: Literal["both", "white", "black"] = Field(
         "both", description="only games in which the player has this color"
     )
     forfeits: bool = Field(True, description="count games that were forfeited by illegal tries")

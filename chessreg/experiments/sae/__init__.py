@@ -27,16 +27,17 @@ __all__ = ["LatentRow", "Sae", "SaeOptions", "SaeSpec"]
 
 
 class Sae(Kind):
-    """Gated sparse autoencoders of the residual stream, one for each hook point.
+    """Gated sparse autoencoders of the residual stream, one for each hook point and expansion.
 
-    Rajamanoharan et al. 2024; Davis, sections 3.2 and 4.2 (specification 3). One unit is one hook point; all missing
-    ones are trained side by side, from a cache or from a model that runs over games once for all of them. Their states
-    are saved every few minutes in the run's folder, and an interrupted run goes on with the exact next batch. Then each
-    is measured on held-out games: cross-entropy with and without it, sparsity, error, and what each latent fires at.
+    Rajamanoharan et al. 2024; Davis, sections 3.2 and 4.2. One unit is one expansion at one hook point. All missing
+    units are trained side by side, from a cache or from a model that runs over the games once for all of them. Their
+    states are saved every few minutes in the run's folder, and an interrupted run resumes with the exact next batch.
+    Then each SAE is measured on held-out games: cross-entropy with and without it, sparsity, error, and what each
+    latent fires at.
     """
 
     name = "sae"
-    example = "--cache reference-fit --expansion 2 --tokens 2000 --batch-tokens 100 --heldout-games 10"
+    example = "--cache reference-fit --expansions 2 --tokens 2000 --batch-tokens 100 --heldout-games 10"
     tables = ("prediction", "statistic", "metric_point")
     spec = SaeSpec
     options = SaeOptions
@@ -46,7 +47,7 @@ class Sae(Kind):
     clocked = ("train_seconds",)
 
     def units(self, spec: SaeSpec, inputs: Inputs) -> int:
-        return len(Origin.of(spec, inputs).points)
+        return len(Origin.of(spec, inputs).saes(spec))
 
     def check(self, spec: SaeSpec, inputs: Inputs) -> None:
         """Refuses sites that the model's encoding lacks, and held-out games that the model or the SAE is trained on."""
@@ -58,15 +59,17 @@ class Sae(Kind):
 
     def estimate(self, spec: SaeSpec, inputs: Inputs) -> Estimate:
         origin = Origin.of(spec, inputs)
-        saes, width = len(origin.points), origin.row.d_model
-        features = spec.expansion * width
-        operations = 14 * width * features * spec.tokens * saes
+        saes, width = len(origin.saes(spec)), origin.row.d_model
+        features = [expansion * width for expansion in spec.expansions]
+        latents = sum(features) * len(origin.points)
+        operations = 14 * width * latents * spec.tokens
         remarks = (
-            f"{saes} SAEs of {features:,} latents, {spec.steps:,} steps each on {len(origin.places):,} games",
+            f"{saes} SAEs of {', '.join(f'{count:,}' for count in features)} latents, {spec.steps:,} steps each on "
+            f"{len(origin.places):,} games",
             f"about {operations:.2g} floating-point operations; measured on {len(origin.held_places):,} games",
         )
-        rows = {"statistic": 13 * saes, "metric_point": 520 * saes, "prediction": features * saes}
-        return Estimate(rows, 2 * 4 * width * features * saes, remarks)
+        rows = {"statistic": 13 * saes, "metric_point": 520 * saes, "prediction": latents}
+        return Estimate(rows, 2 * 4 * width * latents, remarks)
 
     def run(self, task: Task[SaeSpec, SaeOptions]) -> None:
         from chessreg.experiments.sae.work import SaeWork, state_name
@@ -103,7 +106,7 @@ def views_of_latent(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
             if best is None:
                 raise NotFoundError("no latent of this SAE fires on the held-out games")
             row = {**row, "item": best.item, **(best.detail or {})}
-        point = sae.hook_point
+        name = f"{sae.hook_point}, expansion {sae.detail['expansion']}"
     if not row.get("games"):
         raise NotFoundError("no positions were kept of this latent", "chessreg run sae --boards 8")
     origin = Origin.of(spec, inputs)
@@ -116,7 +119,7 @@ def views_of_latent(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         for at, board in zip(rows.tolist(), positions.boards, strict=True):
             value = row["activations"][at]
             views[at] = BoardFrame(
-                title=f"latent {row['item']} of {point}: {value:.3g}, game {games[at]}, ply {plies[at]}",
+                title=f"latent {row['item']} of {name}: {value:.3g}, game {games[at]}, ply {plies[at]}",
                 squares="".join(LETTERS[piece + 6] for piece in board.tolist()),
                 caption=(
                     texts[at],

@@ -93,6 +93,10 @@ class Origin:
             spec.exclude_special,
         )
 
+    def saes(self, spec: SaeSpec) -> list[tuple[int, str]]:
+        """The expansion and the hook point of each unit's autoencoder."""
+        return [(expansion, point) for expansion in spec.expansions for point in self.points]
+
     def layer(self, point: str) -> int:
         return layer_of(point, self.row.layers)
 
@@ -104,7 +108,7 @@ class Origin:
 
 
 def points_of(spec: SaeSpec, inputs: Inputs, row: tables.Checkpoint) -> list[str]:
-    """The hook points of a run, one a unit. BadInputError or NotFoundError for one that the model or cache lacks."""
+    """The hook points of a run. BadInputError or NotFoundError for one that the model or cache lacks."""
     layers = spec.layers or tuple(range(row.layers))
     if max(layers) >= row.layers or min(layers) < 0:
         raise BadInputError(f"layer {max(layers)} is not one of the model's 0 to {row.layers - 1}")

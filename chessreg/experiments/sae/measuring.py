@@ -79,14 +79,14 @@ class Measured:
 def measure(
     model: LanguageModel,
     origin: Origin,
-    saes: Mapping[str, GatedSae],
+    saes: Mapping[int, tuple[str, GatedSae]],
     means: Mapping[str, Tensor],
     boards: int,
     batch_games: int,
     seed: int,
     on_progress: Callable[[float], None] = lambda fraction: None,
-) -> dict[str, Measured]:
-    """Everything of every autoencoder (hook point → SAE) on the held-out games.
+) -> dict[int, Measured]:
+    """The measurements of every autoencoder (unit → hook point and SAE) on the held-out games, by unit.
 
     means: the mean residual float32 [d_model] of each hook point, for mean ablation. Cross-entropy is in nats a token,
     over all next tokens of the games; the residual is replaced at the tokens that the autoencoder is of.
@@ -96,11 +96,11 @@ def measure(
         raise BadInputError(f"no held-out game has a token at {origin.sites}", "other --sites, or longer games")
     games, width, predicts = len(origin.held_places), model.d_model, model.head == "next-token"
     measured = {
-        point: Measured(
+        unit: Measured(
             np.zeros((games, len(SUMS))), np.zeros((games, width)), np.zeros((games, width)),
             np.zeros(sae.features, np.int64), Strongest.none(boards, sae.features), predicts,
         )
-        for point, sae in saes.items()
+        for unit, (_, sae) in saes.items()
     }  # fmt: skip
     done, total = 0, len(encoded.tokens)
     for items in batches(encoded, batch_games, model.block_size):
@@ -130,11 +130,11 @@ def measure_batch(
     origin: Origin,
     encoded: EncodedGames,
     items: np.ndarray,
-    saes: Mapping[str, GatedSae],
+    saes: Mapping[int, tuple[str, GatedSae]],
     means: Mapping[str, Tensor],
-    measured: Mapping[str, Measured],
+    measured: Mapping[int, Measured],
 ) -> None:
-    """Add some items to what is known of every autoencoder."""
+    """Add some items to the measurements of every autoencoder."""
     lengths = np.minimum(np.diff(encoded.tokens.offsets)[items], model.block_size)
     tokens = torch.from_numpy(encoded.padded(items, int(lengths.max())))
     row, sites = encoded.sites_of(items)
@@ -143,28 +143,37 @@ def measure_batch(
     row_at, token_at = torch.from_numpy(row).to(model.device), torch.from_numpy(encoded.sites.token[sites])
     token_at = token_at.to(model.device)
     seen: dict[str, Tensor] = {}
-    with model.watching(set(saes), lambda name, residual: seen.__setitem__(name, residual)):
+    with model.watching({point for point, _ in saes.values()}, lambda name, residual: seen.__setitem__(name, residual)):
         logits = model.logits(tokens)
-    for point, sae in saes.items():
-        one, x = measured[point], seen[point][row_at, token_at].float()
+    where = np.stack([origin.held_places[of_site], encoded.sites.token[sites], encoded.sites.ply[sites]])
+    starts = np.searchsorted(row, np.arange(len(items)))
+    original = cross_entropy(logits, tokens, lengths) if model.head == "next-token" else None
+
+    def spliced(point: str, instead: Tensor) -> np.ndarray:
+        """Nats of each item with `instead` [sites or 1, d_model] in place of the residual at the sites."""
+        changed = seen[point].clone()
+        changed[row_at, token_at] = instead.to(changed)
+        return cross_entropy(after(model, point, tokens, changed), tokens, lengths)[0]
+
+    ablated: dict[str, dict[str, np.ndarray]] = {}  # hook point → nats, which every expansion there shares
+    for unit, (point, sae) in saes.items():
+        one, x = measured[unit], seen[point][row_at, token_at].float()
         code = sae.encode(x)
         again = sae.decode(code)
         if not bool(again.isfinite().all()):
             raise DivergedError(f"activations at {point} are NaN or infinite: the model overflows")
         add_sums(one, of_site, x, code, again)
-        where = np.stack([origin.held_places[of_site], encoded.sites.token[sites], encoded.sites.ply[sites]])
-        one.strongest.look_at(code, np.searchsorted(row, np.arange(len(items))), where)
-        if not one.predicts:
+        one.strongest.look_at(code, starts, where)
+        if original is None:
             continue
-        nll, count = cross_entropy(logits, tokens, lengths)
+        if point not in ablated:
+            instead = {"zero_ablation": torch.zeros_like(again[:1]), "mean_ablation": means[point][None]}
+            ablated[point] = {name: spliced(point, value) for name, value in instead.items()}
+        nll, count = original
         add(one, game, "predicted", count)
         add(one, game, "ce_without_sae", nll)
-        instead = {"with_sae": again, "zero_ablation": torch.zeros_like(again[:1]), "mean_ablation": means[point][None]}
-        for name in SPLICED:
-            changed = seen[point].clone()
-            changed[row_at, token_at] = instead[name].to(changed)
-            nll, _ = cross_entropy(after(model, point, tokens, changed), tokens, lengths)
-            add(one, game, f"ce_{name}", nll)
+        for name, values in {"with_sae": spliced(point, again), **ablated[point]}.items():
+            add(one, game, f"ce_{name}", values)
 
 
 def add(one: Measured, game: np.ndarray, name: str, values: np.ndarray) -> None:

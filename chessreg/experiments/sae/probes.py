@@ -17,6 +17,7 @@ import torch
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.sae.stored import read_sae, sae_rows
+from chessreg.games.labels import label
 from chessreg.models.gated_sae import GatedSae
 from chessreg.models.hook_points import hook_point, pattern_of
 from chessreg.registry import tables
@@ -26,6 +27,7 @@ from store.arrays import ActivationArray, Batch
 
 if TYPE_CHECKING:
     from chessreg.experiments.probe.data import ProbeData
+    from chessreg.experiments.probe.spec import ProbeSpec
     from chessreg.runs.inputs import Inputs
 
 LATENTS, CONTRAST, MEANS = "sae-latents", "sae-contrast", "means"
@@ -33,24 +35,25 @@ ROWS_AT_ONCE = 2048
 Data = TypeVar("Data", bound="ProbeData")
 
 
-def check_source(
-    inputs: Inputs, source: str, sae: str | None, checkpoint_id: Any, layers: Sequence[int], pattern: str, label: Any
-) -> None:
+def check_source(inputs: Inputs, spec: ProbeSpec, checkpoint_id: Any, layers: Sequence[int]) -> None:
     """Raise BadInputError where a probe's source lacks an SAE, has one that it does not use, or one of another model or
     other hook points; and for a label that is not of the position."""
-    if source != "residual" and label.source == "rating":
-        raise BadInputError(f"source {source} reads classes, and {label.name} is a number", "leave out --source")
+    source, sae = spec.source, spec.sae
+    if source != "residual" and label(spec.label).source == "rating":
+        raise BadInputError(f"source {source} reads classes, and {spec.label} is a number", "leave out --source")
+    if spec.expansion is not None and sae is None:
+        raise BadInputError("--expansion chooses among the SAEs of --sae", "give --sae RUN, or leave it out")
     if source in ("residual", MEANS):
         if sae is not None:
             raise BadInputError(f"source {source} does not use --sae", "leave it out, or --source sae-latents")
         return
     if sae is None:
         raise BadInputError(f"source {source} needs --sae", "chessreg sae list")
-    rows = sae_rows(inputs, sae)
+    rows = sae_rows(inputs, sae, spec.expansion)
     if rows[0].checkpoint_id != checkpoint_id:
         raise BadInputError("--sae is of another model than --cache", "chessreg sae list shows the model of each")
     there = {row.hook_point for row in rows}
-    if missing := [name for name in (hook_point(layer, pattern) for layer in layers) if name not in there]:
+    if missing := [name for name in (hook_point(layer, spec.hook_point) for layer in layers) if name not in there]:
         raise BadInputError(
             f"the SAE run has none of {missing[0]}", f"it has {', '.join(sorted(there))}: --layers or --hook-point"
         )
@@ -69,8 +72,10 @@ class Features:
         self.counts = np.zeros((0, 0), np.int64)
 
     @classmethod
-    def load(cls, inputs: Inputs, source: str, sae: str | None, layers: Sequence[int], pattern: str) -> Features:
-        rows: dict[str, tables.Sae] = {row.hook_point: row for row in sae_rows(inputs, sae)} if sae else {}
+    def load(
+        cls, inputs: Inputs, source: str, sae: str | None, expansion: int | None, layers: Sequence[int], pattern: str
+    ) -> Features:
+        rows: dict[str, tables.Sae] = {row.hook_point: row for row in sae_rows(inputs, sae, expansion)} if sae else {}
         saes = {layer: rows[hook_point(layer, pattern)] for layer in layers} if sae else {}
         return cls(source, {layer: read_sae(inputs, sae or "", row) for layer, row in saes.items()})
 
@@ -176,7 +181,8 @@ def as_read(inputs: Inputs, reference: str, probe: FittedProbe, data: Data) -> t
     if probe.detail.get("source") not in (LATENTS, CONTRAST, MEANS):
         return probe, data
     run, pattern = inputs.run(reference), pattern_of(probe.hook_point)
-    features = Features.load(inputs, str(probe.detail["source"]), run.spec.get("sae"), [probe.layer], pattern)
+    sae, expansion = run.spec.get("sae"), run.spec.get("expansion")
+    features = Features.load(inputs, str(probe.detail["source"]), sae, expansion, [probe.layer], pattern)
     row = probe_rows(inputs, reference)[probe.layer]
     folder = inputs.located(f"probe layer {probe.layer}", reference, row.artifact, row.run_id).path
     tensors = read_layer(folder / "probe.safetensors", weight=3)

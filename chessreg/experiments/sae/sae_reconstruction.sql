@@ -84,14 +84,13 @@ SELECT run_id, unit, any_value(attempt_id) AS attempt_id, whole(max(n) FILTER (n
 FROM sae_statistic GROUP BY ALL
 
 -- statement: base
-SELECT dense_rank() OVER (ORDER BY coalesce(c.place, 1e9), s.layer, s.hook_point, q.expansion, run_place(s.run_id),
+SELECT dense_rank() OVER (ORDER BY coalesce(c.place, 1e9), s.layer, s.hook_point, s.expansion, run_place(s.run_id),
                                    s.unit) AS cell,
        r.run, s.run_id, s.unit, m.attempt_id, s.checkpoint_id, c.checkpoint, s.hook_point, s.layer, s.architecture,
-       s.features, q.expansion, r.done, r.planned, m.* EXCLUDE (run_id, unit, attempt_id)
-FROM sae AS s
+       s.features, s.expansion, r.done, r.planned, m.* EXCLUDE (run_id, unit, attempt_id)
+FROM saes AS s
 JOIN scoped AS r ON r.run_id = s.run_id
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = s.checkpoint_id
-LEFT JOIN sae_run AS q ON q.run_id = s.run_id
 LEFT JOIN measured AS m ON m.run_id = s.run_id AND m.unit = s.unit
 
 -- statement: table

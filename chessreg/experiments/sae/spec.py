@@ -41,8 +41,11 @@ class SaeSpec(Spec):
         f"cached, or {RESID_POST}",
     )
     exclude_special: bool = Field(True, description="leave out tokens that are no part of a game: begin, end, padding")
-    expansion: Annotated[int, AtMost(1024, "memory holds the latents")] = Field(
-        16, ge=1, description="latents for each dimension of the residual stream (Davis: 16)"
+    expansions: Annotated[tuple[Annotated[int, Field(ge=1, le=1024)], ...], Distinct()] = Field(
+        (16,),
+        min_length=1,
+        description="latents per dimension of the residual stream (Davis: 16); several: one SAE of each expansion at "
+        "every hook point, all trained in one pass over the tokens",
     )
     tokens: Annotated[int, AtMost(10**13, "no dataset is longer")] = Field(
         4_000_000, ge=1, description="tokens to train on, in epochs over the same games if need be (Davis: 1e9)"

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 FILE = "sae.safetensors"
 
 
+def output_name(hook_point: str, expansion: int) -> str:
+    """Return the name of an autoencoder among its run's outputs."""
+    return f"{hook_point}.{expansion}x"
+
+
 def read_folder(folder: Path, scale: float, device: str = "cpu") -> GatedSae:
     """Return the autoencoder in the artifact `folder`, which may be a third party's.
 
@@ -37,19 +42,34 @@ def read_folder(folder: Path, scale: float, device: str = "cpu") -> GatedSae:
     return GatedSae(**tensors, scale=scale)
 
 
-def sae_rows(inputs: Inputs, reference: str) -> list[tables.Sae]:
-    """Return the rows of an SAE run, one per hook point."""
-    return inputs.rows(tables.Sae, inputs.run(reference, "sae"))
+def sae_rows(inputs: Inputs, reference: str, expansion: int | None = None) -> list[tables.Sae]:
+    """Return the rows of one expansion of an SAE run, one per hook point; without `expansion`, of the only one.
+
+    Raises NotFoundError for an expansion that the run lacks, and BadInputError if it has several and none is named.
+    """
+    rows: list[tables.Sae] = inputs.rows(tables.Sae, inputs.run(reference, "sae"))
+    there = list(dict.fromkeys(row.detail.get("expansion") for row in rows))
+    if expansion is None and len(there) > 1:
+        raise BadInputError(f"that SAE run has the expansions {', '.join(map(str, there))}", "choose with --expansion")
+    if expansion is not None and expansion not in there:
+        raise NotFoundError(f"that SAE run has no expansion {expansion}", f"it has {', '.join(map(str, there))}")
+    return [row for row in rows if expansion in (None, row.detail.get("expansion"))]
 
 
 def load_sae(
-    inputs: Inputs, reference: str, layer: int | None = None, hook_point: str | None = None, device: str = "cpu"
+    inputs: Inputs,
+    reference: str,
+    layer: int | None = None,
+    hook_point: str | None = None,
+    expansion: int | None = None,
+    device: str = "cpu",
 ) -> GatedSae:
-    """Return the autoencoder of one layer or hook point of an SAE run; if neither is given, of the only one.
+    """Return the autoencoder of one layer or hook point, and of one expansion, of an SAE run; each may be left out
+    where there is only one.
 
     Raises NotFoundError for one that the run lacks, BadInputError if several match, and for a damaged file.
     """
-    rows = sae_rows(inputs, reference)
+    rows = sae_rows(inputs, reference, expansion)
     fitting = [row for row in rows if layer in (None, row.layer) and hook_point in (None, row.hook_point)]
     there = ", ".join(f"{row.hook_point} (layer {row.layer})" for row in rows)
     if not fitting:

@@ -20,13 +20,14 @@ POINTS = 100  # of a training's curve
 
 
 class Trainer:
-    """One hook point's autoencoder. With `--l0` it first goes through a short training for each λ of the search, all on
-    the same tokens, then through the real one with the λ that they say; `stage` counts these trainings."""
+    """The autoencoder of one hook point and expansion. With `--l0` it first goes through a short training for each λ of
+    the search, all on the same tokens, then through the real one with the λ that they say; `stage` counts these
+    trainings."""
 
-    def __init__(self, spec: SaeSpec, point: str, d_model: int, path: Path, device: str) -> None:
+    def __init__(self, spec: SaeSpec, point: str, expansion: int, d_model: int, path: Path, device: str) -> None:
         """Goes on from the state at `path`, if there is one; `begun`: whether there was."""
-        self.spec, self.point, self.path, self.device = spec, point, path, device
-        self.d_model, self.features = d_model, spec.expansion * d_model
+        self.spec, self.point, self.expansion, self.path, self.device = spec, point, expansion, path, device
+        self.d_model, self.features = d_model, expansion * d_model
         self.stage = self.step = 0
         self.measured: list[float] = []  # L0 of the short trainings that are over
         self.scale, self.mean = 1.0, torch.zeros(d_model)

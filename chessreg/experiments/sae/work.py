@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from chessreg.experiments.sae.data import CacheRows, ModelRows, Origin
 from chessreg.experiments.sae.measuring import Measured, histogram, measure
 from chessreg.experiments.sae.spec import LatentRow, SaeOptions, SaeSpec
-from chessreg.experiments.sae.stored import FILE
+from chessreg.experiments.sae.stored import FILE, output_name
 from chessreg.experiments.sae.training import Trainer
 from chessreg.experiments.settings import overlap
 from chessreg.models.devices import denormals_flushed, prepare
@@ -25,12 +26,17 @@ TRAINING = 0.95  # of a run's progress
 
 
 def state_name(unit: int) -> str:
-    """The file in the run's folder that holds what one hook point has reached."""
+    """The file in the run's folder that holds the training state of a unit."""
     return f"sae-{unit}.pt"
 
 
+def points_of(trainers: Iterable[Trainer]) -> tuple[str, ...]:
+    """The hook points that these trainers read, each once."""
+    return tuple(dict.fromkeys(trainer.point for trainer in trainers))
+
+
 class SaeWork:
-    """One attempt at the missing hook points of a run."""
+    """One attempt at the missing units of a run."""
 
     def __init__(self, task: Task[SaeSpec, SaeOptions]) -> None:
         self.task, self.spec, self.options = task, task.spec, task.options
@@ -45,8 +51,9 @@ class SaeWork:
             self.rows = ModelRows(self.spec, self.origin, self.model, self.options.batch_games)
         width = self.origin.row.d_model
         self.trainers = {
-            unit: Trainer(self.spec, self.origin.points[unit], width, task.folder / state_name(unit), self.device)
-            for unit in task.units
+            unit: Trainer(self.spec, point, expansion, width, task.folder / state_name(unit), self.device)
+            for unit, (expansion, point) in enumerate(self.origin.saes(self.spec))
+            if unit in task.units
         }
         self.saved = time.monotonic()
 
@@ -67,19 +74,19 @@ class SaeWork:
     # -- training -------------------------------------------------------------------------------------------------
 
     def learn_scales(self) -> None:
-        """From the first tokens of the stream, for those hook points that have not begun."""
+        """From the first tokens of the stream, for the trainings that have not begun."""
         new = [trainer for trainer in self.trainers.values() if not trainer.begun]
         if not new:
             return
         steps = -(-self.spec.mix_tokens // self.spec.batch_tokens)
-        points = tuple(trainer.point for trainer in new)
+        points = points_of(new)
         first = [batch for _, batch in zip(range(steps), self.rows.batches(points), strict=False)]
         for trainer in new:
             trainer.learn_scale(torch.cat([batch[trainer.point] for batch in first]))
 
     def train(self, trainers: list[Trainer], stage: int, first: int) -> None:
         """A stage of these to its end, from step `first`; those that are further wait for it."""
-        batches = self.rows.batches([trainer.point for trainer in trainers], first)
+        batches = self.rows.batches(points_of(trainers), first)
         for step in range(first, trainers[0].steps_of(stage)):
             batch = next(batches)
             for trainer in trainers:
@@ -109,7 +116,7 @@ class SaeWork:
         measured_of = measure(
             self.model,
             self.origin,
-            {trainer.point: trainer.sae for trainer in self.trainers.values()},
+            {unit: (trainer.point, trainer.sae) for unit, trainer in self.trainers.items()},
             {trainer.point: trainer.mean for trainer in self.trainers.values()},
             spec.boards,
             self.options.batch_games,
@@ -118,7 +125,7 @@ class SaeWork:
         )
         shared = self.overlaps()
         for unit, trainer in self.trainers.items():
-            measured = measured_of[trainer.point]
+            measured = measured_of[unit]
             self.emit(unit, trainer, measured)
             publish(task, self.origin, unit, trainer, measured, shared)
             task.done(unit)
@@ -183,7 +190,7 @@ def publish(
     """An autoencoder as an artifact (safetensors and meta.json), and its row."""
     from safetensors.numpy import save_file
 
-    sae, spec = trainer.sae, task.spec
+    sae = trainer.sae
     meta = {
         "hook_point": trainer.point,
         "layer": origin.layer(trainer.point),
@@ -199,11 +206,11 @@ def publish(
         "tokens": trainer.tokens,
         "train_games": len(origin.places),
         "heldout_games": len(origin.held_places),
-        "expansion": spec.expansion,
+        "expansion": trainer.expansion,
         "overlap": shared,
     }
     meta |= {name: measured.statistics[name][0] for name in SHOWN if name in measured.statistics}
-    with task.output(trainer.point, unit, "sae") as folder:
+    with task.output(output_name(trainer.point, trainer.expansion), unit, "sae") as folder:
         save_file(sae.tensors(), folder / FILE)
         (folder / "meta.json").write_text(json.dumps(meta, sort_keys=True), encoding="utf-8")
     task.record(

@@ -39,7 +39,7 @@ def saes(request: Request, size: Size) -> Iterator[Step]:
         return Step(
             name, "sae",
             {"checkpoint": request.checkpoint, "dataset": fitted_on(request), "heldout": f"{request.test}:test",
-             "heldout_games": size.heldout_games, "min_plies": size.min_plies, "expansion": expansion,
+             "heldout_games": size.heldout_games, "min_plies": size.min_plies, "expansions": (expansion,),
              "tokens": size.sae_tokens, "batch_tokens": size.sae_batch, "learning_rate": size.sae_learning_rate,
              "l1_coefficient": size.sae_l1, "centre": size.sae_centre, "hook_points": points,
              "mix_tokens": min(MIX_TOKENS, size.sae_tokens), **search},

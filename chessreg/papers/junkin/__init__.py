@@ -55,7 +55,7 @@ def check(session: Session, request: Request) -> None:
         try:
             select(PuzzlesSpec(checkpoint="", dataset=here[request.puzzles]), inputs)
         except BadInputError as error:
-            raise BadInputError(f"--puzzles {request.puzzles}: {error.message}", error.hint) from error
+            raise BadInputError(f"--puzzle-dataset {request.puzzles}: {error.message}", error.hint) from error
     if request.language_model is not None:
         tunable(inputs.checkpoint_row(inputs.reference("checkpoint", request.language_model)))
 

@@ -56,7 +56,7 @@ of the file."""
 LEVELS = "stockfish:0-10@nodes=1000"
 BELOW = ("random", "capture", "stockfish:-1+random=0.4", "stockfish:-1+random=0.2", "stockfish:-1+random=0.1",
          "stockfish:-1")  # fmt: skip
-LLAMA: Mapping[str, Any] = {"family": "llama", "vocabulary": "bpe"}
+LLAMA: Mapping[str, Any] = {"family": "llama", "tokenizer": "bpe"}
 BRIEF: Mapping[str, Any] = {"steps": 600, "learning_rate": 2e-3}
 """Of a language model's first reading, before it is tuned. Short: each prompt teaches it some thirty legal moves, which
 it then knows without the list, too."""

@@ -36,7 +36,7 @@ def matches(request: Request, size: Size) -> Iterator[Step]:
     for arm in arms:
         yield Step(
             f"quality-{arm.removeprefix('arm-')}", "move-quality",
-            {"play": f"@{arm}", "games": min(size.match_games, 100), "limit": size.judge},
+            {"play": f"@{arm}", "games": min(size.match_games, 100), "judge_limit": size.judge},
             "move quality", units=min(size.match_games, 100), rows={"prediction": 30 * min(size.match_games, 100)},
             engine_seconds=2 * 30 * min(size.match_games, 100) * thinking(size.judge),
         )  # fmt: skip

@@ -512,8 +512,9 @@ def test_encode_decode_puts_the_autoencoders_reconstruction_in_the_place_of_the_
     from chessreg.experiments.sae import SaeSpec
     from chessreg.experiments.sae.stored import load_sae
 
-    small = {"expansion": 2, "tokens": 2000, "batch_tokens": 100, "heldout_games": 4, "boards": 0}
-    world_session.run(SaeSpec(cache="bigram-fit", l1_coefficient=0.5, learning_rate=3e-3, **small), name="features")
+    small = {"expansions": (2,), "tokens": 2000, "batch_tokens": 100, "heldout_games": 4, "boards": 0}
+    wanted = SaeSpec(cache="bigram-fit", l1_coefficient=0.5, learning_rate=3e-3, **small)
+    world_session.run(wanted, name="features")
     inputs = world_session.inputs
     spec, by_unit = edited(scale=4.0, samples=0, sae="features", token_mask="last", games=2, per_game=2)
     rows, clean = greedy_rows(by_unit, "encode-decode-0"), greedy_rows(by_unit, "clean")
@@ -532,7 +533,19 @@ def test_encode_decode_puts_the_autoencoders_reconstruction_in_the_place_of_the_
     with world_session.database.read() as sql:
         row = sql.get_one(tables.Intervention, rows[0].intervention_id)
         assert (row.source, row.layers, row.scale) == ("encode-decode", [0], 0.0)
-        assert row.input_references == [f"{inputs.reference('run:sae', 'features')}/blocks.0.hook_resid_post"]
+        assert row.input_references == [f"{inputs.reference('run:sae', 'features')}/blocks.0.hook_resid_post.2x"]
+    both = wanted.model_copy(update={"expansions": (1, 2)})
+    world_session.run(both, name="two-expansions")
+    _, chosen = edited(scale=4.0, samples=0, sae="two-expansions", expansion=2, token_mask="last", games=2, per_game=2)
+    again = greedy_rows(chosen, "encode-decode-0")
+    assert [(row.unit, row.text, row.mass_modified) for row in again] == [
+        (row.unit, row.text, row.mass_modified) for row in rows
+    ]
+    for expansion, message in ((None, "has the expansions 1, 2"), (7, "has no expansion 7")):
+        with pytest.raises((BadInputError, NotFoundError), match=message):
+            edited(samples=0, sae="two-expansions", expansion=expansion, games=2, per_game=2)
+    with pytest.raises(BadInputError, match="chooses among the SAEs of --sae"):
+        EditSpec(checkpoint="bigram", probe="p", dataset="sample:test", expansion=2)
     shown = world_session.query("edit specificity").rows
     assert "encode-decode" in {found["condition"] for found in shown}
     with pytest.raises(BadInputError, match="trained on another checkpoint"):

@@ -537,10 +537,12 @@ def test_edits_by_saes_of_two_expansions_are_held_against_each_other_on_the_same
     small = {"cache": "cache-white", "layers": (1,), "l1_coefficient": 0.5, "heldout_games": 2, "boards": 0}
     probes = [f"of-{expansion}x" for expansion in (1, 2)]
     mass = {}
-    for expansion, probe in enumerate(probes, 1):
-        sae = SaeSpec(**small, expansion=expansion, tokens=400, batch_tokens=100)
-        squares.run(sae, SaeOptions(threads=1), name=f"sae-{expansion}x")
-        contrast = ProbeSpec(cache="cache-white", layers=(1,), source="sae-contrast", sae=f"sae-{expansion}x")
+    for probe, expansions, chosen in zip(probes, ((1,), (1, 2)), (None, 2), strict=True):
+        sae = SaeSpec(**small, expansions=expansions, tokens=400, batch_tokens=100)
+        squares.run(sae, SaeOptions(threads=1), name=f"saes-of-{probe}")
+        contrast = ProbeSpec(
+            cache="cache-white", layers=(1,), source="sae-contrast", sae=f"saes-of-{probe}", expansion=chosen
+        )
         squares.run(contrast, ProbeOptions(threads=1), name=probe)
     for probe, games in zip(probes, (8, 5), strict=True):
         _, by_unit = ran(

@@ -121,7 +121,7 @@ def test_games_can_be_those_of_a_checkpoint_that_is_here(world_session, tmp_path
     with pytest.raises(BadInputError, match="can be one player, and the file has 2 models"):
         world_session.run(ImportedGamesSpec(file=str(file), checkpoint="reference"))
     with pytest.raises(BadInputError, match="no player of the file is called 'nobody'"):
-        world_session.run(ImportedGamesSpec(file=str(file), player=("nobody",)))
+        world_session.run(ImportedGamesSpec(file=str(file), players=("nobody",)))
 
 
 def test_a_sweep_and_a_log_can_be_those_of_a_checkpoint_that_is_here(world_session, tmp_path):
@@ -134,8 +134,8 @@ def test_a_sweep_and_a_log_can_be_those_of_a_checkpoint_that_is_here(world_sessi
     log = world_session.run(ImportedCurvesSpec(file=str(tmp_path / "train.log"), checkpoint="reference"))
     [row] = world_session.query("training curves", run=log.run_id.hex).rows
     assert (row["checkpoint"], row["step"], row["value"], row["origin"]) == ("reference", 5, 2.5, "imported")
-    with pytest.raises(BadInputError, match="give --player NAME, or --checkpoint"):
-        ImportedSweepSpec(file=str(tmp_path / "sweep.csv"), checkpoint="reference", player=("other",))
+    with pytest.raises(BadInputError, match="give --players NAME, or --checkpoint"):
+        ImportedSweepSpec(file=str(tmp_path / "sweep.csv"), checkpoint="reference", players=("other",))
 
 
 def test_a_tournament_is_seen_from_the_player_that_is_asked_for(session, tmp_path):
@@ -149,7 +149,7 @@ def test_a_tournament_is_seen_from_the_player_that_is_asked_for(session, tmp_pat
         + game.format("C", "A", 1700, 1500, "1/2-1/2", draw)
         + game.format("A", "C", 1500, 1700, "0-1", quick)
     )
-    report = session.run(ImportedGamesSpec(file=str(file), player=("A",)), name="event")
+    report = session.run(ImportedGamesSpec(file=str(file), players=("A",)), name="event")
     arms = [(m.player, m.opponent, m.color, m.planned) for m in rows(session, tables.Match, report.run_id)]
     assert arms == [("A", "B", "white", 1), ("A", "B", "black", 1), ("A", "C", "black", 1), ("A", "C", "white", 1)]
     assert {m.checkpoint_id for m in rows(session, tables.Match, report.run_id)} == {external_id("A")}
@@ -172,7 +172,7 @@ def test_illegal_moves_of_a_tournament_are_forfeits_of_their_player(session, tmp
         + game.format("Engine", "Model", "0-1", "illegal move", "1. c4 c5 {White makes an illegal move: 0000} 0-1")
         + game.format("Engine", "Model", "1-0", "abandoned", "1. b3 b6 2. Bb2 {Black disconnects} 1-0")
     )
-    report = session.run(ImportedGamesSpec(file=str(file), player=("Model",)), name="match")
+    report = session.run(ImportedGamesSpec(file=str(file), players=("Model",)), name="match")
     games = rows(session, tables.Game, report.run_id)
     endings = ["forfeit_illegal", "forfeit_illegal", "opponent_forfeit", "abandoned"]
     assert [game.termination for game in games] == endings

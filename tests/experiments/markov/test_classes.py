@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 import chess
+import numpy as np
 import pytest
 
 from chessreg.encodings import encoding
@@ -13,6 +14,7 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.markov.classes import (
     Classes,
     chosen,
+    drawn_prefixes,
     prefixes_of,
     with_one_piece_apart,
     with_the_same_last_move,
@@ -50,6 +52,23 @@ def board_of(games, prefixes, place) -> chess.Board:
     for move in unpack(games.moves([prefixes.game[place]])[0][: 2 * int(prefixes.ply[place])]):
         board.push(move)
     return board
+
+
+@pytest.mark.parametrize("reference", ["same-plies", "prefixes"])
+def test_the_reference_population_is_drawn_without_regard_to_class(prefixes, reference):
+    spec = spec_of(reference_population=reference, classes=40)
+    classes = chosen(spec, prefixes)
+    drawn = drawn_prefixes(spec, prefixes, classes.member)
+    assert len(np.unique(drawn)) == len(drawn) == len(classes.member)
+    assert (prefixes.phase[drawn] == prefixes.phase[classes.member]).all()
+    assert (prefixes.ply[drawn] == prefixes.ply[classes.member]).all() == (reference == "same-plies")
+    inside = np.isin(drawn, classes.member).mean()
+    assert 0 < inside < 0.9  # as members are of all prefixes, not more
+    assert (drawn == drawn_prefixes(spec, prefixes, classes.member)).all()
+    assert (drawn != drawn_prefixes(spec_of(reference_population=reference, seed=1), prefixes, classes.member)).any()
+    [unit] = [classes.member[classes.number == 3]]
+    kept = replace(classes, reference=drawn).needed(3, 4)
+    assert set(kept.tolist()) == {*unit.tolist(), *drawn[classes.number == 3].tolist()}
 
 
 def test_rights_are_those_of_python_chess():

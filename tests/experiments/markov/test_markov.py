@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from sqlalchemy import select
 
 from chessreg.cli.root import run_command_line
@@ -14,6 +17,8 @@ from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.experiments import markov
 from chessreg.experiments.markov import MarkovOptions, MarkovSpec
+from chessreg.experiments.markov.classes import classes_of
+from chessreg.games.moves import unpack
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.queries import run_query
@@ -73,6 +78,53 @@ def test_a_state_that_is_the_ply_alone_has_the_smallest_p_too_and_the_controls_t
     assert [raw["same_last"], raw["nearest"]] == pytest.approx([1, 1])
     assert raw["p"] == pytest.approx(1 / 61)
     assert raw["beyond_last"] == pytest.approx(0, abs=1e-6)
+
+
+def population_by_pairs(session: Session, spec: MarkovSpec) -> tuple[float, float]:
+    """Mean and deviation of the cosine over the pairs of the spec's reference population, each state from a forward
+    pass of its own, phases weighted by their classes."""
+    resolved = spec.model_copy(
+        update={noun: session.inputs.reference(noun, getattr(spec, noun)) for noun in ("checkpoint", "dataset")}
+    )
+    games, classes = classes_of(resolved, session.inputs)
+    rows = classes.member if classes.reference is None else classes.reference
+    model, prefixes = session.model(spec.checkpoint), classes.prefixes
+    states = []
+    for game, ply in zip(prefixes.game[rows].tolist(), prefixes.ply[rows].tolist(), strict=True):
+        [moves] = games.moves([game])
+        words = " ".join(move.uci() for move in unpack(moves[: 2 * ply]))
+        ids = torch.from_numpy(model.encoding.encode(words).astype(np.int64))[None]
+        assert ids.shape[1] == 1 + 2 * ply
+        states.append(model.residuals(ids, [0])[0, 0, -1].double().numpy())
+    first = second = 0.0
+    phases = np.unique(prefixes.phase[rows])
+    for phase in phases:
+        mine = np.flatnonzero(prefixes.phase[rows] == phase)
+        cosines = [float(states[i] @ states[j] / np.sqrt(states[i] @ states[i] * (states[j] @ states[j])))
+                   for i, j in combinations(mine, 2)]  # fmt: skip
+        weight = len(np.unique(classes.number[mine])) / len(classes)
+        first += weight * np.mean(cosines)
+        second += weight * np.mean(np.square(cosines))
+    return first, np.sqrt(second - first**2)
+
+
+@pytest.mark.parametrize("reference", ["members", "same-plies", "prefixes"])
+def test_the_reference_population_is_computed_from_its_pairs_and_leaves_p_alone(session, reference):
+    spec = MarkovSpec(checkpoint="bag", **{**SMALL, "classes": 8, "first_ply": 4}, reference_population=reference)
+    session.run(spec, PAST, name=f"of-{reference}")
+    members = spec.model_copy(update={"reference_population": "members"})
+    session.run(members, PAST)
+    mean, deviation = population_by_pairs(session, spec)
+    value, p, _, detail = statistics(session, session.id("run", f"of-{reference}"))["blocks.0.hook_resid_post raw"]
+    assert (detail["population"], detail["population_sd"]) == pytest.approx((mean, deviation), abs=1e-5)
+    assert value == pytest.approx(detail["within"] - mean, abs=1e-5)
+    assert detail["d"] == pytest.approx((detail["within"] - mean) / deviation, rel=1e-4)
+    found = table(session, f"of-{reference}")["blocks.*.hook_resid_post", "raw"]
+    assert (found["reference_population"], found["t"]) == (reference, pytest.approx(value))
+    of_members = statistics(session, session.run(members, PAST).run_id)["blocks.0.hook_resid_post raw"]
+    assert (p, detail["at_least"]) == (of_members[1], of_members[3]["at_least"])
+    assert detail["within"] == pytest.approx(of_members[3]["within"], abs=1e-6)
+    assert (detail["population"] == of_members[3]["population"]) == (reference == "members")
 
 
 def test_all_hook_points_and_another_encoding_in_one_run(session):

@@ -98,7 +98,7 @@ def test_p_is_uniform_where_labels_are_shuffled():
             mine = np.flatnonzero(layout.phase == phase)
             labels[mine] = generator("labels", seed, phase).permutation(mine)
         (units,) = unit_vectors(states[labels], False, layout)
-        p.append((1 + compare(units, layout, 39, seed, False).at_least) / 40)
+        p.append((1 + compare(units, layout, population(units, layout), 39, seed, False).at_least) / 40)
     below = np.searchsorted(np.sort(p), np.arange(1, 41) / 40 + 1e-9) / len(p)
     assert np.abs(below - np.arange(1, 41) / 40).max() < 1.63 / np.sqrt(len(p))  # Kolmogorov's bound at 1 %
 
@@ -107,7 +107,7 @@ def test_p_is_uniform_where_labels_are_shuffled():
 def test_p_is_minimal_where_the_state_is_a_function_of_the_board(replacement):
     layout = layout_of([2, 3, 2, 4] * 6)
     (units,) = unit_vectors(states_of(layout, 0.05), False, layout)
-    test = compare(units, layout, 99, 0, replacement)
+    test = compare(units, layout, population(units, layout), 99, 0, replacement)
     assert test.at_least == 0
     assert test.d > 2
     assert test.statistic == pytest.approx(test.within.mean() - test.population.mean)
@@ -117,7 +117,7 @@ def test_p_is_minimal_where_the_state_is_a_function_of_the_board(replacement):
 def test_d_is_nothing_on_random_states():
     layout = layout_of([2] * 300)
     (units,) = unit_vectors(generator("no classes").normal(size=(600, 40)).astype(np.float32), False, layout)
-    test = compare(units, layout, 99, 0, False)
+    test = compare(units, layout, population(units, layout), 99, 0, False)
     assert abs(test.d) < 0.2
     assert 0 < test.at_least < 99
 
@@ -126,6 +126,6 @@ def test_states_that_are_all_the_same_say_nothing():
     layout = layout_of([2, 2, 3])
     for centre in (False, True):
         (units,) = unit_vectors(np.ones((7, 5), np.float32), centre, layout)
-        test = compare(units, layout, 20, 0, False)
+        test = compare(units, layout, population(units, layout), 20, 0, False)
         assert test.at_least == 20
         assert test.d is None

@@ -58,7 +58,7 @@ def arena(model, pool, text, policy, color=chess.WHITE, **settings):
 
 def test_each_rung_has_its_matches_and_all_the_same_openings(session, play):
     report = play(
-        {"batch_games": 5}, ladder=RUNGS, games=4, color="both", policy="legal", opening="random:4", move_limit=4
+        {"parallel_games": 5}, ladder=RUNGS, games=4, color="both", policy="legal", opening="random:4", move_limit=4
     )
     assert (report.state, report.units) == ("complete", 8)
     with session.database.read() as sql:
@@ -202,7 +202,7 @@ def test_moves_that_stockfish_played_are_not_judged_as_the_models(session, play,
     (tmp_path / "queen.pgn").write_text(f'[Event "x"]\n\n{QUEEN_UP} *\n\n')
     match = play(opponent="random", games=2, policy="legal", opening=f"book:{tmp_path / 'queen.pgn'}", move_limit=2,
                  assist="author", color="both")  # fmt: skip
-    report = session.run(MoveQualitySpec(play=match.run_id.hex, limit="nodes=10"))
+    report = session.run(MoveQualitySpec(play=match.run_id.hex, judge_limit="nodes=10"))
     with session.database.read() as sql:
         found = sql.execute(
             select(tables.Prediction.unit, tables.Prediction.item).where(

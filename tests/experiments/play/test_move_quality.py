@@ -27,7 +27,7 @@ def rows(session, table, **where):
 
 
 def judge(session, **settings):
-    spec = MoveQualitySpec(**{"limit": LIMIT, **settings})
+    spec = MoveQualitySpec(**{"judge_limit": LIMIT, **settings})
     return session.run(spec, MoveQualityOptions(device="cpu", threads=1, batch_games=2, engine_processes=2))
 
 
@@ -113,7 +113,7 @@ def test_first_tries_on_a_datasets_positions(session, stockfish, tmp_path, make_
         {"checkpoint": "x"},
         {"play": "a", "dataset": "b"},
         {"play": "a", "black": True},
-        {"play": "a", "limit": "time=0.1"},
+        {"play": "a", "judge_limit": "time=0.1"},
     ],
 )
 def test_what_cannot_be_judged_is_refused(settings):

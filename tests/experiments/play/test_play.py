@@ -96,13 +96,13 @@ def test_how_settings_change_neither_the_run_nor_its_games(session, play, tmp_pa
     from chessreg.session import open_session
 
     settings = {"games": 9, "policy": "retry:6", "opening": "random:2", "move_limit": 5, "color": "black"}
-    one = play({"batch_games": 1}, **settings)
-    again = play({"batch_games": 8}, **settings)
+    one = play({"parallel_games": 1}, **settings)
+    again = play({"parallel_games": 8}, **settings)
     assert again.attempt_id is None  # the same spec, done already
     with open_session(str(tmp_path / "other.db"), tmp_path / "other") as other:
         import_checkpoint(other.database, other.store, checkpoint_folder, name="bigram")
         spec = PlaySpec(checkpoint="bigram", opponent="random", adjudication="none", **settings)
-        report = other.run(spec, kind("play").options(batch_games=8, device="cpu", threads=1))
+        report = other.run(spec, kind("play").options(parallel_games=8, device="cpu", threads=1))
         assert report.run_id == one.run_id
         theirs = [(g.moves, g.tries, g.result, g.termination) for g in rows(other, tables.Game)]
         texts = [(t.unit, t.ply, t.number, t.text) for t in rows(other, tables.IllegalAttempt)]

@@ -35,7 +35,7 @@ def match(spawn, tmp_path):
     def started(settings):
         words = ["run", "play", "--checkpoint", "bigram", "--adjudication", "none"]
         words += ["--registry", str(tmp_path / "registry.db"), "--store", str(tmp_path / "store")]
-        words += ["--device", "cpu", "--threads", "1", "--batch-games", "4"]
+        words += ["--device", "cpu", "--threads", "1", "--parallel-games", "4"]
         for name, value in settings.items():
             words += [f"--{name.replace('_', '-')}", str(value)]
         return spawn(words, tmp_path / "said")

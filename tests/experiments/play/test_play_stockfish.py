@@ -23,7 +23,7 @@ def games_of(session):
 
 @pytest.mark.parametrize("color", ["white", "black"])
 def test_stockfish_plays_and_is_recorded_as_it_is(session, play, color):
-    play({"batch_games": 4}, games=6, opponent="stockfish:0@nodes=20", policy="legal", color=color,
+    play({"parallel_games": 4}, games=6, opponent="stockfish:0@nodes=20", policy="legal", color=color,
          opening="random:4", move_limit=5, adjudication="nodes=200")  # fmt: skip
     with session.database.read() as sql:
         (engine,) = sql.scalars(select(tables.Engine)).all()

@@ -72,7 +72,7 @@ def test_all_games_lost_by_both_arms_end_undecided_with_the_last_game(session, p
 def test_which_games_count_is_the_same_however_they_are_played(session, play, tmp_path, checkpoint_folder, monkeypatch):
     """One at a time, ten at once, done again, and interrupted after every seventh game."""
     settings = {"games": 300, "color": "both", "stop": "sprt:-0.15,0.15", **VARIED}
-    whole = played(session, play({"batch_games": 1}, **settings).run_id)
+    whole = played(session, play({"parallel_games": 1}, **settings).run_id)
     assert 10 <= whole[1][0][3] < 150
     assert len({row[4:] for row in whole[0]}) > 2
     run_id = None
@@ -90,7 +90,7 @@ def test_which_games_count_is_the_same_however_they_are_played(session, play, tm
         monkeypatch.setattr(Stopping, "done", stopping)
         state, tries = "", 0
         while state != "complete":
-            report = other.run(spec, PlayOptions(device="cpu", threads=1, batch_games=10))
+            report = other.run(spec, PlayOptions(device="cpu", threads=1, parallel_games=10))
             state, run_id, tries = report.state, report.run_id, tries + 1
         monkeypatch.undo()
         assert tries > 2

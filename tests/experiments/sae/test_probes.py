@@ -26,7 +26,7 @@ from chessreg.runs.fitted import read_layer
 from chessreg.session import Session, open_session
 
 PROBE: dict[str, Any] = {"cache": "reference-fit", "test_cache": "reference-test", "layers": (1,), "epochs": 1}
-SMALL: dict[str, Any] = {"expansion": 2, "tokens": 2000, "batch_tokens": 100, "heldout_games": 4, "boards": 0}
+SMALL: dict[str, Any] = {"expansions": (2,), "tokens": 2000, "batch_tokens": 100, "heldout_games": 4, "boards": 0}
 
 
 @pytest.fixture(scope="module")

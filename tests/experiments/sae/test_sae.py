@@ -37,7 +37,9 @@ from chessreg.runs.activations import load_cache
 from chessreg.session import Session, open_session
 from store.errors import DiskFullError
 
-SMALL: dict[str, Any] = {"expansion": 2, "tokens": 6000, "batch_tokens": 200, "mix_tokens": 1000, "heldout_games": 6}
+SMALL: dict[str, Any] = {
+    "expansions": (2,), "tokens": 6000, "batch_tokens": 200, "mix_tokens": 1000, "heldout_games": 6
+}  # fmt: skip
 STREAM: dict[str, Any] = {"checkpoint": "reference", "dataset": "sample:fit", **SMALL, "learning_rate": 3e-3}
 
 
@@ -94,8 +96,8 @@ def test_centred_it_begins_at_the_mean_and_is_scaled_by_the_distance_from_it() -
     rows = 50 + 3 * codes @ torch.randn(24, 16, generator=drawn)
 
     def explained(**settings: Any) -> float:
-        spec = SaeSpec(cache="a", expansion=2, tokens=20_000, batch_tokens=100, learning_rate=3e-3, **settings)
-        trainer = Trainer(spec, hook_point(0), 16, Path("/nowhere"), "cpu")
+        spec = SaeSpec(cache="a", expansions=(2,), tokens=20_000, batch_tokens=100, learning_rate=3e-3, **settings)
+        trainer = Trainer(spec, hook_point(0), 2, 16, Path("/nowhere"), "cpu")
         trainer.learn_scale(rows)
         if spec.centre:
             torch.testing.assert_close(trainer.sae.b_dec / trainer.scale, rows.mean(0), rtol=1e-4, atol=1e-3)
@@ -106,15 +108,15 @@ def test_centred_it_begins_at_the_mean_and_is_scaled_by_the_distance_from_it() -
         return 1 - float(error.var(0).sum() / rows.var(0).sum())
 
     assert explained(centre=True, l1_coefficient=0.5) > explained(l1_coefficient=0.5) + 0.1
-    same = Trainer(SaeSpec(cache="a", centre=True), hook_point(0), 16, Path("/nowhere"), "cpu")
+    same = Trainer(SaeSpec(cache="a", centre=True), hook_point(0), 2, 16, Path("/nowhere"), "cpu")
     with pytest.raises(BadInputError, match="are one and the same"):
         same.learn_scale(rows[:1].expand(300, -1) * 1.1)
 
 
 @pytest.mark.parametrize("rate", [3e-3, 0.3])
 def test_decoder_columns_have_length_1_after_every_step_and_no_step_spends_itself_on_their_length(rate: float) -> None:
-    spec = SaeSpec(cache="a", expansion=2, tokens=2000, batch_tokens=100, learning_rate=rate, warmup_steps=1)
-    trainer = Trainer(spec, hook_point(0), 16, Path("/nowhere"), "cpu")
+    spec = SaeSpec(cache="a", expansions=(2,), tokens=2000, batch_tokens=100, learning_rate=rate, warmup_steps=1)
+    trainer = Trainer(spec, hook_point(0), 2, 16, Path("/nowhere"), "cpu")
     rows = 3 * torch.randn(2000, 16, generator=torch.Generator().manual_seed(0))
     trainer.learn_scale(rows)
     step, along = trainer.adam.step, []
@@ -146,7 +148,7 @@ def test_metrics_are_those_computed_by_hand(opened: Session, streamed: Any) -> N
     resolved = with_references(opened, spec)
     origin, sae = Origin.of(resolved, inputs), opened.sae("streamed", layer)
     block = model.network.hook_points[hook_point(layer)]
-    mean = Trainer(spec, hook_point(layer), 32, Path("/nowhere"), "cpu")
+    mean = Trainer(spec, hook_point(layer), 2, 32, Path("/nowhere"), "cpu")
     rows = ModelRows(resolved, origin, model, 32)
     first = [batch[hook_point(layer)] for batch, _ in zip(rows.batches([hook_point(layer)]), range(5), strict=False)]
     mean.learn_scale(torch.cat(first))
@@ -210,6 +212,68 @@ def test_all_layers_of_one_pass_are_those_trained_alone(opened: Session, streame
     loss = points(opened, streamed, 1, "train_loss")
     assert loss[max(loss)] < 0.7 * loss[min(loss)]
     torch.testing.assert_close(both.W_dec.norm(dim=1), torch.ones(64))
+
+
+def rows_of(session: Session, run_id: Any, table: Any, unit: int) -> list[dict[str, Any]]:
+    """The result rows of a unit without ids, and without the seconds that its training took."""
+    left_out = {"run_id", "unit", "attempt_id"}
+    with session.database.read() as sql:
+        found = sql.query(table).filter_by(run_id=run_id, unit=unit)
+        rows = [{name: value for name, value in row.__dict__.items() if name not in left_out} for row in found]
+    rows = [row for row in rows if row.get("name") != "train_seconds" and row.pop("_sa_instance_state")]
+    return sorted(rows, key=lambda row: (row["name"], row.get("item", 0), row.get("step", 0)))
+
+
+def test_expansions_of_one_run_are_those_of_runs_of_their_own_bit_for_bit(
+    opened: Session, streamed: Any, monkeypatch: pytest.MonkeyPatch, world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The model runs once over the tokens for all expansions, and every row, output and parameter stays the same."""
+    asked: list[tuple[int, tuple[str, ...]]] = []
+    chunk = ModelRows._chunk
+    monkeypatch.setattr(
+        ModelRows, "_chunk", lambda self, number, points: asked.append((number, points)) or chunk(self, number, points)
+    )
+    spec = {**STREAM, "boards": 3}
+    several = opened.run(SaeSpec(**{**spec, "expansions": (3, 2)}), name="several").run_id
+    assert asked == [(number, (hook_point(0), hook_point(1))) for number in range(6)]
+    alone = opened.run(SaeSpec(**{**spec, "expansions": (3,)})).run_id
+    for unit, (run_id, of) in enumerate([(alone, 0), (alone, 1), (streamed, 0), (streamed, 1)]):
+        assert digests(opened, several)[unit] == digests(opened, run_id)[of]
+        for table in (tables.Statistic, tables.MetricPoint, tables.Prediction):
+            rows = rows_of(opened, several, table, unit)
+            assert rows == rows_of(opened, run_id, table, of)
+            assert rows
+    with opened.database.read() as sql:
+        outputs = {row.name for row in sql.query(tables.Output).filter_by(run_id=several)}
+    assert outputs == {f"{hook_point(layer)}.{expansion}x" for layer in (0, 1) for expansion in (3, 2)}
+
+    answer = opened.query("sae reconstruction", run=several.hex).rows
+    assert [(row["layer"], row["expansion"], row["features"]) for row in answer] == [
+        (0, 2, 64), (0, 3, 96), (1, 2, 64), (1, 3, 96)
+    ]  # fmt: skip
+    assert opened.sae("several", layer=1, expansion=3).features == 96
+    with pytest.raises(BadInputError, match="has the expansions 3, 2"):
+        opened.sae("several", layer=1)
+    with pytest.raises(NotFoundError, match="has no expansion 16"):
+        opened.sae("several", layer=1, expansion=16)
+    place = ["--registry", str(world / "registry.db"), "--store", str(world / "store")]
+    assert run_command_line([*place, "sae", "show", "several", "--layer", "0", "--expansion", "3"]) == 0
+    shown = capsys.readouterr().out
+    assert [line.split()[-1] for line in shown.splitlines() if line.startswith("features")] == ["96"]
+    assert run_command_line([*place, "sae", "show", "several", "--layer", "0"]) != 0
+    assert "--expansion" in capsys.readouterr().err
+    thing = entity("sae").thing(opened, several)
+    assert thing.parts[0].chart is not None
+    assert len(thing.parts[0].chart.panels[0].series) == 4
+    assert {row["hook_point"] for row in thing.parts[1].rows} == {
+        f"{hook_point(layer)} {expansion}x" for layer in (0, 1) for expansion in (3, 2)
+    }
+
+
+@pytest.mark.parametrize(("expansions", "message"), [((), "at least 1"), ((0,), "greater than"), ((2, 2), "twice")])
+def test_expansions_that_make_no_sense_are_refused(expansions: tuple[int, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SaeSpec(cache="a", expansions=expansions)
 
 
 def test_every_token_is_read_once_in_an_epoch_and_no_special_one(opened: Session) -> None:
@@ -346,12 +410,19 @@ class Killed(BaseException):
 def test_a_training_that_ends_anywhere_is_taken_up_to_the_last_bit(
     source: str, opened: Session, another: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also within the short trainings of a search, and between the states of two layers."""
+    """Also within the short trainings of a search, between the states of two layers, and with several expansions."""
     made = STREAM if source == "model" else {"cache": "reference-fit", **SMALL, "mix_tokens": 65536}
-    spec = SaeSpec(**{**made, "tokens": 3000}, l0=4.0, l0_search=(0.5, 4.0), l0_search_tokens=1000, boards=1)
+    expansions = (2,) if source == "cache" else (2, 3)
+    spec = SaeSpec(
+        **{**made, "tokens": 3000, "expansions": expansions},
+        l0=4.0,
+        l0_search=(0.5, 4.0),
+        l0_search_tokens=1000,
+        boards=1,
+    )
     whole = opened.run(spec, name=f"whole-{source}").run_id
     update, save, counted = Trainer.update, Trainer.save, [0]
-    for ends in (5, 9, 14):  # in a short training, in the next, in the real one
+    for ends in np.multiply((5, 9, 14), len(expansions)).tolist():  # in a short training, in the next, in the real one
 
         def ended(self: Trainer, *arguments: Any, of: Callable[..., None], at: int = ends) -> None:
             counted[0] += 1
@@ -375,7 +446,7 @@ def test_a_training_that_ends_anywhere_is_taken_up_to_the_last_bit(
     resumed = another.run(spec, on_progress=lambda fraction, text: seen.append(fraction)).run_id
     assert (resumed, seen[0] > 0.4) == (whole, True)  # 14 updates of 22 or more are in the saved states
     assert digests(another, whole) == digests(opened, whole)
-    for unit in (0, 1):
+    for unit in range(2 * len(expansions)):
         assert values(another, whole, unit) == values(opened, whole, unit)
         swept = points(opened, whole, unit, "search_l0")
         assert set(swept) == {0, 1}
@@ -390,7 +461,7 @@ def test_a_killed_process_is_taken_up_to_the_last_bit(
 ) -> None:
     place = ["--registry", another.database.reference, "--store", str(another.store.root)]
     words = [*place, "run", "sae"]
-    for name, value in {**STREAM, "boards": 3}.items():
+    for name, value in {**STREAM, "boards": 3, "expansions": 2}.items():
         words += [f"--{name.replace('_', '-')}", str(value)]
     process = spawn([*words, "--checkpoint-seconds", "0.01"])
     state = another.store.run_folder(streamed.hex) / "sae-1.pt"
@@ -408,7 +479,7 @@ def test_a_killed_process_is_taken_up_to_the_last_bit(
 def test_a_state_that_the_disk_has_no_room_for_leaves_the_one_before_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer = Trainer(SaeSpec(cache="a", tokens=400), hook_point(0), 8, tmp_path / "sae-0.pt", "cpu")
+    trainer = Trainer(SaeSpec(cache="a", tokens=400), hook_point(0), 16, 8, tmp_path / "sae-0.pt", "cpu")
     trainer.save()
     before = trainer.path.read_bytes()
 

@@ -96,7 +96,7 @@ def hostile_registry(this: Round) -> None:
 
         words = ["--registry", home.url, "--store", str(home.folder / "store")]
         run_command_line([*words, "merge", str(other)])
-        for rest in (["run", "--resume", run_id.hex], ["board", run_id.hex], ["reproduce", "--run", run_id.hex]):
+        for rest in (["run", "--resume", run_id.hex], ["board", run_id.hex], ["reproduce", "--rerun", run_id.hex]):
             run_command_line([*words, *rest])
 
     this.struck = True

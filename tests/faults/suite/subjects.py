@@ -143,7 +143,7 @@ def of_train() -> Spec:
 def of_sae() -> Spec:
     from chessreg.experiments.sae import SaeSpec
 
-    return SaeSpec(cache="fit", expansion=2, tokens=256, batch_tokens=64, warmup_steps=1, boards=1)
+    return SaeSpec(cache="fit", expansions=(2,), tokens=256, batch_tokens=64, warmup_steps=1, boards=1)
 
 
 def of_markov() -> Spec:

@@ -19,7 +19,7 @@ READING = {  # the options of each that do more than read, or never end; those t
     "dataset list": (), "dataset show": (), "dataset verify": (), "checkpoint list": (), "checkpoint show": (),
     "cache list": (), "cache show": (), "cache verify": (), "probe list": (), "probe show": (), "vector list": (),
     "vector show": (), "sae list": (), "sae show": (), "game list": (), "game show": (), "game part": (),
-    "engine list": (), "engine ladder": (), "lineage": (), "compare": (), "reproduce": ("--run",), "board": (),
+    "engine list": (), "engine ladder": (), "lineage": (), "compare": (), "reproduce": ("--rerun",), "board": (),
     "heatmap": (), "lab": (), "query": (), "gc": ("--remove", "--restore", "--empty"), "db status": (),
 }  # fmt: skip
 ANYWHERE = ("--registry", "--store", "--debug", "--help", "-h", "--version")

@@ -1,0 +1,199 @@
+"""An option name has one type and one meaning, over the settings of all kinds and the options of all commands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import click
+import pytest
+
+from chessreg.cli.root import root as commands
+from chessreg.cli.run import Numbers
+from chessreg.runs.kind import kinds
+from chessreg.runs.spec import Setting, settings_of
+
+
+class Option(NamedTuple):
+    """A setting of a kind or an option of a command: its type, and its description. Choices, references, paths and
+    lists of words are text; an option that may be given several times has the type of one value."""
+
+    where: str
+    type: str
+    text: str
+
+
+MEANINGS = {
+    "adjudication": "evaluat",
+    "alignment": "board of a token",
+    "all": "also those",
+    "assist": "Stockfish play",
+    "batch-positions": "in one (step|update)",
+    "batch-tokens": "tokens in one (step|update)",
+    "beta1": "Adam",
+    "beta2": "Adam",
+    "black": "Black's turns",
+    "block-size": "context, in tokens",
+    "board": "squares",
+    "cache": "activations",
+    "checkpoint": "model|checkpoint",
+    "color": "color|model's",
+    "condition": "edit",
+    "counters": "move counters",
+    "dataset": "games|positions|puzzles|sampled?",
+    "datasets": "games|positions",
+    "device": "auto, cpu, cuda",
+    "dtype": "numbers|weights",
+    "encoding": "written",
+    "engine-processes": "0: one for each core",
+    "engine-version": "version",
+    "every": "every Nth",
+    "expansion": "latents",
+    "file": "file",
+    "files": "saved",
+    "final-fraction": "of the rate",
+    "first": "before the others",
+    "first-ply": "ply|plies",
+    "format": "chess_gpt_eval|grid-search|training-log|sweep|packs|print",
+    "games": "games",
+    "grad-clip": "gradient norm",
+    "heldout": "held-out|evaluate on|measure on",
+    "heldout-games": "at most this many",
+    "heldout-steps": "steps between",
+    "hook-point": "hook point|where they read",
+    "hook-points": "where in the model",
+    "keep-duplicates": "occurred before",
+    "label": "read|predicts",
+    "last-ply": "up to this ply|longest",
+    "last-separator": "last legal move",
+    "later": "moves that follow",
+    "layer": "layer|run's",
+    "layers": "layers|0-based",
+    "layout": "laid out|77 characters",
+    "learning-rate": "Adam",
+    "limit": "limit",
+    "list": "list",
+    "max-sites": "first|from the start",
+    "micro-tokens": "one forward pass",
+    "min-plies": "shorter",
+    "model": "model's",
+    "move-limit": "full moves",
+    "moves": "moves",
+    "n-embd": "d_model",
+    "n-head": "attention heads",
+    "n-layer": "layers",
+    "name": "name|call",
+    "normalize-activations": "activations",
+    "notation": "of moves",
+    "opening": "standard",
+    "opening-seed": "seed of the openings",
+    "opponent": "engine|stockfish",
+    "output": "FILE|file|where",
+    "pgn": "file",
+    "players": "whose results|model that played",
+    "policy": "chosen|legal",
+    "probe": "probe",
+    "rename": "name",
+    "resamples": "chance|bootstrap",
+    "residual": "centred",
+    "resume": "not complete|missing",
+    "run": "run",
+    "sae": "SAEs",
+    "scale": "length|how strongly",
+    "scoring": "draws|scored",
+    "seed": "seed|of initial",
+    "since": "date|since",
+    "sites": "tokens",
+    "size": "look|minutes",
+    "skip-sites": "leave out",
+    "source-games": "the games that they are of",
+    "steps": "updates",
+    "temperatures": "one for each try",
+    "template": "prompt template|junkin",
+    "threads": "CPU threads",
+    "timeout": "after so long",
+    "to": "file|folder",
+    "vector": "vector",
+    "warmup-steps": "steps until the full rate",
+    "weight-decay": "matrices|Adam",
+}
+"""Name → a pattern that every description of it contains, for names with more than one description."""
+
+EXCEPTIONS = {
+    "against": "of `vector show` a vector run",
+    "batch-games": "of `probe` games in one step",
+    "board": "of `edit`, `lab` and `vector`",
+    "measure": "of `edit`, `heatmap` and `lab`",
+    "phase": "of `edit` a rule, of `probe` a name, of imports a number",
+    "positions": "of `lab` the tokens that are edited",
+    "schedule": "of `probe` and `train`",
+    "shuffled": "of `edit` a number of directions, of `probe` a draw",
+    "source": "of `probe`, `vector` and imported vectors",
+}
+"""Names of `edit`, `probe`, `lab`, `train` and `vector` that still have two meanings."""
+
+
+def type_of_setting(setting: Setting) -> str:
+    if setting.type in (int, float) and not setting.noun:
+        return f"several {setting.type.__name__}" if setting.several else setting.type.__name__
+    return "yes or no" if setting.form == "yes or no" else "text"
+
+
+def type_of_option(option: click.Option) -> str:
+    if option.is_flag and not isinstance(option.flag_value, str):
+        return "yes or no"
+    if isinstance(option.type, Numbers):
+        return "text" if option.type.item is str else f"several {option.type.item.__name__}"
+    numbers = {click.types.IntParamType: "int", click.types.FloatParamType: "float"}
+    return next((name for number, name in numbers.items() if isinstance(option.type, number)), "text")
+
+
+def of_commands(command: click.Command, path: str = "") -> Iterator[tuple[str, Option]]:
+    """The options of every command but `run KIND` and `launch KIND`, whose options are the settings of kinds."""
+    for option in command.params:
+        if isinstance(option, click.Option):
+            name = max(option.opts, key=len).removeprefix("--")
+            yield name, Option(path.strip(), type_of_option(option), option.help or "")
+    if isinstance(command, click.Group) and path.strip() not in ("run", "launch"):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from of_commands(inner, f"{path} {name}")
+
+
+@pytest.fixture(scope="module")
+def options() -> Mapping[str, list[Option]]:
+    """Every option, by its name without dashes."""
+    found: dict[str, list[Option]] = {}
+    for name, kind in kinds().items():
+        for setting in (*settings_of(kind.spec), *settings_of(kind.options)):
+            found.setdefault(setting.flag.removeprefix("--"), []).append(
+                Option(name, type_of_setting(setting), setting.text)
+            )
+    for name, option in of_commands(commands):
+        found.setdefault(name, []).append(option)
+    return found
+
+
+def test_a_name_has_one_type(options: Mapping[str, list[Option]]) -> None:
+    two = {name: {option.type: option.where for option in places} for name, places in options.items()}
+    two = {name: types for name, types in two.items() if len(types) > 1 and name not in EXCEPTIONS}
+    assert not two, f"rename one of each, or change its type: {two}"
+
+
+def test_a_name_has_one_meaning(options: Mapping[str, list[Option]]) -> None:
+    shared = {name for name, places in options.items() if len({option.text for option in places}) > 1}
+    assert shared - MEANINGS.keys() - EXCEPTIONS.keys() == set(), (
+        "does each name mean one thing? Then add it to MEANINGS"
+    )
+    for name in sorted(shared - EXCEPTIONS.keys()):
+        for option in options[name]:
+            assert re.search(MEANINGS[name], option.text, re.IGNORECASE), f"--{name} of {option.where}: {option.text}"
+
+
+def test_a_name_that_is_no_longer_shared_leaves_the_tables(options: Mapping[str, list[Option]]) -> None:
+    shared = {name for name, places in options.items() if len({option.text for option in places}) > 1}
+    assert EXCEPTIONS.keys() <= shared
+    assert MEANINGS.keys() <= shared
