@@ -283,7 +283,7 @@ def written_alone(
     begun: Mapping[int, tuple[int, ...]],
 ) -> dict[int, tuple[int, ...]]:
     """Answers that are begun, written on greedily until the model ends them or no move is as long."""
-    from chessreg.models.decoding.session import DecodingSession
+    from chessreg.models.decoding.session import session_of
 
     texts = dict(begun)
 
@@ -297,7 +297,7 @@ def written_alone(
     going = open_ones()
     if not going:
         return texts
-    session, row_of = DecodingSession(model, len(going)), {number: row for row, number in enumerate(going)}
+    session, row_of = session_of(model, len(going)), {number: row for row, number in enumerate(going)}
     logprobs = session.sync([[*prompts[number], *texts[number]] for number in going])
     while going:
         new: list[list[int]] = [[] for _ in row_of]

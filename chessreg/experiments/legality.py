@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from chessreg.encodings import Encoding
     from chessreg.games.dataset import Games
     from chessreg.models.decoding.legal import Mass
-    from chessreg.models.decoding.session import DecodingSession
+    from chessreg.models.decoding.session import DecodingSession, session_of
     from chessreg.models.edits import ResidualEdit
     from chessreg.models.language_model import LanguageModel
     from chessreg.runs.task import Task
@@ -171,14 +171,13 @@ def first_tries(
     the most probable text), then go on as the game did. Yields one list a ply, empty where no model moves. A game
     whose prompt leaves no room for a move in the model's context has no further turns."""
     from chessreg.models.decoding.legal import valid_masses
-    from chessreg.models.decoding.session import DecodingSession
 
     encoding = model.encoding
     chosen_by = policy or make_policy("free", GREEDY, resigns=False)
     prompts = turn_prompts(encoding, games, places, "black" if black else "white")
     moves = [unpack(packed) for packed in games.moves(places)]
     boards = [chess.Board() for _ in places]
-    session = DecodingSession(model, len(boards), edits)
+    session = session_of(model, len(boards), edits)
     for ply in range(max(map(len, moves))):
         tries: list[FirstTry] = []
         if ply // STRIDE_PLIES % every == 0:

@@ -223,7 +223,7 @@ def judged(
 
     A model of games reads each game once: the rows of a session are games, which go on from decision to decision.
     """
-    from chessreg.models.decoding.session import DecodingSession
+    from chessreg.models.decoding.session import session_of
 
     encoding = model.encoding
     room = model.block_size - encoding.max_move_tokens + 1
@@ -232,7 +232,7 @@ def judged(
     ]  # left out: no prompt, or too long a one
     table = selection.columns("fen", "best")
     for rows in rounds_of(selection, encoding, batch):
-        session = DecodingSession(model, max(map(len, rows)), edits)
+        session = session_of(model, max(map(len, rows)), edits)
         for together in rows:
             decision_of = {row: k for row, k in enumerate(together) if k >= 0 and prompts[k]}
             if not decision_of:

@@ -133,7 +133,7 @@ def with_end(encoding: Encoding, ids: np.ndarray, end_token: EndToken) -> np.nda
 def of_positions(model: LanguageModel, games: Games, places: np.ndarray) -> list[tuple[float | None, int]]:
     """The same of a model of positions: the canonical answer of every move that was played."""
     from chessreg.models.decoding.legal import answer_logprobs
-    from chessreg.models.decoding.session import DecodingSession
+    from chessreg.models.decoding.session import session_of
 
     made: list[tuple[float | None, int]] = []
     for packed in games.moves(places):
@@ -148,7 +148,7 @@ def of_positions(model: LanguageModel, games: Games, places: np.ndarray) -> list
             continue
         total = 0.0
         for start in range(0, len(prompts), BOARDS):
-            session = DecodingSession(model, len(prompts[start : start + BOARDS]))
+            session = session_of(model, len(prompts[start : start + BOARDS]))
             session.feed(prompts[start : start + BOARDS])
             scored = answer_logprobs(session, [[answer] for answer in answers[start : start + BOARDS]])
             total -= sum(float(one[0]) for one in scored)

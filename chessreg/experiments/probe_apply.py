@@ -8,8 +8,8 @@ import numpy as np
 from pydantic import Field
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.probe.data import Labelling, ProbeData
-from chessreg.experiments.probe.spec import ProbeScore, ProbeSpec, ReadRow, RowSelection
+from chessreg.experiments.probe.data import Labelling, ProbeData, RowSelection
+from chessreg.experiments.probe.spec import ProbeScore, ProbeSpec, ReadRow
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.games import cached_items
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap

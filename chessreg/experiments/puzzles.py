@@ -24,7 +24,7 @@ from chessreg.runs.spec import CheckpointRef, DatasetRef, ExecutionOptions
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
     from chessreg.games.positions import Positions
-    from chessreg.models.decoding.session import DecodingSession
+    from chessreg.models.decoding.session import DecodingSession, session_of
     from chessreg.models.language_model import LanguageModel
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
@@ -98,7 +98,6 @@ class Puzzles(Kind):
             rows_used(spec.intervention, checkpoint, inputs)
 
     def run(self, task: Task[PuzzlesSpec, PuzzlesOptions]) -> None:
-        from chessreg.models.decoding.session import DecodingSession
 
         spec, inputs = task.spec, task.inputs
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
@@ -111,7 +110,7 @@ class Puzzles(Kind):
         for start in range(0, len(task.units), task.options.batch_puzzles):
             units = task.units[start : start + task.options.batch_puzzles]
             puzzles = read(positions, places[units])
-            solve(puzzles, model, DecodingSession(model, len(puzzles), edits), spec)
+            solve(puzzles, model, session_of(model, len(puzzles), edits), spec)
             for unit, puzzle in zip(units, puzzles, strict=True):
                 extra = puzzle.row(intervention.id if intervention else None)
                 text = " ".join(puzzle.chosen) or None

@@ -28,7 +28,7 @@ from chessreg.games.moves import pack, sans
 from chessreg.lab.answer import Answer, Ranked, Side
 from chessreg.lab.question import EDIT, PATCH, Position, StoredState
 from chessreg.models.decoding.sampling import SampledText, sample_trees
-from chessreg.models.decoding.session import DecodingSession
+from chessreg.models.decoding.session import DecodingSession, session_of
 from chessreg.models.decoding.tree import Prefix, TokenTree
 from chessreg.models.hook_points import check_editable
 from chessreg.models.language_model import LanguageModel
@@ -277,7 +277,7 @@ class Lab:
     def _session(self, scene: Scene) -> DecodingSession:
         """A session that holds the prompt; what it shares with the last one is not computed again."""
         if self._clean is None or self._clean[0] is not scene.model:
-            self._clean = (scene.model, DecodingSession(scene.model, 1))
+            self._clean = (scene.model, session_of(scene.model, 1))
         self._clean[1].sync([scene.prompt])
         return self._clean[1]
 

@@ -16,7 +16,7 @@ from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.experiments.settings import interventions
 from chessreg.games.typed import shortest_game
 from chessreg.models.decoding.policies import Choice, Turn, choose, distributions, make_policy
-from chessreg.models.decoding.session import DecodingSession
+from chessreg.models.decoding.session import DecodingSession, session_of
 from chessreg.noise import uniform
 from chessreg.registry import names, tables
 
@@ -176,7 +176,7 @@ class Player:
         tokens = encoding.prompt(read)
         room = model.block_size - (encoding.max_move_tokens - 1)
         if self._session is None:
-            self._session = DecodingSession(model, 1, self._edits())
+            self._session = session_of(model, 1, self._edits())
         if len(tokens) <= room:
             self._session.sync([tokens])
             return Turn(0, board, key), notes

@@ -13,9 +13,9 @@ from chessreg.entities.run import board_views
 from chessreg.errors import BadInputError
 from chessreg.experiments.cache import CacheSpec
 from chessreg.experiments.probe import ProbeOptions, ProbeSpec
-from chessreg.experiments.probe.data import Labelling, ProbeData, allocator, guesses
+from chessreg.experiments.probe.data import Labelling, ProbeData, RowSelection, allocator, guesses
 from chessreg.experiments.probe.reading import packed_plies
-from chessreg.experiments.probe.spec import ProbeScore, RowSelection
+from chessreg.experiments.probe.spec import ProbeScore
 from chessreg.experiments.probe.work import fit
 from chessreg.experiments.probe_apply import ApplySpec
 from chessreg.experiments.settings.skill import SkillSettings

@@ -11,9 +11,8 @@ from chessreg.entities import checkpoint
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.experiments.cache import CacheSpec
 from chessreg.experiments.probe import Probe, ProbeSpec
-from chessreg.experiments.probe.data import Labelling, ProbeData, selected_rows
+from chessreg.experiments.probe.data import Labelling, ProbeData, RowSelection, selected_rows
 from chessreg.experiments.probe.reading import Rankings
-from chessreg.experiments.probe.spec import RowSelection
 from chessreg.experiments.probe_apply import ApplySpec
 from chessreg.experiments.settings.sites import EncodedGames
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2

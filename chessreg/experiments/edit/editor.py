@@ -17,7 +17,7 @@ from chessreg.experiments.edit.spec import BLACK, CLEAN, EditOptions, EditRow, E
 from chessreg.experiments.edit.states import Removal, State, reason_to_skip, removal, selection_split
 from chessreg.models.decoding.legal import Mass, Trie, accepted_mass, sequence_logprobs
 from chessreg.models.decoding.sampling import Key, SampledText, sample_trees
-from chessreg.models.decoding.session import DecodingSession
+from chessreg.models.decoding.session import session_of
 from chessreg.models.decoding.tree import Prefix, TokenTree
 from chessreg.models.devices import prepare
 from chessreg.models.edits import ResidualEdit
@@ -57,7 +57,7 @@ class Editor:
         if not fitting:
             return
         states, prompts = [states[i] for i in fitting], [prompts[i] for i in fitting]
-        session = DecodingSession(self.model, len(states))
+        session = session_of(self.model, len(states))
         session.feed(prompts)
         trees = TokenTree(session)
         # the canonical moves of the original board first: most texts, the greedy one among them, are then there

@@ -35,7 +35,7 @@ from chessreg.experiments.edit.states import State, selection_split
 from chessreg.experiments.edit.three_boards import write_probabilities
 from chessreg.experiments.settings import games as selections
 from chessreg.models.decoding.next_tokens import NextTokens
-from chessreg.models.decoding.session import DecodingSession
+from chessreg.models.decoding.session import session_of
 from chessreg.models.devices import prepare
 from chessreg.models.edits import ResidualEdit
 from chessreg.runs.task import Task
@@ -306,7 +306,7 @@ class SiteEditor(CaseEdits):
         layers, scales = self.layers_of(condition), self.scales(condition, cases)
         vectors = {layer: self.vectors(tokens, cases, sites, later, condition, layer, {}) for layer in layers}
         edits = [self.edit(layer, vectors[layer], scales) for layer in layers]
-        logprobs = DecodingSession(self.model, len(cases), edits).feed([case.state.prompt for case in cases])
+        logprobs = session_of(self.model, len(cases), edits).feed([case.state.prompt for case in cases])
         lengths = self.lengths(tokens, sites, layers[0], vectors[layers[0]], scales)
         values = logprobs.cpu().numpy().astype(np.float64)
         return Outcome(condition.name, condition.setting.number, scales, values, *lengths)

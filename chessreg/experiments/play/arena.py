@@ -19,7 +19,7 @@ from chessreg.experiments.matches import PlayedGame, Rules
 from chessreg.games.assist import LIMIT, LINES, Assist, consulted
 from chessreg.games.openings import Opening
 from chessreg.models.decoding.policies import Draft, Policy, Turn, begin
-from chessreg.models.decoding.session import DecodingSession
+from chessreg.models.decoding.session import session_of
 
 if TYPE_CHECKING:
     from chessreg.games.engines import EngineSpec, Limit
@@ -87,7 +87,7 @@ class Arena:
         longest = max(policy.move_tokens if self.history else 0, self.encoding.max_move_tokens)
         self.room = model.block_size - (longest - 1)  # a move's last token is never fed
         self.waiting: Iterator[int] = iter(())
-        self.session = DecodingSession(model, 0, self.edits)
+        self.session = session_of(model, 0, self.edits)
         self.games: list[PlayedGame | None] = []
         self.awaited: dict[int, Future[Any]] = {}  # row → the move, or the advice, that is awaited
         self.drafts: dict[int, Draft] = {}  # row → the model's turn in the making
@@ -99,7 +99,7 @@ class Arena:
         units = list(units)
         self.waiting = iter(units)
         rows = min(self.batch_games, len(units))
-        self.session, self.games = DecodingSession(self.model, rows, self.edits), [None] * rows
+        self.session, self.games = session_of(self.model, rows, self.edits), [None] * rows
         self.awaited, self.drafts = {}, {}
         self._fill()
         while any(game is not None for game in self.games):

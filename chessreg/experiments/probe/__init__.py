@@ -101,9 +101,8 @@ class Probe(Kind):
 
 def check_rows(spec: ProbeSpec, inputs: Inputs) -> None:
     """Refuses a phase that the encoding does not have, or that has too few positions in one of the caches."""
-    from chessreg.experiments.probe.data import nothing_left, selected_rows
+    from chessreg.experiments.probe.data import RowSelection, nothing_left, selected_rows
     from chessreg.experiments.probe.rows import check_enough
-    from chessreg.experiments.probe.spec import RowSelection
 
     selection = RowSelection.of(spec)
     for field, reference in zip(("cache", "test_cache"), caches(spec), strict=False):
@@ -115,7 +114,7 @@ def check_rows(spec: ProbeSpec, inputs: Inputs) -> None:
             positions, games = int(usable.sum()), inputs.run(reference, "cache").units
             share = 1 - spec.validation
             written = inputs.encoding(cache.checkpoint)
-            check_enough(written, selection, cache, round(positions * share), games, spec.min_positions)
+            check_enough(written, selection.phase, cache, round(positions * share), games, spec.min_positions)
 
 
 def caches(spec: ProbeSpec) -> list[str]:

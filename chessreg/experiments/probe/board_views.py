@@ -7,10 +7,10 @@ from uuid import UUID
 
 import numpy as np
 
-from chessreg.experiments.probe.data import Labelling, ProbeData, label_of
+from chessreg.experiments.probe.data import Labelling, ProbeData, RowSelection, label_of
 from chessreg.experiments.probe.reading import as_fitted, logits_by_game
 from chessreg.experiments.probe.rows import sites_of_rows
-from chessreg.experiments.probe.spec import ProbeSpec, RowSelection
+from chessreg.experiments.probe.spec import ProbeSpec
 from chessreg.games import labels
 from chessreg.games.boardframe import BoardFrame, Mark, Reading
 from chessreg.games.labels import Label

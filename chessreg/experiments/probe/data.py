@@ -6,17 +6,16 @@ A baseline knows no activations: what a game's length, or its source and time co
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.probe.spec import RowSelection
 from chessreg.experiments.settings.overlap import Evaluated
 from chessreg.experiments.settings.skill import SkillSettings, classes_of, permuted
 from chessreg.games import labels
@@ -28,6 +27,7 @@ from chessreg.runs.inputs import Inputs
 from store.files import allocate, explained
 
 if TYPE_CHECKING:
+    from chessreg.encodings import Alignment
     from chessreg.games.dataset import Games
     from chessreg.games.positions import Positions
     from chessreg.games.skill import SkillClasses, SkillReport
@@ -35,6 +35,34 @@ if TYPE_CHECKING:
 Allocate = Callable[[tuple[int, ...], type[np.generic]], np.ndarray]
 MIB = 1 << 20
 HELD_BYTES = 256 * MIB
+
+
+class RowSelection(NamedTuple):
+    """Sites skip_sites ≤ number < max_sites of each game, or its `last_sites` last ones; of these, one phase.
+
+    phase: an index into the encoding's phases. alignment: None takes the boards as they were cached. A probe's
+    meta.json uses the same names.
+    """
+
+    skip_sites: int = 0
+    max_sites: int | None = None
+    last_sites: int | None = None
+    phase: int | None = None
+    alignment: Alignment | None = None
+
+    @classmethod
+    def of(cls, spec: Any) -> RowSelection:
+        """Of the settings of a probe run."""
+        return cls(*(getattr(spec, name) for name in cls._fields))
+
+    @classmethod
+    def of_detail(cls, detail: Mapping[str, Any]) -> RowSelection:
+        """The sites that a probe was fitted on, from its meta.json."""
+        return cls(detail.get("skip_sites") or 0, *(detail.get(name) for name in cls._fields[1:]))
+
+    def as_detail(self) -> dict[str, Any]:
+        """The fields for meta.json: `skip_sites` and `max_sites` always, the others where they are set."""
+        return {k: v for k, v in self._asdict().items() if k in ("skip_sites", "max_sites") or v is not None}
 
 
 @dataclass(frozen=True)
@@ -240,7 +268,7 @@ def selected_rows(
 
     from chessreg.experiments.probe.rows import encoded_rows
 
-    encoded = encoded_rows(inputs, cache, selection, game)
+    encoded = encoded_rows(inputs, cache, selection.phase, selection.alignment, selection.last_sites, game)
     return usable & encoded.usable, encoded.ply, encoded.phase
 
 

@@ -15,7 +15,6 @@ from chessreg.experiments.settings.games import select_items, selection_of
 
 if TYPE_CHECKING:
     from chessreg.encodings import Alignment, Encoding
-    from chessreg.experiments.probe.spec import RowSelection
     from chessreg.experiments.settings.sites import EncodedGames
     from chessreg.runs.activations import CachedActivations
     from chessreg.runs.inputs import Inputs
@@ -40,20 +39,25 @@ class EncodedRows(NamedTuple):
 
 
 def encoded_rows(
-    inputs: Inputs, cache: CachedActivations, selection: RowSelection, game: int | None = None
+    inputs: Inputs,
+    cache: CachedActivations,
+    phase: int | None,
+    alignment: Alignment | None,
+    last_sites: int | None,
+    game: int | None = None,
 ) -> EncodedRows:
     """The rows of a cache that are of a phase, or at the end of their games. game: of this one alone.
 
     Raises BadInputError for a phase that the encoding does not have, and for an end that the cache does not hold.
     """
     written = inputs.encoding(cache.checkpoint)
-    check_phase(written, selection.phase)
-    sites = sites_of_rows(inputs, written, cache, selection.alignment, game)
+    check_phase(written, phase)
+    sites = sites_of_rows(inputs, written, cache, alignment, game)
     usable = np.ones(len(sites.ply), bool)
-    if selection.last_sites is not None:
-        usable &= at_the_end(cache, selection.last_sites) & sites.whole
-    if selection.phase is not None:
-        usable &= sites.phase == selection.phase
+    if last_sites is not None:
+        usable &= at_the_end(cache, last_sites) & sites.whole
+    if phase is not None:
+        usable &= sites.phase == phase
     return EncodedRows(usable, sites.ply, sites.phase)
 
 
@@ -131,14 +135,14 @@ LEAST_OF_A_PHASE = 1000  # fitted positions
 
 def check_enough(
     written: Encoding,
-    selection: RowSelection,
+    phase: int | None,
     cache: CachedActivations,
     positions: int,
     games: int,
     least: int | None,
 ) -> None:
     """Raises BadInputError for fewer positions than a probe shall have, of one phase at least 1,000."""
-    phase, few = selection.phase, "the cache"
+    few = "the cache"
     if least is None:
         least = LEAST_OF_A_PHASE if phase is not None else 0
     if positions >= least:

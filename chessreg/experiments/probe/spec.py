@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
@@ -13,9 +13,6 @@ from chessreg.games.labels import OTHER_NAMES
 from chessreg.models.hook_points import PATTERNS, RESID_POST
 from chessreg.runs.kind import SparseRow
 from chessreg.runs.spec import AtMost, Beta, ExecutionOptions, Layers, NotWith, Ref, Spec
-
-if TYPE_CHECKING:
-    from chessreg.encodings import Alignment
 
 PAPER: Mapping[str, Any] = {  # Karvonen Table 4 and specification 3.4
     "learning_rate": 1e-3,
@@ -62,34 +59,6 @@ def number_of_phase(phase: Any) -> Any:
     from chessreg.encodings import phase_number
 
     return phase_number(phase)
-
-
-class RowSelection(NamedTuple):
-    """Sites skip_sites ≤ number < max_sites of each game, or its `last_sites` last ones; of these, one phase.
-
-    phase: an index into the encoding's phases. alignment: None takes the boards as they were cached. A probe's
-    meta.json uses the same names.
-    """
-
-    skip_sites: int = 0
-    max_sites: int | None = None
-    last_sites: int | None = None
-    phase: int | None = None
-    alignment: Alignment | None = None
-
-    @classmethod
-    def of(cls, spec: Any) -> RowSelection:
-        """Of the settings of a probe run."""
-        return cls(*(getattr(spec, name) for name in cls._fields))
-
-    @classmethod
-    def of_detail(cls, detail: Mapping[str, Any]) -> RowSelection:
-        """The sites that a probe was fitted on, from its meta.json."""
-        return cls(detail.get("skip_sites") or 0, *(detail.get(name) for name in cls._fields[1:]))
-
-    def as_detail(self) -> dict[str, Any]:
-        """The fields for meta.json: `skip_sites` and `max_sites` always, the others where they are set."""
-        return {k: v for k, v in self._asdict().items() if k in ("skip_sites", "max_sites") or v is not None}
 
 
 class ProbeSpec(Spec):

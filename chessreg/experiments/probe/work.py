@@ -13,9 +13,8 @@ import torch.nn.functional as F
 from torch.optim.adamw import adamw
 
 from chessreg.errors import BadInputError, DivergedError
-from chessreg.experiments.probe.data import Labelling, ProbeData, allocator, guesses, keys, length_edges
+from chessreg.experiments.probe.data import Labelling, ProbeData, RowSelection, allocator, guesses, keys, length_edges
 from chessreg.experiments.probe.reading import Baselines, Rankings, Standard, rating_rows, score, score_columns
-from chessreg.experiments.probe.spec import RowSelection
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.overlap import Evaluated, Overlap
 from chessreg.games.labels import SHUFFLED

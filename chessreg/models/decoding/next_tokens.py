@@ -16,7 +16,7 @@ from torch import Tensor
 
 from chessreg.errors import BadInputError, DivergedError
 from chessreg.models.decoding.passes import Ragged
-from chessreg.models.decoding.session import PREFILL_TOKENS, ContextFullError, DecodingSession, group_by_length
+from chessreg.models.decoding.session import PREFILL_TOKENS, ContextFullError, group_by_length, session_of
 from chessreg.models.decoding.tree import TREE_TOKENS
 from chessreg.models.edits import ResidualEdit
 from chessreg.models.hook_points import hook_point
@@ -55,7 +55,7 @@ class NextTokens:
         lengths = np.array([len(row) for row in rows], np.int64)
         if len(self.row) and not bool(((self.token >= 0) & (self.token < lengths[self.row])).all()):
             raise BadInputError("a site is a token of its row")
-        self._session = DecodingSession(model, len(rows))
+        self._session = session_of(model, len(rows))
         self._session.tokens = [list(row) for row in rows]
         shape = len(self.layers), len(sites), model.d_model
         self.residuals = torch.zeros(shape, dtype=model.dtype, device=model.device)

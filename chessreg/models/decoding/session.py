@@ -38,11 +38,10 @@ class DecodingSession:
 
     `tokens[r]` is what row r holds. Rows begin empty. Everything equals a full recompute of each row to about 1e-5,
     also under edits. An edit whose mask is not prefix-stable (`last`) marks the last token's keys and values as not to
-    be reused: the token is fed once more, clean, with what comes after it. Raises as `LanguageModel.check_answers`.
+    be reused: the token is fed once more, clean, with what comes after it.
     """
 
     def __init__(self, model: LanguageModel, rows: int, edits: Sequence[ResidualEdit] = ()) -> None:
-        model.check_answers()
         self.model = model
         self.edits = list(edits)
         self.tokens: list[list[int]] = [[] for _ in range(rows)]
@@ -313,3 +312,9 @@ def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
     if list(one[:shorter]) == list(other[:shorter]):
         return shorter
     return next(i for i in range(shorter) if one[i] != other[i])
+
+
+def session_of(model: LanguageModel, rows: int, edits: Sequence[ResidualEdit] = ()) -> DecodingSession:
+    """A session of a model that can write the answers of its encoding. Raises as `LanguageModel.check_answers`."""
+    model.check_answers()
+    return DecodingSession(model, rows, edits)

@@ -202,12 +202,12 @@ def legal_rate(model: LanguageModel, games: int) -> tuple[float | None, int]:
     None without such a turn, and where logits are not finite.
     """
     from chessreg.models.decoding import policies
-    from chessreg.models.decoding.session import DecodingSession
+    from chessreg.models.decoding.session import session_of
 
     written = model.encoding
     needed = written.max_move_tokens + (1 if written.content == "history" else -1)  # tokens behind the prompt
     greedy = policies.make_policy("free", (0.0,), resigns=False)
-    session = DecodingSession(model, games)
+    session = session_of(model, games)
     legal = asked = 0
     for _, at in itertools.groupby(sample_of(written).turns, lambda turn: turn.ply):
         fitting = (turn for turn in at if turn.game < games and len(turn.prompt) + needed <= model.block_size)
