@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from chessreg.encodings import Encoding
     from chessreg.games.dataset import Games
     from chessreg.models.decoding.legal import Mass
-    from chessreg.models.decoding.session import DecodingSession, session_of
+    from chessreg.models.decoding.session import DecodingSession
     from chessreg.models.edits import ResidualEdit
     from chessreg.models.language_model import LanguageModel
     from chessreg.runs.task import Task
@@ -171,6 +171,7 @@ def first_tries(
     the most probable text), then go on as the game did. Yields one list a ply, empty where no model moves. A game
     whose prompt leaves no room for a move in the model's context has no further turns."""
     from chessreg.models.decoding.legal import valid_masses
+    from chessreg.models.decoding.session import session_of
 
     encoding = model.encoding
     chosen_by = policy or make_policy("free", GREEDY, resigns=False)

@@ -24,7 +24,7 @@ from chessreg.runs.spec import CheckpointRef, DatasetRef, ExecutionOptions
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
     from chessreg.games.positions import Positions
-    from chessreg.models.decoding.session import DecodingSession, session_of
+    from chessreg.models.decoding.session import DecodingSession
     from chessreg.models.language_model import LanguageModel
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
@@ -98,6 +98,7 @@ class Puzzles(Kind):
             rows_used(spec.intervention, checkpoint, inputs)
 
     def run(self, task: Task[PuzzlesSpec, PuzzlesOptions]) -> None:
+        from chessreg.models.decoding.session import session_of
 
         spec, inputs = task.spec, task.inputs
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)

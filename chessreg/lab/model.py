@@ -28,7 +28,7 @@ from chessreg.games.moves import pack, sans
 from chessreg.lab.answer import Answer, Ranked, Side
 from chessreg.lab.question import EDIT, PATCH, Position, StoredState
 from chessreg.models.decoding.sampling import SampledText, sample_trees
-from chessreg.models.decoding.session import DecodingSession, session_of
+from chessreg.models.decoding.session import session_of
 from chessreg.models.decoding.tree import Prefix, TokenTree
 from chessreg.models.hook_points import check_editable
 from chessreg.models.language_model import LanguageModel

@@ -16,7 +16,7 @@ from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.experiments.settings import interventions
 from chessreg.games.typed import shortest_game
 from chessreg.models.decoding.policies import Choice, Turn, choose, distributions, make_policy
-from chessreg.models.decoding.session import DecodingSession, session_of
+from chessreg.models.decoding.session import session_of
 from chessreg.noise import uniform
 from chessreg.registry import names, tables
 

@@ -1,8 +1,8 @@
 """One pass of a model over new tokens of many rows, each with its own number of them.
 
 Two ways, which give the same. As a rectangle: shorter rows are padded, and all attend at once. Packed: the tokens stand
-one after the other without padding, and each row attends to its own keys (row_attention.py). On a CPU a token of
-padding costs as much as any other.
+one after the other without padding, and each row attends to its own keys (`slot_cache.attend_by_rows`). On a CPU a
+token of padding costs as much as any other.
 """
 
 from __future__ import annotations

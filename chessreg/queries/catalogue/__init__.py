@@ -247,7 +247,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def of_kind(file: Path) -> list[Path]:
-    """The `.sql` files of a kind's file: of `markov.py` markov.sql and markov_*.sql, of a package all that it holds."""
+    """The `.sql` files of a kind's file: decoding.sql and decoding_*.sql of `decoding.py`; all in a package."""
     if file.name == "__init__.py":
         return sorted(file.parent.rglob("*.sql"))
     return [
