@@ -64,7 +64,7 @@ def scope_options(function: F) -> F:
 @click.option("--list", "list_", is_flag=True, help="List the queries.")
 @click.option("--columns", is_flag=True, help="Explain the columns of NAME.")
 @click.option("--sql", metavar="SELECT", help="Run a SELECT of your own instead (- reads it from stdin).")
-@click.option("--explain", is_flag=True, help="Print what the SELECT of --sql would read, and read nothing.")
+@click.option("--explain", is_flag=True, help="Print the tables that the SELECT of --sql would read, and read nothing.")
 @scope_options
 @click.option("--rows", type=int, metavar="N", help="The games, trials or scores behind row N of the table.")
 @click.option("--show", "kept_columns", metavar="COLUMN,…", help="Print only these columns (--columns names them).")
@@ -276,14 +276,14 @@ def show_list(home: Home, as_json: bool) -> None:
 
 
 def show_reads(home: Home, sql: str, as_json: bool) -> None:
-    from chessreg.queries.ask import explained
+    from chessreg.queries.ask import counted, tables_read
 
-    reads = explained(registry(home), sql)
+    reads = tables_read(registry(home), sql)
     if as_json:
-        emit(True, [read._asdict() for read in reads])
+        emit(True, [{"table": table, "rows": rows, "more": more} for table, (rows, more) in reads.items()])
         return
-    for read in reads:
-        click.echo(f"{read.table}: {read}")
+    for table, number in reads.items():
+        click.echo(f"{table}: {counted(*number)} rows")
 
 
 def show_columns(entry: Entry, as_json: bool) -> None:

@@ -72,13 +72,13 @@ def in_many_threads(path: Path) -> None:
 def stopped_query(path: Path) -> None:
     stop = threading.Event()
     stop.set()
-    with Database.open(path) as other, pytest.raises(StoppedError):
-        source.read(other, {"annotation": frozenset({"value"})}, stop)
+    with Database.open(path) as other, pytest.raises(StoppedError), source.reading(other) as reader:
+        reader.table("annotation", stop=stop)
 
 
 def failing_query(path: Path) -> None:
-    with Database.open(path) as other, pytest.raises(ChessregError), source._connection(other) as connection:
-        source._answer(connection, "SELECT * FROM nothing", "sqlite")
+    with Database.open(path) as other, pytest.raises(ChessregError), source.reading(other) as reader:
+        reader._answer("SELECT * FROM nothing")
 
 
 def query(path: Path) -> None:
