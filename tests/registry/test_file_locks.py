@@ -127,6 +127,11 @@ def checked(path: Path) -> None:
     assert sqlite.quick_check(path) == []
 
 
+def selected(path: Path) -> None:
+    """As `chessreg query --list` reads the kinds."""
+    assert sqlite.select(path, "SELECT count(*) FROM annotation") == [(1,)]
+
+
 def backed_up(path: Path) -> None:
     with Database.open(migrations.backup(path)) as copy:
         read_once(copy)
@@ -134,7 +139,8 @@ def backed_up(path: Path) -> None:
 
 PATHS: list[Callable[[Path], object]] = [
     opened_again, opened_by_another_name, in_many_threads, query, query_by_another_name, stopped_query, failing_query,
-    code_state, named_as_input, named_as_output, copied, checked, backed_up, migrations.status, migrations.upgrade,
+    code_state, named_as_input, named_as_output, copied, checked, selected, backed_up,
+    migrations.status, migrations.upgrade,
 ]  # fmt: skip
 
 
