@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     from chessreg.registry.database import Database
 
+CONVERTED_BYTES = 16 << 20  # of a table whose rows are converted once in a snapshot, not at every scan
+FILE_BYTES_FACTOR = 4  # by which rows in memory take more room than their compressed file
 KEPT_ROWS = 100_000  # an answer with more is not kept
 T = TypeVar("T")
 
@@ -272,21 +274,23 @@ class Engine:
     ) -> T:
         """What `ask` gives with everything in the snapshot that the statements name.
 
-        What does not bind is asked again with the views of kinds that never ran here, then with every name defined:
-        DuckDB suggests what was perhaps meant. Files of the mirror that cannot be read are removed, and their rows come
-        from SQL.
+        What does not bind is asked again with every name that is a word of it, then with the views of kinds that never
+        ran here, then with all names defined: DuckDB suggests what was perhaps meant. Files of the mirror that cannot
+        be read are removed, and their rows come from SQL.
         """
         import duckdb
 
-        list_all = any(views.lists(sql) for sql in statements)
+        loosely, list_all = False, any(views.lists(sql) for sql in statements)
         while True:
             try:
-                return ask(self._load(self._names(statements), until, list_all))
+                return ask(self._load(self._names(statements, loosely), until, list_all))
             except BadInputError as error:
                 if isinstance(error.__cause__, duckdb.CatalogException | duckdb.BinderException):
-                    if not self._learn() and list_all:
-                        raise
-                    list_all = list_all or self._files is not None
+                    if loosely and not self._learn():
+                        if list_all:
+                            raise
+                        list_all = True
+                    loosely = True
                     continue
                 damaged = mirror.remove_damaged(self._mirror, self._read) if self._mirror else set()
                 if damaged <= self._damaged:
@@ -294,14 +298,14 @@ class Engine:
                 self._damaged |= damaged
                 self._forget()
 
-    def _names(self, statements: Collection[str]) -> frozenset[str]:
+    def _names(self, statements: Collection[str], loosely: bool = False) -> frozenset[str]:
         """Every table, view and macro that these statements name, also by way of views; all where one computes a
         name."""
-        kinds = {name: f"{view.select} {view.table or ''} run" for name, view in self._views.views.items()}
+        kinds = {name: f"{view.select} FROM run, {view.table or 'run'}" for name, view in self._views.views.items()}
         texts = {**dict.fromkeys(TABLES, ""), **views.handy(), **views.AFTER, **kinds}
         if any(views.computes_name(sql) for sql in statements):
             return frozenset(texts)
-        return views.named_in(statements, texts)
+        return views.named_in(statements, texts, loosely=loosely)
 
     def _load(self, names: frozenset[str], until: float, list_all: bool = False) -> duckdb.DuckDBPyConnection:
         """Have these tables and views in the snapshot, with `list_all` the names and columns of all others too.
@@ -373,7 +377,7 @@ class Engine:
     def _definition(self, name: str) -> str:
         """The statement that defines a table, view or macro."""
         if name in TABLES:
-            return f'CREATE VIEW "{name}" AS {self._rows(name)}'
+            return f'CREATE {self._form(name)} "{name}" AS {self._rows(name)}'
         if name in views.AFTER:
             return views.AFTER[name]
         if name in views.handy():
@@ -381,8 +385,19 @@ class Engine:
             form = "TABLE" if name in ONCE and bases <= self._read.keys() else "VIEW"
             return f'CREATE {form} "{name}" AS {views.handy()[name]}'
         select, kind, table = self._views.views[name]
-        rows = f"WITH result_rows AS ({self._rows(table, kind)}) " if table else ""
-        return f'CREATE VIEW "{name}" AS {rows}{select}'
+        if table is None:
+            return f'CREATE VIEW "{name}" AS {select}'
+        rows = f'"_{name}"'
+        return f"""CREATE {self._form(table)} {rows} AS {self._rows(table, kind)};
+            CREATE VIEW "{name}" AS WITH result_rows AS (SELECT * FROM {rows}) {select}"""
+
+    def _form(self, table: str) -> str:
+        """TABLE where the rows of a table are few enough to be converted once, else VIEW."""
+        if table not in self._read:
+            return "VIEW"
+        files = self._mirror.files.get(table, {}).values() if self._mirror else ()
+        size = self._read[table].nbytes + sum(FILE_BYTES_FACTOR * path.stat().st_size for path in files)
+        return "TABLE" if size <= CONVERTED_BYTES else "VIEW"
 
     def _rows(self, table: str, kind: str | None = None) -> str:
         """SELECT of the rows of a table, from SQL and from the mirror; with `kind` those of its runs, with their extra

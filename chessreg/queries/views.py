@@ -35,6 +35,8 @@ CATALOGUE = re.compile(
     re.IGNORECASE,
 )
 COMPUTED = re.compile(r"\b(query|query_table|json_execute\w*)\s*\(", re.IGNORECASE)
+NAMED = r'"?\w+"?(?:\s+as\s+\w+)?'
+READ = re.compile(rf"\b(?:from|join|describe|summarize)\s+({NAMED}(?:\s*,\s*{NAMED})*)")
 IDENTIFIER = re.compile(r"[^A-Za-z0-9_]")
 
 
@@ -90,18 +92,22 @@ def computes_name(sql: str) -> bool:
     return bool(COMPUTED.search(COMMENT.sub(" ", sql)))
 
 
-def named_in(statements: Iterable[str], texts: Mapping[str, str]) -> frozenset[str]:
-    """Those of these names that are words of the statements, or of the texts of other names that are.
+def named_in(statements: Iterable[str], texts: Mapping[str, str], *, loosely: bool = False) -> frozenset[str]:
+    """Those of these tables, views and macros that follow FROM or JOIN, or are called, in the statements or in the
+    texts of others that are. `loosely`: every name that is a word there.
 
-    >>> sorted(named_in(["SELECT * FROM Games"], {"games": "SELECT * FROM game", "game": "", "score": ""}))
-    ['game', 'games']
+    >>> texts = {"games": "SELECT * FROM game", "game": "", "score": ""}
+    >>> sorted(named_in(["SELECT score FROM Games"], texts)), sorted(named_in(["score"], texts, loosely=True))
+    (['game', 'games'], ['score'])
     """
     names = {name.lower(): name for name in texts}
     named: set[str] = set()
     pending = list(statements)
     while pending:
-        identifiers = set(re.findall(r"\w+", pending.pop().lower()))
-        more = {names[word] for word in identifiers & names.keys()} - named
+        text = COMMENT.sub(" ", pending.pop().lower())
+        found = [text] if loosely else READ.findall(text)
+        words = set(re.findall(r"\w+", " ".join(found))) | {name for name in AFTER if name in text}
+        more = {names[word] for word in words & names.keys()} - named
         named |= more
         pending += [texts[name] for name in more]
     return frozenset(named)
