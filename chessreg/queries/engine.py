@@ -274,8 +274,8 @@ class Engine:
     ) -> T:
         """What `ask` gives with everything in the snapshot that the statements name.
 
-        What does not bind is asked again with every name that is a word of it, then with the views of kinds that never
-        ran here, then with all names defined: DuckDB suggests what was perhaps meant. Files of the mirror that cannot
+        What does not bind is asked again with the views of kinds that never ran here, then with every name that is a
+        word of it, then with all names defined: DuckDB suggests what was perhaps meant. Files of the mirror that cannot
         be read are removed, and their rows come from SQL.
         """
         import duckdb
@@ -286,11 +286,11 @@ class Engine:
                 return ask(self._load(self._names(statements, loosely), until, list_all))
             except BadInputError as error:
                 if isinstance(error.__cause__, duckdb.CatalogException | duckdb.BinderException):
-                    if loosely and not self._learn():
-                        if list_all:
-                            raise
-                        list_all = True
-                    loosely = True
+                    if self._learn():
+                        continue
+                    if loosely and list_all:
+                        raise
+                    loosely, list_all = True, list_all or loosely
                     continue
                 damaged = mirror.remove_damaged(self._mirror, self._read) if self._mirror else set()
                 if damaged <= self._damaged:

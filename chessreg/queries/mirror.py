@@ -13,6 +13,7 @@ import hashlib
 import os
 import re
 import shutil
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from chessreg.registry.database import Database
 
 PART = ".part"  # a folder in which files are being written
+STALE_SECONDS = 86_400.0
 MOST_RUNS = 10_000  # that are read from files: SQLite accepts that many ids in one SELECT
 RUN_ID, MOMENT = re.compile("[0-9a-f]{32}"), re.compile("[0-9]{20}")
 PATTERN = re.compile(r"[*?\[\ud800-\udfff]")
@@ -93,9 +95,11 @@ def write(mirror: Mirror, rows: Mapping[str, pa.Table]) -> None:
     is now. Raises OSError and duckdb.Error where that is not possible."""
     mirror.folder.mkdir(exist_ok=True)
     current = {path.name for path in mirror.paths.values()}
-    for name in os.listdir(mirror.folder):
-        if OURS.fullmatch(name) and name not in current:
-            (mirror.folder / name).unlink(missing_ok=True)
+    for path in mirror.folder.iterdir():
+        if OURS.fullmatch(path.name) and path.name not in current:
+            path.unlink(missing_ok=True)
+        elif path.suffix == PART and time.time() - path.stat().st_mtime > STALE_SECONDS:  # its writer was killed
+            shutil.rmtree(path, ignore_errors=True)
     part = mirror.folder / f"{uuid4().hex}{PART}"
     try:
         with closing(duck.connect_unlocked()) as connection:
@@ -121,9 +125,10 @@ def _write_table(connection: duckdb.DuckDBPyConnection, mirror: Mirror, table: s
             f"TO {duck.path_literal(aside)} (FORMAT parquet, COMPRESSION zstd, PARTITION_BY (id), OVERWRITE_OR_IGNORE)"
         )
         for id in ids:
-            [path] = (aside / f"id={id}").iterdir()
-            fsync_path(path)
-            path.rename(mirror.paths[table, id])
+            written = list((aside / f"id={id}").iterdir())
+            if len(written) == 1:  # DuckDB may split the rows of a run: then they stay in SQL
+                fsync_path(written[0])
+                written[0].rename(mirror.paths[table, id])
 
 
 def scan(select: str, paths: Sequence[Path]) -> str:
