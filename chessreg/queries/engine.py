@@ -396,7 +396,10 @@ class Engine:
         if table not in self._read:
             return "VIEW"
         files = self._mirror.files.get(table, {}).values() if self._mirror else ()
-        size = self._read[table].nbytes + sum(FILE_BYTES_FACTOR * path.stat().st_size for path in files)
+        try:
+            size = self._read[table].nbytes + sum(FILE_BYTES_FACTOR * path.stat().st_size for path in files)
+        except OSError:  # DuckDB will report the file
+            return "VIEW"
         return "TABLE" if size <= CONVERTED_BYTES else "VIEW"
 
     def _rows(self, table: str, kind: str | None = None) -> str:
