@@ -63,6 +63,7 @@ def problems(database: Database, store: Store, registry: str, *, digests: bool =
         partial(torn_groups, database, store),
         partial(damaged_groups, database, store, digests),
         partial(beyond_units, database),
+        partial(mirrored, database),
         *([partial(wrong_digests, database, store)] if digests else []),
     )
     for look in looks:
@@ -203,6 +204,16 @@ def forgotten(database: Database, store: Store) -> Iterator[Problem]:
         "chessreg doctor --fix",
         again,
     )
+
+
+def mirrored(database: Database) -> Iterator[Problem]:
+    """Parquet files of complete runs that hold other rows than the registry."""
+    from chessreg.queries import mirror
+    from chessreg.queries.engine import engine_of
+
+    for path in mirror.differing(database, engine_of(database).extras()):
+        detail = f"{path} does not hold the registry's rows of its run"
+        yield Problem("mirror", detail, "chessreg doctor --fix", partial(path.unlink, missing_ok=True))
 
 
 def leftovers(store: Store) -> Iterator[Problem]:

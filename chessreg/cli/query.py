@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,6 +31,30 @@ FORMATS = [
     "jsonl",
     "parquet",
 ]  # chessreg.queries.render.FORMATS, unimported
+
+
+SCOPE = ("checkpoint", "run", "tag", "machine", "since", "where", "partial")  # the options of a Scope
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of `chessreg query`."""
+
+    name: str | None
+    list_: bool
+    columns: bool
+    sql: str | None
+    explain: bool
+    scoring: str
+    rows: int | None
+    kept_columns: str | None
+    published: bool
+    format_: str | None
+    as_json: bool
+    output: Path | None
+    timeout: float | None
+    memory: str | None
+    scope: dict[str, Any]
 
 
 def scope_options(function: F) -> F:
@@ -64,7 +89,7 @@ def scope_options(function: F) -> F:
 @click.option("--list", "list_", is_flag=True, help="List the queries.")
 @click.option("--columns", is_flag=True, help="Explain the columns of NAME.")
 @click.option("--sql", metavar="SELECT", help="Run a SELECT of your own instead (- reads it from stdin).")
-@click.option("--explain", is_flag=True, help="Print what the SELECT of --sql would read, and read nothing.")
+@click.option("--explain", is_flag=True, help="Print the tables that the SELECT of --sql would read, and read nothing.")
 @scope_options
 @click.option("--rows", type=int, metavar="N", help="The games, trials or scores behind row N of the table.")
 @click.option("--show", "kept_columns", metavar="COLUMN,…", help="Print only these columns (--columns names them).")
@@ -78,24 +103,7 @@ def scope_options(function: F) -> F:
 )
 @click.option("--memory", metavar="SIZE", help="Memory that the query may use  [default: 4GB]")
 @pass_home
-def query(
-    home: Home,
-    name: str | None,
-    list_: bool,
-    columns: bool,
-    sql: str | None,
-    explain: bool,
-    scoring: str,
-    rows: int | None,
-    kept_columns: str | None,
-    published: bool,
-    format_: str | None,
-    as_json: bool,
-    output: Path | None,
-    timeout: float | None,
-    memory: str | None,
-    **scope: Any,
-) -> None:
+def query(home: Home, **options: Any) -> None:
     """Print a table of the registry: NAME is a query's title or alias (--list) or a file `my_kind.sql`, --sql a SELECT
     of your own.
 
@@ -107,53 +115,56 @@ def query(
     With --sql, --format csv and jsonl write rows as they come: any number, in constant memory beside the columns that
     the SELECT names. Without an ORDER BY an answer of more than 32 MiB is not sorted.
     """
-    as_json = as_json or home.json
-    if list_:
+    scope = {name: options.pop(name) for name in SCOPE}
+    asked = Asked(**options, scope=scope)
+    as_json = asked.as_json or home.json
+    if asked.list_:
         show_list(home, as_json)
         return
-    if (name is None) == (sql is None):
+    if (asked.name is None) == (asked.sql is None):
         raise click.UsageError("give the NAME of a query, or --sql; --list shows what there is")
-    if explain and sql is None:
+    if asked.explain and asked.sql is None:
         raise click.UsageError("--explain goes with --sql")
-    if columns:
-        show_columns(known(home, name), as_json)
+    if asked.columns:
+        show_columns(known(home, asked.name), as_json)
         return
-    if sql is not None:
-        if rows is not None or published or any(scope.values()):
+    if asked.sql is not None:
+        if asked.rows is not None or asked.published or any(scope.values()):
             raise click.UsageError("scope options, --rows and --published go with a named query, not with --sql")
         from chessreg.queries.ask import run_sql
 
-        text = sys.stdin.read() if sql == "-" else sql
-        if explain:
+        text = sys.stdin.read() if asked.sql == "-" else asked.sql
+        if asked.explain:
             show_reads(home, text, as_json)
             return
-        if format_ in ("csv", "jsonl") and not (kept_columns or as_json or output):
-            show_parts(registry(home), text, format_, timeout, memory)
+        if asked.format_ in ("csv", "jsonl") and not (asked.kept_columns or as_json or asked.output):
+            show_parts(registry(home), text, asked)
             return
-        result = run_sql(registry(home), text, timeout=timeout, memory=memory)
+        result = run_sql(registry(home), text, timeout=asked.timeout, memory=asked.memory)
     else:
-        result = ask(home, known(home, name), rows, published, scoring, timeout, memory, scope)
-    if as_json and format_ not in (None, "json"):
+        result = answer(home, asked)
+    if as_json and asked.format_ not in (None, "json"):
         raise click.UsageError("--json and --format say different things")
-    if kept_columns:
-        result = result.showing([name.strip().replace(" ", "_") for name in kept_columns.split(",")])
-    show(result, "json" if as_json else format_, output)
-    if not memory:
+    if asked.kept_columns:
+        result = result.showing([name.strip().replace(" ", "_") for name in asked.kept_columns.split(",")])
+    show(result, "json" if as_json else asked.format_, asked.output)
+    if not asked.memory:
         from chessreg.queries.engine import engine_of
 
         sys.stdout.flush()
         engine_of(home.database()).keep()
 
 
-def show_parts(database: Database, sql: str, format_: str, timeout: float | None, memory: str | None) -> None:
+def show_parts(database: Database, sql: str, asked: Asked) -> None:
     """The rows on stdout as they come."""
     from chessreg.queries import render
     from chessreg.queries.ask import stream_sql
 
+    assert asked.format_
     last = None
-    with closing(stream_sql(database, sql, timeout=timeout, memory=memory)) as parts:
+    with closing(stream_sql(database, sql, timeout=asked.timeout, memory=asked.memory)) as parts:
         for number, last in enumerate(parts):
-            for_data(sys.stdout).write(render.STREAMED[format_](last, not number))
+            for_data(sys.stdout).write(render.STREAMED[asked.format_](last, not number))
     assert last is not None
     if not last.meta["rows"]:
         click.echo("no rows", err=True)
@@ -189,26 +200,20 @@ def registry(home: Home) -> Database:
     return home.database()
 
 
-def ask(
-    home: Home,
-    name: Entry,
-    rows: int | None,
-    published: bool,
-    scoring: str,
-    timeout: float | None,
-    memory: str | None,
-    options: dict[str, Any],
-) -> QueryResult:
+def answer(home: Home, asked: Asked) -> QueryResult:
+    """The table of a named query, or the rows behind one of its rows."""
     from chessreg.queries.ask import rows_behind, run_query
     from chessreg.queries.scope import Scope
 
-    database, scope = registry(home), Scope.of(options)
-    if rows is not None:
-        if published:
+    entry = known(home, asked.name)
+    database, scope = registry(home), Scope.of(asked.scope)
+    how: dict[str, Any] = {"scoring": asked.scoring, "timeout": asked.timeout, "memory": asked.memory}
+    if asked.rows is not None:
+        if asked.published:
             raise click.UsageError("--rows and --published do not go together")
-        return rows_behind(database, name, rows, scope, scoring=scoring, timeout=timeout, memory=memory)
-    result = run_query(database, name, scope, scoring=scoring, timeout=timeout, memory=memory)
-    if published:
+        return rows_behind(database, entry, asked.rows, scope, **how)
+    result = run_query(database, entry, scope, **how)
+    if asked.published:
         from chessreg.queries.published import beside
 
         return beside(database, result)
@@ -254,6 +259,18 @@ def screen_width() -> int | None:
 
 def own_kinds(home: Home) -> tuple[Path, ...]:
     """The files of the user's own kinds that have run here and are trusted; none where no registry answers."""
+    from chessreg.registry import sqlite
+    from chessreg.runs.trust import may_load
+
+    path = home.place.path
+    if path is not None and not path.exists():
+        return ()
+    if path is not None:  # without SQLAlchemy, whose import takes longer than the list
+        with suppress(sqlite.dbapi.Error):
+            sources = sqlite.select(
+                path, "SELECT DISTINCT source FROM kind WHERE typeof(source) = 'text' AND source LIKE '%.py:%'"
+            )
+            return tuple(sorted(filter(may_load, {Path(source.rpartition(":")[0]) for (source,) in sources})))
     from chessreg.queries.ask import kind_files
 
     try:
@@ -276,14 +293,14 @@ def show_list(home: Home, as_json: bool) -> None:
 
 
 def show_reads(home: Home, sql: str, as_json: bool) -> None:
-    from chessreg.queries.ask import explained
+    from chessreg.queries.ask import counted, tables_read
 
-    reads = explained(registry(home), sql)
+    reads = tables_read(registry(home), sql)
     if as_json:
-        emit(True, [read._asdict() for read in reads])
+        emit(True, [{"table": table, "rows": rows, "more": more} for table, (rows, more) in reads.items()])
         return
-    for read in reads:
-        click.echo(f"{read.table}: {read}")
+    for table, number in reads.items():
+        click.echo(f"{table}: {counted(*number)} rows")
 
 
 def show_columns(entry: Entry, as_json: bool) -> None:

@@ -14,14 +14,13 @@ from chessreg.errors import NotFoundError
 from chessreg.named import clipped
 from chessreg.registry import names, read, tables
 from chessreg.registry.identity import short
-from chessreg.runs.inputs import Inputs
-from chessreg.runs.kind import of_record
 from chessreg.terminal import visible
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
 
     from chessreg.games.boardframe import BoardFrame
+    from chessreg.runs.inputs import Inputs
     from chessreg.runs.kind import Kind
     from chessreg.session import Session
 
@@ -184,6 +183,8 @@ def board_views(
 
     Raises NotFoundError when there is no such row, or its kind draws no boards.
     """
+    from chessreg.runs.kind import of_record
+
     with inputs.database.read() as session:
         run = session.get_one(tables.Run, run_id)
         record = session.get_one(tables.KindRecord, (run.kind, run.version))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
@@ -180,35 +180,14 @@ def stream_sql(
 COUNTED = 100_000  # rows of a table, at most
 
 
-class Read(NamedTuple):
-    """What a SELECT reads of a table: some of its columns, `rows` of them or (`more`) many more; None: of a view."""
-
-    table: str
-    columns: tuple[str, ...]
-    of: int
-    rows: int | None
-    more: bool
-
-    def __str__(self) -> str:
-        rows = "" if self.rows is None else f"{counted(self.rows, self.more)} rows, "
-        return f"{rows}{len(self.columns)} of {self.of} columns: {', '.join(self.columns)}"
-
-
 def counted(rows: int, more: bool) -> str:
     return f"{rows:,}{'+' if more else ''}"
 
 
-def explained(database: Database, sql: str) -> list[Read]:
-    """What one SELECT would read of the registry, table by table. Nothing of it is read: rows are counted as far as
-    COUNTED. Raises as run_sql does."""
-    engine = engine_of(database)
-    columns = engine.reads(gate.selects(sql))
-    counts = row_counts(database, columns)
-    every = engine.described()
-    return [
-        Read(table, tuple(sorted(some)), len(every[table]), *counts.get(table, (None, False)))
-        for table, some in sorted(columns.items())
-    ]
+def tables_read(database: Database, sql: str) -> dict[str, tuple[int, bool]]:
+    """The tables that one SELECT reads, with their rows as far as COUNTED, and whether there are more. Raises as
+    run_sql does."""
+    return row_counts(database, engine_of(database).tables_of(gate.selects(sql)))
 
 
 def row_counts(database: Database, names: Iterable[str]) -> dict[str, tuple[int, bool]]:

@@ -27,19 +27,6 @@ def validity(valid: np.ndarray) -> pa.Buffer | None:
     return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
-def bytes_of(array: pa.Array, length: int) -> np.ndarray:
-    """The characters of texts that all have this length, uint8 [n without nulls, length]."""
-    n = len(array) - array.null_count
-    if not n:
-        return np.zeros((0, length), np.uint8)
-    wide = "large" in str(array.type)
-    offsets = np.frombuffer(array.buffers()[1], np.int64 if wide else np.int32)
-    begin, end = int(offsets[array.offset]), int(offsets[array.offset + len(array)])
-    if end - begin != n * length:
-        raise ValueError(f"texts of other lengths than {length} among {n}")
-    return np.frombuffer(array.buffers()[2], np.uint8, n * length, begin).reshape(n, length)
-
-
 def numbers(column: pa.ChunkedArray) -> np.ndarray:
     """A column of numbers as float64 [n]; NULL is NaN."""
     kinds = {"int64": np.int64, "int32": np.int32, "uint64": np.uint64, "double": np.float64, "float": np.float32}
@@ -78,19 +65,3 @@ def doubles(values: Sequence[float | None]) -> pa.Array:
     valid = np.array([value is not None for value in values], bool)
     data = np.array([0.0 if value is None else value for value in values], np.float64)
     return pa.Array.from_buffers(pa.float64(), len(data), [validity(valid), pa.py_buffer(data)])
-
-
-def without_dashes(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """UUIDs in text, 36 characters each, as their 32 hex digits."""
-    import pyarrow as pa
-
-    digits = [place for place in range(36) if place not in (8, 13, 18, 23)]
-    chunks = []
-    for chunk in column.chunks:
-        valid = bits(chunk)
-        offsets = np.zeros(len(chunk) + 1, np.int32)
-        np.cumsum(32 * valid, out=offsets[1:])
-        data = np.ascontiguousarray(bytes_of(chunk, 36)[:, digits])
-        buffers = [validity(valid), pa.py_buffer(offsets), pa.py_buffer(data)]
-        chunks.append(pa.Array.from_buffers(pa.string(), len(chunk), buffers))
-    return pa.chunked_array(chunks, pa.string())

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import atexit
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from chessreg.errors import BadInputError
 from chessreg.queries import gate
-from chessreg.queries.buffers import without_dashes
 from chessreg.queries.macros import MACROS
 from chessreg.queries.stop import awaited
 
@@ -41,20 +39,17 @@ LOCK = (
 )
 
 
-def connect(memory: str, threads: int, without_optimizers: Collection[str] = ()) -> duckdb.DuckDBPyConnection:
-    """An empty database that reaches nothing outside. Raises BadInputError for a memory limit that is none.
-
-    Of `without_optimizers` those are off that this version of DuckDB has.
-    """
+def connect(memory: str, threads: int, files: Iterable[Path] = ()) -> duckdb.DuckDBPyConnection:
+    """Return an empty database that can read these files and reaches nothing else outside. Raises BadInputError for a
+    memory limit that is not an amount of memory."""
     import duckdb
 
     if not re.fullmatch(r"\d+(\.\d+)? ?([KMGT]i?)?B", memory, re.IGNORECASE):
         raise BadInputError(f"{memory!r} is no amount of memory", "for example --memory 8GB")
     connection = duckdb.connect(":memory:", config={"threads": str(threads)})
     connection.execute(f"SET memory_limit = '{memory}'")
-    if without_optimizers:
-        known = {str(row[0]) for row in connection.execute("SELECT name FROM duckdb_optimizers()").fetchall()}
-        connection.execute(f"SET disabled_optimizers = '{','.join(sorted(known.intersection(without_optimizers)))}'")
+    if files:
+        connection.execute(f"SET allowed_paths = [{', '.join(map(path_literal, files))}]")
     for macro in MACROS:
         connection.execute(macro)
     for statement in LOCK:
@@ -62,13 +57,18 @@ def connect(memory: str, threads: int, without_optimizers: Collection[str] = ())
     return connection
 
 
-@cache
-def aside() -> duckdb.DuckDBPyConnection:
-    """The empty database of this process for small work beside a registry's: a cursor of it takes no time, a database
-    of its own 40 ms. Each thread takes a cursor of its own."""
-    connection = connect(DEFAULT_MEMORY, 1)
-    atexit.register(close, [connection])
+def connect_unlocked() -> duckdb.DuckDBPyConnection:
+    """Return an empty database that can write files: for statements of this package, never for a user's."""
+    import duckdb
+
+    connection = duckdb.connect(":memory:", config={"threads": "1"})
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET enable_progress_bar = false")
     return connection
+
+
+def path_literal(path: Path) -> str:
+    return "'" + str(path).replace("'", "''") + "'"
 
 
 def close(connections: list[duckdb.DuckDBPyConnection]) -> None:
@@ -96,6 +96,12 @@ def run(
     """The rows of a SELECT. Raises ChessregError when `timeout` seconds have passed."""
     with explained():
         return within(connection, deadline(timeout), lambda: _arrow(connection, sql, used(sql, parameters)))
+
+
+def bind(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any] | None = None) -> None:
+    """Raises BadInputError for a SELECT that does not bind."""
+    with explained():
+        connection.execute("EXPLAIN " + sql, used(sql, parameters))
 
 
 def batches(connection: duckdb.DuckDBPyConnection, sql: str, until: float, *, sort: bool = False) -> Iterator[pa.Table]:
@@ -210,13 +216,18 @@ AS_TEXT = re.compile(r"BIGNUM|BIT|INTERVAL|TIME|TIME WITH TIME ZONE|TIME_NS|UNIO
 
 
 def _representable(relation: Any) -> Any:
-    """The relation, with columns of types that Arrow or Python lacks (24:00, intervals, bits) as DuckDB writes them."""
+    """The relation, with ids as 32 hex digits, and with columns of types that Arrow or Python lacks (24:00, intervals,
+    bits) as DuckDB writes them."""
     types = [str(kind) for kind in relation.types]
-    if not any(map(AS_TEXT.fullmatch, types)):
+    if not any(kind == "UUID" or AS_TEXT.fullmatch(kind) for kind in types):
         return relation
-    names = ['"' + name.replace('"', '""') + '"' for name in relation.columns]
-    cells = [f"CAST(#{n} AS VARCHAR)" if AS_TEXT.fullmatch(kind) else f"#{n}" for n, kind in enumerate(types, 1)]
-    return relation.project(", ".join(f"{cell} AS {name}" for cell, name in zip(cells, names, strict=True)))
+    cells = []
+    for number, (name, kind) in enumerate(zip(relation.columns, types, strict=True), 1):
+        text = f"CAST(#{number} AS VARCHAR)"
+        cell = f"replace({text}, '-', '')" if kind == "UUID" else text if AS_TEXT.fullmatch(kind) else f"#{number}"
+        quoted = name.replace('"', '""')
+        cells.append(f'{cell} AS "{quoted}"')
+    return relation.project(", ".join(cells))
 
 
 def arrow_table(relation: Any) -> pa.Table:
@@ -224,15 +235,13 @@ def arrow_table(relation: Any) -> pa.Table:
 
 
 def _tidied(table: pa.Table, types: list[str]) -> pa.Table:
-    """Return the table with ids as 32 hex digits, whole numbers as int64 or, beyond it, as their digits, other decimals
+    """Return the table with whole numbers as int64 or, beyond it, as their digits, other decimals
     as doubles, and dates that Python cannot hold (infinity, years beyond 9999) as text. `types` are DuckDB's."""
     import pyarrow as pa
 
     for place, (field, kind) in enumerate(zip(table.schema, types, strict=True)):
         column = table.column(place)
-        if kind == "UUID":
-            column = without_dashes(column)
-        elif pa.types.is_nested(field.type):
+        if pa.types.is_nested(field.type):
             column = _nested(column, kind)
         elif pa.types.is_decimal(field.type) or kind in ("HUGEINT", "UHUGEINT"):
             column = _numbers(column, kind)

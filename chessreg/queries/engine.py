@@ -1,8 +1,8 @@
-"""DuckDB over a snapshot of the registry: in memory, locked down, holding only the columns that the query reads.
+"""DuckDB over a snapshot of the registry: in memory, locked down, with the tables that the queries name.
 
-DuckDB's own planner says which columns of which tables a statement needs (planner.py). Only these are read, and kept
-for as long as the registry's data version stands; so are the answers of the views that most statements name several
-times (views.ONCE). Nothing can reach files, the network, or the registry itself from inside.
+Results of complete runs are Parquet files (mirror.py), of which DuckDB reads the columns that a statement needs;
+everything else is read from SQL (source.py). A snapshot is kept until the registry's data version changes. Statements
+can reach the mirror's files of this snapshot, but no other file, no network and not the registry itself.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from chessreg.errors import DAMAGE, ChessregError
-from chessreg.queries import duck, extras, gate, source, views
+from chessreg.errors import DAMAGE, BadInputError, ChessregError
+from chessreg.queries import duck, gate, mirror, source, views
 from chessreg.queries.duck import DEFAULT_MEMORY
-from chessreg.queries.planner import Plan, define, planner
-from chessreg.queries.source import TABLES
+from chessreg.queries.source import RESULTS, TABLES
 from chessreg.queries.stop import awaited
 from chessreg.queries.views import ONCE
 
@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
     from chessreg.registry.database import Database
 
+CONVERTED_BYTES = 16 << 20  # of a table whose rows are converted once in a snapshot, not at every scan
+FILE_BYTES_FACTOR = 4  # by which rows in memory take more room than their compressed file
 KEPT_ROWS = 100_000  # an answer with more is not kept
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -66,20 +69,22 @@ class Engine:
         self.memory = memory
         self.threads = threads or max(2, os.cpu_count() or 1)
         self.version = ""
-        self._rows: dict[str, int] = {}
-        self._answers: dict[Any, Answer] = {}  # by question; dropped when the data version changes
-        self._read: dict[str, frozenset[str]] = {}
-        self._made: dict[str, frozenset[str]] = {}  # of the views in ONCE, the columns that were computed
         self._lock = threading.RLock()
-        self._handy = views.handy()
-        self._planner = planner()
         self._kinds: list[views.KindRow] = []  # as the registry's runs recorded them
-        self._registered: list[views.KindRow] = []  # as this installation has them: read when a query needs them
+        self._installed: list[views.KindRow] = []  # as this installation has them: read when a query needs them
         self._files: tuple[Path, ...] | None = None  # of users' kinds among them; None: not read yet
-        self._views: Mapping[str, str] = {}  # of kinds
-        self._extras: Mapping[str, frozenset[str]] = {}  # columns that these name, by result table
+        self._views = views.KindViews()
+        self._damaged: set[str] = set()  # names of files of the mirror that cannot be read
+        self._empty()
+
+    def _empty(self) -> None:
         self._data: duckdb.DuckDBPyConnection | None = None
-        self._defined: set[str] = set()  # the tables and views in it
+        self._close: Callable[[], object] = lambda: None
+        self._mirror: mirror.Mirror | None = None
+        self._read: dict[str, pa.Table] = {}  # tables as SQL has them; of results the rows that the mirror lacks
+        self._defined: set[str] = set()  # tables, views and macros
+        self._all_listed = False  # tables that were not read are defined too
+        self._answers: dict[Any, Answer] = {}  # by question
 
     @property
     def database(self) -> Database:
@@ -95,8 +100,7 @@ class Engine:
             yield
         except BaseException:
             if self._data is not None and duck.is_busy(self._data):
-                self._data = None
-                self._forget()
+                self._empty()
             raise
 
     # -- asking ---------------------------------------------------------------------------------------------------
@@ -114,11 +118,13 @@ class Engine:
             key = (*statements.items(), *sorted((parameters or {}).items()))
             if key in self._answers:
                 return self._answers[key]
-            plan = self._plan(statements, parameters, until)
-            connection = self._load(plan, until)
-            left = until - time.monotonic()
-            tables = {name: duck.run(connection, sql, parameters, left) for name, sql in statements.items()}
-            answer = Answer(tables, self._rows_of(plan), self.version)
+
+            def ask(connection: duckdb.DuckDBPyConnection) -> dict[str, pa.Table]:
+                left = until - time.monotonic()
+                return {name: duck.run(connection, sql, parameters, left) for name, sql in statements.items()}
+
+            tables = self._with_snapshot(statements.values(), until, ask)
+            answer = Answer(tables, self._rows_read(statements.values()), self.version)
             if sum(table.num_rows for table in tables.values()) <= KEPT_ROWS:
                 self._answers[key] = answer
             return answer
@@ -132,43 +138,28 @@ class Engine:
         until = duck.deadline(timeout)
         with self._lock, self._stoppable():
             self.refresh()
-            plan = self._plan({"rows": sql}, None, until)
-            connection = self._load(plan, until)
-            read = self._rows_of(plan)
-            for table in duck.batches(connection, sql, until, sort=sort):
+            self._with_snapshot([sql], until, lambda connection: duck.bind(connection, sql, None))
+            assert self._data
+            read = self._rows_read([sql])
+            for table in duck.batches(self._data, sql, until, sort=sort):
                 yield Streamed(table, read, self.version)
-
-    def _plan(self, statements: Mapping[str, str], parameters: Mapping[str, Any] | None, until: float) -> Plan:
-        """What these statements need.
-
-        What does not bind is tried again with the views of kinds that never ran here, and with the columns that kinds
-        got since they ran.
-        """
-        import duckdb
-
-        with duck.explained():
-            try:
-                return self._planner.plan(statements, parameters, self._views, until)
-            except (duckdb.CatalogException, duckdb.BinderException):
-                if not self._learn():
-                    raise
-                return self._planner.plan(statements, parameters, self._views, until)
-
-    def _rows_of(self, plan: Plan) -> dict[str, int]:
-        return {table: self._rows[table] for table in plan.columns if table in TABLES}
 
     def binds(self, sql: str, parameters: Mapping[str, Any] | None = None) -> str:
         """Empty if a SELECT binds, else the reason why not."""
         with self._lock:
             self.refresh()
-            wrong = self._planner.binds(sql, parameters, self._views)
-            return self._planner.binds(sql, parameters, self._views) if wrong and self._learn() else wrong
+            bind = partial(duck.bind, sql=sql, parameters=parameters)
+            try:
+                self._with_snapshot([sql], duck.deadline(None), bind)
+            except BadInputError as error:
+                return error.message
+            return ""
 
     def over(self, table: pa.Table, sql: str, timeout: float | None = None) -> pa.Table:
         """A SELECT over one Arrow table, there called `result`."""
         with self._lock:
-            connection = self._data = self._data or self._open()
-            self._define(self._planner.names({"": sql}, self._views))
+            self.refresh()
+            connection = self._load(frozenset(), duck.deadline(timeout))
             connection.register("result", table)
             try:
                 return duck.run(connection, sql, None, timeout)
@@ -176,35 +167,52 @@ class Engine:
                 connection.unregister("result")
 
     def parser(self) -> duckdb.DuckDBPyConnection:
-        """A connection for looking at SQL; it holds no data."""
-        return self._planner.parser()
+        """A connection for parsing SQL."""
+        with self._lock:
+            self.refresh()
+            return self._load(frozenset(), duck.deadline(None)).cursor()
 
     def described(self) -> dict[str, list[str]]:
         """The columns of every table and view that a query may name."""
         with self._lock:
             self.refresh()
             self._learn()
-            return self._planner.described(self._views)
+            connection = self._load(frozenset(), duck.deadline(None), list_all=True)
+            listed = (
+                "SELECT table_name, column_name FROM information_schema.columns ORDER BY table_name, ordinal_position"
+            )
+            found: dict[str, list[str]] = {}
+            for table, column in connection.execute(listed).fetchall():
+                if table in self._defined:
+                    found.setdefault(table, []).append(column)
+            return found
 
-    def reads(self, sql: str) -> dict[str, frozenset[str]]:
-        """The columns that a SELECT reads, by table or computed view. Nothing is read. Raises BadInputError for what
+    def tables_of(self, sql: str) -> list[str]:
+        """The tables that a SELECT reads, in the order of their names; none is read. Raises BadInputError for SQL that
         does not bind."""
         with self._lock:
             self.refresh()
-            plan = self._plan({"rows": sql}, None, duck.deadline(None))
-            return {
-                table: frozenset(extras.DETAIL if name in extras.among(names) else name for name in names)
-                for table, names in plan.columns.items()
-            }
+            self._learn()
+            duck.bind(self._load(frozenset(), duck.deadline(None), list_all=True), sql)
+            return sorted(self._names([sql]) & TABLES.keys())
+
+    def extras(self) -> mirror.Extras:
+        """The extra columns of results, as the registry's runs recorded them."""
+        with self._lock:
+            self.refresh()
+            return self._views.extras
 
     def keep(self) -> None:
-        """Write what large complete runs gave to files beside the registry, so that the next process reads it fast.
+        """Write the files of the mirror that the tables lack which were read.
 
-        To be called once the answer is shown: it takes longer than reading it took, and does not fail. Where nothing
-        can be read any more or written, nothing is.
+        To be called once the answer is shown. Where nothing can be written, nothing is.
         """
-        with suppress(OSError, ChessregError):
-            source.keep(self.database, {table: self._extras.get(table, ()) for table in self._read})
+        import duckdb
+
+        rows = {name: rows for name, rows in self._read.items() if name in RESULTS and len(rows)}
+        if self._mirror is not None and rows and not self.database.read_only:
+            with suppress(OSError, duckdb.Error):
+                mirror.write(self._mirror, rows)
 
     # -- the snapshot ---------------------------------------------------------------------------------------------
 
@@ -221,16 +229,8 @@ class Engine:
         self.version = version
 
     def _forget(self) -> None:
-        """Forget what was read. What is defined stays: to define it anew takes longer than to read a small registry."""
-        if self._data is not None:
-            relations = [extras.relation(table) for table in self._read if table in self._extras]
-            for name in (*self._read, *relations, *self._made):
-                self._data.execute(self._unread_view(name))
-            for name in self._read:
-                self._data.unregister(f"_{name}")
-            for name in self._made:
-                self._data.execute(f'DROP TABLE IF EXISTS "_{name}"')
-        self._read, self._rows, self._made, self._answers = {}, {}, {}, {}
+        self._close()
+        self._empty()
 
     def _kind_rows(self) -> list[views.KindRow]:
         from sqlalchemy import select
@@ -254,113 +254,179 @@ class Engine:
         with self._lock:
             if file not in (self._files or ()):
                 self._files = (*(self._files or ()), file)
-                self._registered = views.registered(self._files)
+                self._installed = views.registered(self._files)
                 self._set_views()
 
     def _learn(self) -> bool:
         """Have the views of every kind that is installed; whether they were not there yet."""
         if self._files is not None:
             return False
-        self._files, self._registered = (), views.registered()
+        self._files, self._installed = (), views.registered()
         self._set_views()
         return True
 
     def _set_views(self) -> None:
-        taken = {*TABLES, *map(extras.relation, TABLES), *self._handy}
-        self._views, self._extras = views.of_kinds([*self._kinds, *self._registered], taken)
-        self._planner.learn(self._extras)
-        if self._data is not None:
-            self._data.close()
-            self._data = None
+        self._views = views.of_kinds(self._kinds, self._installed, {*TABLES, *views.handy()})
         self._forget()
 
-    def _load(self, plan: Plan, until: float) -> duckdb.DuckDBPyConnection:
-        """Have these columns in the snapshot. If the registry has moved on, what was read before is read anew too."""
-        missing = self._missing(plan)
-        with ThreadPoolExecutor(1) as aside:  # the driver reads without the GIL, while DuckDB is set up
-            stop = threading.Event()
-            reading = aside.submit(source.read, self.database, missing, stop) if missing else None
+    def _with_snapshot(
+        self, statements: Collection[str], until: float, ask: Callable[[duckdb.DuckDBPyConnection], T]
+    ) -> T:
+        """What `ask` gives with everything in the snapshot that the statements name.
+
+        What does not bind is asked again with the views of kinds that never ran here, then with every name that is a
+        word of it, then with all names defined: DuckDB suggests what was perhaps meant. Files of the mirror that cannot
+        be read are removed, and their rows come from SQL.
+        """
+        import duckdb
+
+        loosely, list_all = False, any(views.lists(sql) for sql in statements)
+        while True:
             try:
-                self._data = self._data or self._open()
-                self._define(plan.names)
-                tables, version = awaited(reading, until) if reading else ({}, self.version)
+                return ask(self._load(self._names(statements, loosely), until, list_all))
+            except BadInputError as error:
+                if isinstance(error.__cause__, duckdb.CatalogException | duckdb.BinderException):
+                    if self._learn():
+                        continue
+                    if loosely and list_all:
+                        raise
+                    loosely, list_all = True, list_all or loosely
+                    continue
+                damaged = mirror.remove_damaged(self._mirror, self._read) if self._mirror else set()
+                if damaged <= self._damaged:
+                    raise
+                self._damaged |= damaged
+                self._forget()
+
+    def _names(self, statements: Collection[str], loosely: bool = False) -> frozenset[str]:
+        """Every table, view and macro that these statements name, also by way of views; all where one computes a
+        name."""
+        kinds = {name: f"{view.select} FROM run, {view.table or 'run'}" for name, view in self._views.views.items()}
+        texts = {**dict.fromkeys(TABLES, ""), **views.handy(), **views.AFTER, **kinds}
+        if any(views.computes_name(sql) for sql in statements):
+            return frozenset(texts)
+        return views.named_in(statements, texts, loosely=loosely)
+
+    def _load(self, names: frozenset[str], until: float, list_all: bool = False) -> duckdb.DuckDBPyConnection:
+        """Have these tables and views in the snapshot, with `list_all` the names and columns of all others too.
+
+        If the registry has changed since the snapshot was begun, a new one is begun.
+        """
+        wanted = names & TABLES.keys()
+        if self._all_listed and not wanted <= self._read.keys():
+            self._forget()
+        missing = wanted - self._read.keys()
+        if missing or self._data is None:
+            tables, version, found = self._fetched(missing, until)
+            if version != self.version and self._data is not None:
+                self._forget()
+                tables, version, found = self._fetched(wanted, until)
+            self._read |= tables
+            self.version, self._mirror = version, found
+        if self._data is None:
+            of_tables = self._mirror.files.values() if self._mirror else ()
+            files = [path for files in of_tables for path in files.values()]
+            self._data = duck.connect(self.memory, self.threads, files)
+            self._close = weakref.finalize(self, duck.close, [self._data])
+        with duck.explained():
+            duck.within(self._data, until, partial(self._define, names))
+            if list_all and not self._all_listed:
+                self._define(self._names(["query_table()"]))
+                self._all_listed = True
+        return self._data
+
+    def _fetched(self, names: Collection[str], until: float) -> tuple[dict[str, pa.Table], str, mirror.Mirror | None]:
+        """These tables without the rows that the mirror has, the data version, and the mirror."""
+        stop = threading.Event()
+
+        def fetch() -> tuple[dict[str, pa.Table], str, mirror.Mirror | None]:
+            with source.reading(self.database) as reader:
+                found = self._mirror
+                if self._data is None:
+                    found = mirror.mirror_of(self.database, reader, self._views.extras, self._damaged)
+                files = found.files if found else {}
+                tables = {name: reader.table(name, [*files.get(name, ())], stop=stop) for name in names}
+                return tables, reader.version(), found
+
+        with ThreadPoolExecutor(1) as aside:  # Python hears Ctrl-C meanwhile
+            try:
+                return awaited(aside.submit(fetch), until)
             except TimeoutError:
                 stop.set()
                 raise gate.took_too_long() from None
             except BaseException:
                 stop.set()
                 raise
-        if version != self.version and self._read:
-            self._forget()
-            missing = self._missing(plan)
-            tables, version = source.read(self.database, missing)
-        self.version = version
-        for table, arrow in tables.items():
-            self._read[table] = missing[table]
-            self._rows[table] = arrow.num_rows
-            self._data.register(f"_{table}", arrow)
-            names = {table: (), extras.relation(table): self._extras[table]} if table in self._extras else {table: ()}
-            for name, extra in names.items():
-                select = source.view(self.database, table, missing[table], f'"_{table}"', extra)
-                self._data.execute(f'CREATE OR REPLACE VIEW "{name}" AS {select}')
-                self._defined.add(name)
-        self._compute(self._data, plan, until)
-        return self._data
-
-    def _compute(self, connection: duckdb.DuckDBPyConnection, plan: Plan, until: float) -> None:
-        """Have these columns of views in ONCE as tables."""
-        made = {}
-        for name in self._handy:
-            have = self._made.get(name, frozenset())
-            if name in ONCE and not plan.columns.get(name, frozenset()) <= have:
-                made[name] = plan.columns[name] | have
-        statements = []
-        for name, names in made.items():
-            statements.append(f'CREATE OR REPLACE TABLE "_{name}" AS {self._planner.some_of(name, names)}')
-            statements.append(f'CREATE OR REPLACE VIEW "{name}" AS {self._unread(name, names)} FROM "_{name}"')
-        if statements:
-            try:
-                with duck.explained():
-                    duck.within(connection, until, lambda: connection.execute(";".join(statements)))
-            except BaseException:
-                self._data = None  # some were made: nobody takes them for those of another time
-                self._forget()
-                raise
-        self._made |= made
-
-    def _unread(self, name: str, have: frozenset[str] = frozenset()) -> str:
-        """SELECT list of a table's or view's columns. One that is not there fails when it is looked at."""
-        parts = []
-        for column, type_ in self._planner.columns[name].items():
-            value = f'"{column}"' if column in have else f"CAST(error('{name}.{column} was not read') AS {type_})"
-            parts.append(f'{value} AS "{column}"')
-        return f"SELECT {', '.join(parts)}"
-
-    def _missing(self, plan: Plan) -> dict[str, frozenset[str]]:
-        """What must be read: a table of which a column is missing is read again with all that are wanted of it."""
-        wanted = {t: names | self._read.get(t, frozenset()) for t, names in plan.columns.items() if t in TABLES}
-        return {table: names for table, names in wanted.items() if names != self._read.get(table)}
-
-    def _open(self) -> duckdb.DuckDBPyConnection:
-        connection, self._defined = duck.connect(self.memory, self.threads), set()
-        weakref.finalize(self, duck.close, [connection])
-        return connection
 
     def _define(self, names: frozenset[str]) -> None:
-        """Have these tables and views in the snapshot. A table that is not read yet fails when it is looked at."""
+        """Define these tables, views and macros, each after those that it names.
+
+        A kind's view whose recorded columns are not names of columns is left out.
+        """
+        import duckdb
+
         assert self._data
-        define(self._data, self._statements(names), self._views, names, self._defined)
+        for name in (*TABLES, *views.handy(), *views.AFTER, *self._views.views):
+            if name in names and name not in self._defined:
+                if name in self._read:
+                    self._data.register(f"_{name}", self._read[name])
+                with suppress(duckdb.Error) if name in self._views.views else nullcontext():
+                    self._data.execute(self._definition(name))
+                    self._defined.add(name)
 
-    def _statements(self, names: frozenset[str]) -> Iterator[tuple[str, str]]:
-        """The statements that define these tables and handy views, each after those that it names."""
-        for name in [*TABLES, *self._planner.relations, *self._handy]:
-            if name in names:
-                read = name not in self._handy or name in ONCE
-                yield name, self._unread_view(name) if read else f'CREATE VIEW "{name}" AS {self._handy[name]}'
+    def _definition(self, name: str) -> str:
+        """The statement that defines a table, view or macro."""
+        if name in TABLES:
+            return f'CREATE {self._form(name)} "{name}" AS {self._rows(name)}'
+        if name in views.AFTER:
+            return views.AFTER[name]
+        if name in views.handy():
+            bases = self._names([views.handy()[name]]) & TABLES.keys()
+            form = "TABLE" if name in ONCE and bases <= self._read.keys() else "VIEW"
+            return f'CREATE {form} "{name}" AS {views.handy()[name]}'
+        select, kind, table = self._views.views[name]
+        if table is None:
+            return f'CREATE VIEW "{name}" AS {select}'
+        rows = f'"_{name}"'
+        return f"""CREATE {self._form(table)} {rows} AS {self._rows(table, kind)};
+            CREATE VIEW "{name}" AS WITH result_rows AS (SELECT * FROM {rows}) {select}"""
 
-    def _unread_view(self, name: str) -> str:
-        columns = ", ".join(f'NULL::{type_} AS "{c}"' for c, type_ in self._planner.columns[name].items())
-        return f"CREATE OR REPLACE VIEW \"{name}\" AS SELECT {columns} WHERE error('{name} was not read')"
+    def _form(self, table: str) -> str:
+        """TABLE where the rows of a table are few enough to be converted once, else VIEW."""
+        if table not in self._read:
+            return "VIEW"
+        files = self._mirror.files.get(table, {}).values() if self._mirror else ()
+        try:
+            size = self._read[table].nbytes + sum(FILE_BYTES_FACTOR * path.stat().st_size for path in files)
+        except OSError:  # DuckDB will report the file
+            return "VIEW"
+        return "TABLE" if size <= CONVERTED_BYTES else "VIEW"
+
+    def _rows(self, table: str, kind: str | None = None) -> str:
+        """SELECT of the rows of a table, from SQL and from the mirror; with `kind` those of its runs, with their extra
+        columns. A table that was not read fails when its rows are read."""
+        extras = self._views.extras.get((kind, table), {}) if kind else {}
+        types = {**source.column_types(table), **extras}
+        if table not in self._read:
+            columns = ", ".join(f'NULL::{type_} AS "{name}"' for name, type_ in types.items())
+            return f"SELECT {columns} WHERE error('{table} was not read')"
+        columns = ", ".join(f'"{name}"' for name in types)
+        of_kind = f" WHERE run_id IN (SELECT id FROM run WHERE kind = {views.text(kind)})" if kind else ""
+        parts = [f"SELECT {columns} FROM ({views.typed_rows(table, self.database.dialect, extras)}){of_kind}"]
+        for each, paths in sorted(self._mirror.by_kind(table).items()) if self._mirror else ():
+            if kind in (None, each):
+                parts.append(mirror.scan(f"SELECT {columns}", paths))
+        return " UNION ALL ".join(parts)
+
+    def _rows_read(self, statements: Collection[str]) -> dict[str, int]:
+        """The number of rows in each table that these statements name."""
+        assert self._data
+        counts = {}
+        for name in self._names(statements) & self._read.keys():
+            counts[name] = self._read[name].num_rows
+            if self._mirror and self._mirror.files.get(name):
+                [(counts[name],)] = self._data.execute(f'SELECT count(*) FROM "{name}"').fetchall()
+        return counts
 
 
 def engine_of(database: Database, memory: str | None = None) -> Engine:

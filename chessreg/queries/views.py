@@ -9,8 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from chessreg.queries import extras
-from chessreg.queries.source import TABLES, columns
+from chessreg.queries.source import TABLES, columns, typed
 from chessreg.registry.tables.annotations import ANNOTATION_NOW
 
 # Handy views of few rows, which a statement names up to a dozen times, each in the other: computed once a snapshot.
@@ -26,14 +25,18 @@ RUN_COLUMNS = ("run", "kind", "version", "state", "created_at")
 # Those of runs in a view of a kind's runs, before the settings of its spec.
 OF_RUNS = ("run_id", "run", "kind", "version", "state", "done", "planned", "tags", "archived", "invalid", "created_at",
            "completed_at", "spec_hash")  # fmt: skip
+DETAIL = "detail"
+PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
 SPEC = "run"  # what a kind's spec goes by beside its result tables
 COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 CATALOGUE = re.compile(
     r"(^|\()\s*(show|describe)\b"
-    r"|\b(information_schema|(duckdb|pg|pragma|sqlite)_\w+)"
-    r"|\b(query|query_table|json_execute\w*)\s*\(",  # these may compute a name
+    r"|\b(information_schema|(duckdb|pg|pragma|sqlite)_\w+)",
     re.IGNORECASE,
 )
+COMPUTED = re.compile(r"\b(query|query_table|json_execute\w*)\s*\(", re.IGNORECASE)
+NAMED = r'"?\w+"?(?:\s+as\s+\w+)?'
+READ = re.compile(rf"\b(?:from|join|describe|summarize)\s+({NAMED}(?:\s*,\s*{NAMED})*)")
 IDENTIFIER = re.compile(r"[^A-Za-z0-9_]")
 
 
@@ -76,7 +79,7 @@ def handy() -> Mapping[str, str]:
 
 
 def lists(sql: str) -> bool:
-    """Whether a SELECT may name any table or view without writing its name.
+    """Whether a SELECT may list tables and views.
 
     >>> lists("SHOW TABLES"), lists("SELECT 'as tables show'")
     (True, False)
@@ -84,18 +87,27 @@ def lists(sql: str) -> bool:
     return bool(CATALOGUE.search(COMMENT.sub(" ", sql)))
 
 
-def named_in(statements: Iterable[str], texts: Mapping[str, str]) -> frozenset[str]:
-    """Those of these names that are words of the statements, or of the texts of other names that are.
+def computes_name(sql: str) -> bool:
+    """Whether a SELECT may read a table or view without writing its name."""
+    return bool(COMPUTED.search(COMMENT.sub(" ", sql)))
 
-    >>> sorted(named_in(["SELECT * FROM Games"], {"games": "SELECT * FROM game", "game": "", "score": ""}))
-    ['game', 'games']
+
+def named_in(statements: Iterable[str], texts: Mapping[str, str], *, loosely: bool = False) -> frozenset[str]:
+    """Those of these tables, views and macros that follow FROM or JOIN, or are called, in the statements or in the
+    texts of others that are. `loosely`: every name that is a word there.
+
+    >>> texts = {"games": "SELECT * FROM game", "game": "", "score": ""}
+    >>> sorted(named_in(["SELECT score FROM Games"], texts)), sorted(named_in(["score"], texts, loosely=True))
+    (['game', 'games'], ['score'])
     """
     names = {name.lower(): name for name in texts}
     named: set[str] = set()
     pending = list(statements)
     while pending:
-        identifiers = set(re.findall(r"\w+", pending.pop().lower()))
-        more = {names[word] for word in identifiers & names.keys()} - named
+        text = COMMENT.sub(" ", pending.pop().lower())
+        found = [text] if loosely else READ.findall(text)
+        words = set(re.findall(r"\w+", " ".join(found))) | {name for name in AFTER if name in text}
+        more = {names[word] for word in words & names.keys()} - named
         named |= more
         pending += [texts[name] for name in more]
     return frozenset(named)
@@ -116,50 +128,89 @@ def _in_order(views: Mapping[str, str]) -> list[str]:
     return order
 
 
+class KindView(NamedTuple):
+    """The SELECT of a view of a kind. `table`: the result table whose rows it calls `result_rows`."""
+
+    select: str
+    kind: str
+    table: str | None = None
+
+
 class KindViews(NamedTuple):
-    """name → SELECT of the views of kinds, and the extra columns that they name, by result table."""
+    """The views of kinds by name, and by kind and result table the extra columns that their rows have as columns."""
 
-    selects: Mapping[str, str] = MappingProxyType({})
-    extras: Mapping[str, frozenset[str]] = MappingProxyType({})
+    views: Mapping[str, KindView] = MappingProxyType({})
+    extras: Mapping[tuple[str, str], Mapping[str, str]] = MappingProxyType({})
 
 
-def of_kinds(kinds: Iterable[KindRow], taken: Iterable[str]) -> KindViews:
+def of_kinds(recorded: Iterable[KindRow], installed: Iterable[KindRow], taken: Iterable[str]) -> KindViews:
     """A view `<kind>_<table>` for each result table of each kind, `<kind>` for its first, and `<kind>_run` of its runs.
 
     A name that a table or handy view has stays theirs (kind `probe`: see `probe_score`). Several versions of a kind
-    share one view; the newest says what type a column has.
+    share one view; the newest says what type a column has. The rows have as columns what the registry recorded of a
+    kind, so that every process writes the same files; other extra columns are taken out of `detail`.
     """
-    made: dict[str, str] = {}
-    extra: dict[str, frozenset[str]] = {}
+    recorded = list(recorded)
+    extras = {
+        (kind, table): {name: type_ for name, type_ in fields.items() if _is_plain(table, name, type_)}
+        for kind, tables in _schemas(recorded).items()
+        for table, fields in tables.items()
+        if table in TABLES and DETAIL in columns(table)
+    }
+    rows = [*recorded, *installed]
+    made: dict[str, KindView] = {}
     used = set(taken)
-    by_name: dict[str, list[KindRow]] = {}
-    for row in sorted(kinds, key=lambda row: row[:2]):
-        by_name.setdefault(row.name, []).append(row)
-    for name, versions in by_name.items():
-        schemas: dict[str, dict[str, Any]] = {}
-        for version in versions:
-            for table, schema in version.schemas.items():
-                try:
-                    schemas[table] = schemas.get(table, {}) | extra_columns(schema)
-                except (AttributeError, TypeError, RecursionError):  # no JSON schema of a row model
-                    continue
-        tables = list(dict.fromkeys(t for v in reversed(versions) for t in v.tables if t in TABLES))
-        selects = {}
+    for name, schemas in _schemas(rows).items():
+        versions = sorted((row for row in rows if row.name == name), key=lambda row: -row.version)
+        tables = list(dict.fromkeys(t for row in versions for t in row.tables if t in TABLES))
+        found = {}
         for table in tables:
-            fields = schemas.get(table, {})
-            selects[f"{_plain(name)}_{table}"] = _result_view(name, table, fields)
-            if extras.DETAIL in columns(table):
-                found = (extras.column(*field) for field in fields.items())
-                extra[table] = extra.get(table, frozenset()).union(filter(None, found))
+            select = _result_view(name, table, schemas.get(table, {}), extras.get((name, table), {}))
+            found[f"{_plain(name)}_{table}"] = KindView(select, name, table)
         if tables:
-            selects[_plain(name)] = selects[f"{_plain(name)}_{tables[0]}"]
+            found[_plain(name)] = found[f"{_plain(name)}_{tables[0]}"]
         if SPEC in schemas:
-            selects[f"{_plain(name)}_run"] = _run_view(name, schemas[SPEC])
-        for view, select in selects.items():
+            found[f"{_plain(name)}_run"] = KindView(_run_view(name, schemas[SPEC]), name)
+        for view, each in found.items():
             if view not in used:
                 used.add(view)
-                made[view] = select
-    return KindViews(made, extra)
+                made[view] = each
+    return KindViews(made, extras)
+
+
+def _schemas(kinds: Iterable[KindRow]) -> dict[str, dict[str, dict[str, str]]]:
+    """name → DuckDB type of the extra columns, by kind and table; `run`: of the settings."""
+    found: dict[str, dict[str, dict[str, str]]] = {}
+    for row in sorted(kinds, key=lambda row: row[:2]):
+        schemas = found.setdefault(row.name, {})
+        for table, schema in row.schemas.items():
+            try:
+                schemas[table] = schemas.get(table, {}) | extra_columns(schema)
+            except (AttributeError, TypeError, RecursionError):  # no JSON schema of a row model
+                continue
+    return found
+
+
+def _is_plain(table: str, name: str, type_: str) -> bool:
+    """Whether an extra column is one of the rows: not an object or a list, under a name that no other may have."""
+    return bool(PLAIN.fullmatch(name)) and type_ != "JSON" and name not in columns(table)
+
+
+def typed_rows(table: str, dialect: str, extras: Mapping[str, str]) -> str:
+    """SELECT of the rows of the Arrow table `_<table>` with their declared types, and with these extra columns.
+
+    DuckDB reads the JSON of a row once for all of them.
+    """
+    select = typed(table, dialect)
+    if not extras:
+        return f"SELECT * FROM ({select})"
+    paths = ", ".join(f"""'$."{name}"'""" for name in extras)
+    values = [
+        f'TRY_CAST("all extra"[{place}] AS {type_}) AS "{name}"'
+        for place, (name, type_) in enumerate(extras.items(), 1)
+    ]
+    found = f'SELECT *, json_extract_string({DETAIL}, [{paths}]) AS "all extra" FROM ({select})'
+    return f'SELECT * EXCLUDE ("all extra"), {", ".join(values)} FROM ({found})'
 
 
 def extra_columns(schema: Mapping[str, Any]) -> dict[str, str]:
@@ -186,39 +237,42 @@ def extra_columns(schema: Mapping[str, Any]) -> dict[str, str]:
     return {name: kind(column) for name, column in schema.get("properties", {}).items()}
 
 
-def _result_view(kind: str, table: str, extra: Mapping[str, str]) -> str:
-    own = [name for name in columns(table) if name != "detail"]
+def _result_view(kind: str, table: str, fields: Mapping[str, str], extras: Mapping[str, str]) -> str:
+    own = [name for name in columns(table) if name != DETAIL]
     parts = [f'f."{name}"' for name in own]
     parts += [f'r."{name}" AS "{name}"' for name in RUN_COLUMNS if name not in own]
-    parts += _typed("f.detail", extra, {*own, *RUN_COLUMNS}, "detail", extracted="detail" in columns(table))
-    place = extras.relation(table) if "detail" in columns(table) else table
-    joined = f'"{place}" AS f JOIN runs AS r ON r.run_id = f.run_id'
-    return f"SELECT {', '.join(parts)} FROM {joined} WHERE r.kind = {_text(kind)}"
+    parts += _typed(f"f.{DETAIL}", fields, {*own, *RUN_COLUMNS}, DETAIL, extras)
+    joined = "result_rows AS f JOIN runs AS r ON r.run_id = f.run_id"
+    return f"SELECT {', '.join(parts)} FROM {joined} WHERE r.kind = {text(kind)}"
 
 
 def _run_view(kind: str, settings: Mapping[str, str]) -> str:
     parts = [f'r."{name}"' for name in OF_RUNS] + _typed("r.spec", settings, set(OF_RUNS), "spec")
-    return f"SELECT {', '.join(parts)} FROM runs AS r WHERE r.kind = {_text(kind)}"
+    return f"SELECT {', '.join(parts)} FROM runs AS r WHERE r.kind = {text(kind)}"
 
 
 def _typed(
-    source: str, fields: Mapping[str, str], taken: Collection[str], prefix: str, *, extracted: bool = False
+    source: str,
+    fields: Mapping[str, str],
+    taken: Collection[str],
+    prefix: str,
+    extras: Mapping[str, str] = MappingProxyType({}),
 ) -> list[str]:
-    """The fields of a JSON column as typed columns; one whose name is taken gets the prefix. `extracted`: those that
-    are extra columns are there."""
+    """The fields of a JSON column as typed columns; one whose name is taken gets the prefix. Those of `extras` are
+    columns of `f`."""
     parts = []
     for name, type_ in fields.items():
         path = '$."' + name.replace('"', '\\"') + '"'
         column = f"{prefix}_{name}" if name in taken else name
         function = "json_extract" if type_ == "JSON" else "json_extract_string"
         quoted = column.replace('"', '""')
-        there = extras.column(name, type_) if extracted else None
-        value = f'f."{there}"' if there else f"TRY_CAST({function}({source}, {_text(path)}) AS {type_})"
+        is_column = extras.get(name) == type_
+        value = f'f."{name}"' if is_column else f"TRY_CAST({function}({source}, {text(path)}) AS {type_})"
         parts.append(f'{value} AS "{quoted}"')
     return parts
 
 
-def _text(value: str) -> str:
+def text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from chessreg.errors import BadInputError, RegistryError
@@ -86,6 +86,16 @@ def open_writable(path: Path, network: bool) -> Connection:
         connection.close()
         raise
     return connection
+
+
+def select(path: Path, sql: str) -> list[tuple[Any, ...]]:
+    """Return the rows of a SELECT from a registry. Raises dbapi.Error where it cannot be read."""
+    with gate_at(path).own():
+        connection = _connect(path, "ro")
+        try:
+            return connection.execute(sql).fetchall()
+        finally:
+            connection.close()
 
 
 def quick_check(path: Path) -> list[str]:

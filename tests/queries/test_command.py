@@ -195,3 +195,17 @@ def test_nothing_of_duckdbs_binding_is_told_at_the_end(tmp_path, sql):
     assert done.returncode == (0 if "one" in sql else 4), done.stderr
     assert "nanobind" not in done.stderr
     assert ("1" in done.stdout) == ("one" in sql)
+
+
+def test_the_list_of_queries_needs_neither_sqlalchemy_nor_the_engine(filled):
+    code = (
+        "import sys\n"
+        "from chessreg.cli.root import run_command_line\n"
+        "status = run_command_line(['--registry', sys.argv[1], 'query', '--list'])\n"
+        "print([name for name in ('sqlalchemy', 'duckdb', 'numpy', 'pydantic') if name in sys.modules], status)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(filled.database.place.path)], capture_output=True, text=True, check=True
+    )
+    assert "elo by intervention" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[] 0"

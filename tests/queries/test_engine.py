@@ -17,49 +17,24 @@ from chessreg.registry.database import Database
 
 @pytest.fixture
 def reads(monkeypatch):
-    """What is read of the registry, in order."""
+    """The tables that are read of the registry, in order."""
     found = []
-    plain = source.read
+    plain = source.Reader.table
 
-    def counted(database, wanted, stop=None):
-        found.append({table: set(columns) for table, columns in wanted.items()})
-        return plain(database, wanted, stop)
+    def counted(reader, table, *rest, **more):
+        found.append(table)
+        return plain(reader, table, *rest, **more)
 
-    monkeypatch.setattr(source, "read", counted)
+    monkeypatch.setattr(source.Reader, "table", counted)
     return found
 
 
-def test_only_the_named_columns_of_the_named_tables_are_read(database, make, reads):
+def test_only_the_named_tables_are_read(database, make, reads):
     make.play(make.checkpoint("a"), [{}, {}])
     result = run_sql(database, "WITH g AS (SELECT * FROM game) SELECT max(g.plies) AS p FROM g JOIN run ON id = run_id")
     assert result.rows == [{"p": 40}]
-    assert reads == [{"game": {"plies", "run_id"}, "run": {"id"}}]
-
-
-def test_a_view_costs_only_the_columns_that_are_asked_of_it(database, make, reads):
-    make.play(make.checkpoint("a"), [{}, {}])
-    assert run_sql(database, "SELECT count(*) AS n, max(plies) AS p FROM games").rows == [{"n": 2, "p": 40}]
-    assert reads[0]["game"] == {"run_id", "match", "plies"}
-    run_sql(database, "SELECT moves FROM games")
-    assert reads[1]["game"] == {"run_id", "match", "plies", "moves"}
-
-
-def test_a_view_that_is_computed_once_has_the_columns_that_were_asked_of_it(database, make, reads):
-    import duckdb
-
-    make.play(make.checkpoint("a"), [{}], name="one")
-    sql = "SELECT a.kind, b.run FROM runs AS a JOIN runs AS b USING (run_id) JOIN named AS n ON n.target = a.run_id"
-    assert run_sql(database, sql).rows == [{"kind": "play", "run": "one"}]
-    assert "spec" not in reads[0]["run"]
-    engine = engine_of(database)
-    assert engine._made["runs"] == {"run_id", "kind", "run"}
-    with pytest.raises(duckdb.Error, match=r"runs\.tags was not read"):
-        engine._data.execute("SELECT tags FROM runs").fetchall()
-    assert run_sql(database, "SELECT spec, tags, state FROM runs").rows == [
-        {"spec": "{}", "tags": None, "state": "complete"}
-    ]
-    assert engine._made["runs"] == {"run_id", "kind", "run", "spec", "tags", "state"}
-    assert run_sql(database, sql).meta["rows_read"].keys() <= reads[0].keys() | reads[1].keys()
+    assert sorted(reads) == ["game", "run"]
+    assert result.meta["rows_read"] == {"game": 2, "run": 1}
 
 
 def test_only_what_is_named_is_defined_also_by_a_name_that_is_computed(database, make):
@@ -82,21 +57,17 @@ def test_what_lists_tables_lists_all(database, sql):
     assert {row["name"] for row in run_sql(database, sql).rows} >= {"game", "games", "runs", "run_now", "annotated"}
 
 
-def test_counting_rows_reads_one_column(database, make, reads):
-    make.play(make.checkpoint("a"), [{}] * 3)
-    assert run_sql(database, "SELECT count(*) AS n FROM game").rows == [{"n": 3}]
-    assert reads == [{"game": {"run_id"}}]
+def test_a_table_that_is_listed_but_was_not_read_is_an_error_never_empty(database, make, reads):
+    import duckdb
 
-
-def test_a_column_that_was_not_read_is_an_error_never_a_null(database, make, monkeypatch):
     make.play(make.checkpoint("a"), [{}])
     engine = engine_of(database)
-    monkeypatch.setattr(engine._planner, "_plans", {})
-    monkeypatch.setattr(engine._planner, "_scanned", lambda sql, parameters: {"game": frozenset({"unit"})})
-    with pytest.raises(BadInputError, match=r"game\.plies was not read"):
-        run_sql(database, "SELECT plies FROM game")
-    with pytest.raises(BadInputError, match="run was not read"):
-        run_sql(database, "SELECT kind FROM run")
+    assert engine.tables_of("SELECT plies FROM game") == ["game"]
+    assert "run" in {row["name"] for row in run_sql(database, "SHOW TABLES").rows}
+    assert not reads
+    with pytest.raises(duckdb.Error, match="run was not read"):
+        engine._data.execute("SELECT kind FROM run").fetchall()
+    assert run_sql(database, "SELECT kind FROM run").rows == [{"kind": "play"}]
 
 
 def test_the_snapshot_is_read_once_until_the_registry_changes(database, make, reads):
@@ -104,10 +75,10 @@ def test_the_snapshot_is_read_once_until_the_registry_changes(database, make, re
     make.play(checkpoint, [{}] * 3)
     first = run_query(database, "elo by intervention")
     assert run_query(database, "elo by intervention").rows == first.rows
-    assert len(reads) == 1
+    assert reads.count("game") == 1
     make.play(checkpoint, [{}] * 2)
     assert [row["n"] for row in run_query(database, "elo by intervention").rows] == [5]
-    assert len(reads) == 2
+    assert reads.count("game") == 2
 
 
 def test_all_tables_of_an_answer_are_of_one_moment_while_another_writes(database, make):
@@ -241,43 +212,21 @@ def test_a_registry_that_was_closed_is_let_go(tmp_path):
     assert gone() is None
 
 
-@pytest.mark.parametrize("sizes", [[3, 1, 9], [20], [1] * 12, [7, 7]])
-def test_a_large_table_is_read_in_two_halves_that_leave_nothing_out(database, make, monkeypatch, sizes):
-    checkpoint, asked = make.checkpoint("a"), []
-    for size in sizes:
-        make.play(checkpoint, [{}] * size)
-    plain = source._read_aside
-    monkeypatch.setattr(source, "LARGE", 5)
-    monkeypatch.setattr(source, "_read_aside", lambda *a: asked.append(found := plain(*a)) or found)
-    rows = run_sql(database, "SELECT run_id, unit FROM game").rows
-    assert len({tuple(row.values()) for row in rows}) == len(rows) == sum(sizes)
-    [second] = asked
-    assert second["game"].num_rows == pytest.approx(sum(sizes) / 2, abs=1)
-
-
-def test_the_second_half_is_of_the_same_moment_as_the_first(database, make, monkeypatch):
-    """Another process writes between the two connections: the second sees another version, the first reads all."""
-    checkpoint = make.checkpoint("a")
-    make.play(checkpoint, [{}] * 10)
-    plain, asked = source._read_aside, []
-
+def test_all_tables_of_a_snapshot_are_of_one_moment(database, make, monkeypatch):
+    """Another process writes between two questions: the second begins a new snapshot with everything it names."""
+    make.play(make.checkpoint("a"), [{}] * 10)
+    engine = engine_of(database)
+    assert engine.answer({"": "SELECT count(*) AS n FROM game"})[""].to_pylist() == [{"n": 10}]
     write = (
         "import sqlite3, sys; registry = sqlite3.connect(sys.argv[1], timeout=30);"
         "registry.execute('DELETE FROM game WHERE unit > 6');"
         "registry.execute('UPDATE registry_state SET data_version = data_version + 1'); registry.commit()"
     )
-
-    def late(*arguments):
-        subprocess.run([sys.executable, "-c", write, str(database.place.path)], check=True, timeout=300)
-        asked.append(plain(*arguments))
-        return asked[-1]
-
-    monkeypatch.setattr(source, "LARGE", 5)
-    monkeypatch.setattr(source, "_read_aside", late)
-    tables_read, version = source.read(database, {"game": frozenset({"run_id", "unit"})})
-    assert asked == [{}]
-    assert tables_read["game"].num_rows == 10
-    assert version != database.data_version()
+    monkeypatch.setattr(engine, "refresh", lambda: None)  # the write comes right after it
+    subprocess.run([sys.executable, "-c", write, str(database.place.path)], check=True, timeout=300)
+    answer = engine.answer({"": "SELECT (SELECT count(*) FROM game) AS games, (SELECT count(*) FROM run) AS runs"})
+    assert answer[""].to_pylist() == [{"games": 7, "runs": 1}]
+    assert answer.version == database.data_version()
 
 
 def test_nothing_is_drawn_on_stdout_while_a_query_takes_long(database):

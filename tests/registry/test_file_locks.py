@@ -72,13 +72,13 @@ def in_many_threads(path: Path) -> None:
 def stopped_query(path: Path) -> None:
     stop = threading.Event()
     stop.set()
-    with Database.open(path) as other, pytest.raises(StoppedError):
-        source.read(other, {"annotation": frozenset({"value"})}, stop)
+    with Database.open(path) as other, pytest.raises(StoppedError), source.reading(other) as reader:
+        reader.table("annotation", stop=stop)
 
 
 def failing_query(path: Path) -> None:
-    with Database.open(path) as other, pytest.raises(ChessregError), source._connection(other) as connection:
-        source._answer(connection, "SELECT * FROM nothing", "sqlite")
+    with Database.open(path) as other, pytest.raises(ChessregError), source.reading(other) as reader:
+        reader._answer("SELECT * FROM nothing")
 
 
 def query(path: Path) -> None:
@@ -127,6 +127,11 @@ def checked(path: Path) -> None:
     assert sqlite.quick_check(path) == []
 
 
+def selected(path: Path) -> None:
+    """As `chessreg query --list` reads the kinds."""
+    assert sqlite.select(path, "SELECT count(*) FROM annotation") == [(1,)]
+
+
 def backed_up(path: Path) -> None:
     with Database.open(migrations.backup(path)) as copy:
         read_once(copy)
@@ -134,7 +139,8 @@ def backed_up(path: Path) -> None:
 
 PATHS: list[Callable[[Path], object]] = [
     opened_again, opened_by_another_name, in_many_threads, query, query_by_another_name, stopped_query, failing_query,
-    code_state, named_as_input, named_as_output, copied, checked, backed_up, migrations.status, migrations.upgrade,
+    code_state, named_as_input, named_as_output, copied, checked, selected, backed_up,
+    migrations.status, migrations.upgrade,
 ]  # fmt: skip
 
 
