@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from chessreg.cli.base import FilePath, Home, emit, pass_home
+from chessreg.cli.base import FilePath, Home, emit, pass_home, screen_width
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.terminal import for_data, visible_json
 
@@ -25,6 +25,7 @@ FORMATS = [
     "table",
     "markdown",
     "latex",
+    "records",
     "csv",
     "json",
     "jsonl",
@@ -68,6 +69,10 @@ def scope_options(function: F) -> F:
 @scope_options
 @click.option("--rows", type=int, metavar="N", help="The games, trials or scores behind row N of the table.")
 @click.option("--show", "kept_columns", metavar="COLUMN,…", help="Print only these columns (--columns names them).")
+@click.option("--wide", is_flag=True, help="Print all columns, not only the default ones.")
+@click.option("--records", is_flag=True, help="Print each row as a block with one line per column.")
+@click.option("--pager", is_flag=True, help="Show the output in $PAGER.")
+@click.option("--provenance", is_flag=True, help="Print the query's hash, the registry's schema and the rows read.")
 @click.option("--published", is_flag=True, help="The paper's numbers, with ours beside them.")
 @click.option("--format", "format_", type=click.Choice(FORMATS), help="How to print  [default: table]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -88,6 +93,10 @@ def query(
     scoring: str,
     rows: int | None,
     kept_columns: str | None,
+    wide: bool,
+    records: bool,
+    pager: bool,
+    provenance: bool,
     published: bool,
     format_: str | None,
     as_json: bool,
@@ -137,7 +146,10 @@ def query(
         raise click.UsageError("--json and --format say different things")
     if kept_columns:
         result = result.showing([name.strip().replace(" ", "_") for name in kept_columns.split(",")])
-    show(result, "json" if as_json else format_, output)
+    if records and format_ not in (None, "records"):
+        raise click.UsageError("--records and --format say different things")
+    chosen = "json" if as_json else "records" if records else format_
+    show(result, chosen, output, wide=wide, pager=pager, provenance=provenance)
     if not memory:
         from chessreg.queries.engine import engine_of
 
@@ -215,8 +227,16 @@ def ask(
     return result
 
 
-def show(result: QueryResult, format_: str | None, output: Path | None) -> None:
-    """Data on stdout or into the file; notes and the footer on stderr."""
+def show(
+    result: QueryResult,
+    format_: str | None,
+    output: Path | None,
+    *,
+    wide: bool = False,
+    pager: bool = False,
+    provenance: bool = False,
+) -> None:
+    """Print the data on stdout, or write it to the file; print notes, and the provenance if asked for, on stderr."""
     from chessreg.queries import render
 
     chosen = format_ or (render.SUFFIXES.get(output.suffix.lower()) if output else None)
@@ -225,31 +245,26 @@ def show(result: QueryResult, format_: str | None, output: Path | None) -> None:
 
         result = with_ours(result)
     if output is not None:
-        written = render.write(result, output, format_)
+        written = render.write(result, output, format_, wide=wide)
         click.echo(f"{output}: {len(result):,} rows as {written}", err=True)
     elif format_ == "parquet":
         if sys.stdout.isatty():
             raise BadInputError("Parquet is not for a screen", "add --output FILE.parquet")
         sys.stdout.buffer.write(render.parquet_bytes(result))
     else:
-        text = render.rendered(result, format_ or "table", screen_width())
+        text = render.rendered(result, format_ or "table", screen_width(), wide=wide)
         assert isinstance(text, str)
-        if len(result) or format_ not in (None, "table"):
+        if pager:
+            click.echo_via_pager(text)
+        elif len(result) or format_ not in (None, "table"):
             (sys.stdout if format_ in (None, "table", "json") else for_data(sys.stdout)).write(
                 visible_json(text) if format_ == "json" else text
             )
     if format_ != "json" or output is not None:
         for note in result.notes:
             click.echo(note, err=True)
-        click.echo(render.footer(result), err=True)
-
-
-def screen_width() -> int | None:
-    if not sys.stdout.isatty():
-        return None
-    import shutil
-
-    return shutil.get_terminal_size().columns
+        if provenance:
+            click.echo(render.footer(result), err=True)
 
 
 def own_kinds(home: Home) -> tuple[Path, ...]:
