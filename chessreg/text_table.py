@@ -9,10 +9,17 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from rich.cells import cell_len
-
 GAP = 2  # between columns
 SHORTEST = 8  # characters that shortening leaves of a text
+
+
+def cell_len(text: str) -> int:
+    """Return the columns of a terminal that the text takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
 def column_width(heading: str, cells: Sequence[str]) -> int:
@@ -80,7 +87,7 @@ def wrapped(text: str, width: int) -> list[str]:
 def naming(names: Sequence[str], width: int, hint: str) -> str:
     """Return one line of at most `width` characters that names columns which are not shown; empty for none.
 
-    >>> naming(["seed", "run", "overlap"], 38, "--wide")
+    >>> naming(["seed", "run", "overlap"], 37, "--wide")
     'not shown: seed, run, 1 more (--wide)'
     """
     for count in range(len(names), 0, -1):

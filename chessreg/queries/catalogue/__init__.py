@@ -63,9 +63,8 @@ from chessreg.folders import expanded
 from chessreg.named import clipped
 from chessreg.queries.catalogue.search import ranked_by
 
-HEADER = re.compile(
-    r"^-- (title|topic|question|aliases|paper|kinds|made by|default|columns|statistics|plot|statements of|statement):\s*(.*)$"
-)
+PARTS = "title|topic|question|aliases|paper|kinds|made by|default|columns|statistics|plot|statements of|statement"
+HEADER = re.compile(rf"^-- ({PARTS}):\s*(.*)$")
 COLUMN = re.compile(r"^--   (\w+)(?: \[([^\]]*)\])?: (.+)$")
 STATISTIC = re.compile(r"^--   (\w+) = (\w+)\(([\w, ]+)\)$")
 PLOTTED = re.compile(r"^--   (aliases|form|x|y|beside|series|spread|panels|where): (.+)$")
@@ -210,7 +209,7 @@ def parse(text: str, path: Path) -> Entry:
             statistics.append(Statistic(made[1], made[2], tuple(a.strip() for a in made[3].split(","))))
         elif part == "plot" and (plotted := PLOTTED.match(line)):
             plots[-1][plotted[1]] = plotted[2].strip()
-        elif part in ("paper", "aliases", "kinds", "made by") and (more := MORE.match(line)):
+        elif part in ("paper", "question", "aliases", "kinds", "made by") and (more := MORE.match(line)):
             fields[part] += " " + more[1]
         elif line.strip():
             raise ChessregError(f"{path.name}, line {number}: not understood: {line}")

@@ -15,81 +15,20 @@ if TYPE_CHECKING:
     from chessreg.queries.catalogue import Entry
 
 ENOUGH = 0.6  # share of the phrase's weight that a query must have
+OF_COLUMNS = 1.0  # weight of a word that only columns have: not enough alone
 UNKNOWN = 2.5  # weight of a word that no query has
 WRITTEN_OUT = {
-    "acc": "accuracy", "avg": "average", "baseline": "control", "caa": "steering", "cpl": "centipawn", "feature": "latent",
-    "features": "latents", "lmpm": "legal move mass", "prob": "probability", "sf": "stockfish", "temp": "temperature",
-    "winrate": "win",
+    "acc": "accuracy", "avg": "average", "baseline": "control", "caa": "steering", "cpl": "centipawn",
+    "feature": "latent", "features": "latents", "lmpm": "legal move mass", "prob": "probability", "sf": "stockfish",
+    "temp": "temperature", "winrate": "win",
 }  # fmt: skip
 ENDING = re.compile(r"(?<=...)(ies|es|s|ing|ed|y|e)$")
-SAY_NOTHING = frozenset(
-    [
-        "a",
-        "all",
-        "an",
-        "and",
-        "any",
-        "are",
-        "as",
-        "at",
-        "be",
-        "by",
-        "can",
-        "do",
-        "does",
-        "each",
-        "for",
-        "from",
-        "get",
-        "give",
-        "good",
-        "has",
-        "have",
-        "how",
-        "i",
-        "in",
-        "is",
-        "it",
-        "its",
-        "list",
-        "many",
-        "me",
-        "model",
-        "much",
-        "my",
-        "of",
-        "on",
-        "one",
-        "or",
-        "our",
-        "per",
-        "print",
-        "result",
-        "results",
-        "show",
-        "table",
-        "that",
-        "the",
-        "their",
-        "them",
-        "these",
-        "this",
-        "to",
-        "vs",
-        "was",
-        "we",
-        "were",
-        "what",
-        "when",
-        "where",
-        "which",
-        "who",
-        "why",
-        "with",
-        "work",
-        "works",
-    ]
-)
+COMMON = """
+a all an and any are as at be by can do does each for from get give good has have how i in is it its list many me model
+much my of on one or our per print result results show table that the their them these this to vs was we were what when
+where which who why with work works
+"""
+SAY_NOTHING = frozenset(COMMON.split())
 
 
 def stems(text: str) -> frozenset[str]:
@@ -113,7 +52,8 @@ def ranked_by(phrase: str, entries: Sequence[Entry]) -> list[Entry]:
     scores = []
     for entry, weight in zip(entries, weights, strict=True):
         had = sum(rarity[word] for word in words if word in weight)
-        if had >= ENOUGH * sum(rarity.values()):
+        is_subject = any(weight.get(word, 0) > OF_COLUMNS for word in words)
+        if is_subject and had >= ENOUGH * sum(rarity.values()):
             scores.append((sum(rarity[word] * weight.get(word, 0.0) for word in words), entry))
     return [entry for _, entry in sorted(scores, key=lambda scored: (-scored[0], scored[1].title))]
 
@@ -121,7 +61,7 @@ def ranked_by(phrase: str, entries: Sequence[Entry]) -> list[Entry]:
 def word_weights(entry: Entry) -> dict[str, float]:
     """Return the weight of each word that describes a query."""
     columns = " ".join(column.name.replace("_", " ") for column in entry.columns if not column.hidden)
-    weights = dict.fromkeys(stems(columns), 1.0)
+    weights = dict.fromkeys(stems(columns), OF_COLUMNS)
     weights |= dict.fromkeys(stems(f"{entry.question} {entry.topic}"), 2.0)
     weights |= dict.fromkeys(stems(" ".join(entry.aliases)), 2.5)
     return weights | dict.fromkeys(stems(entry.title), 3.0)
