@@ -123,8 +123,8 @@ def steps(size: Size) -> Iterator[Step]:
             ("board figure-4:0",),
         )
         yield Step(
-            "A skill vector: the difference between games of strong and weak players, subtracted during a match, next to "
-            "one with shuffled labels",
+            "A skill vector: the difference between games of strong and weak players, subtracted during a match, next "
+            "to one with shuffled labels",
             (
                 "run vector --source contrastive --cache reference-fit --first-ply 20 --name skill",
                 "run vector --source shuffled --of skill --seed 1 --name shuffled",
@@ -137,11 +137,10 @@ def steps(size: Size) -> Iterator[Step]:
             ),
         )
     yield Step(
-        "An edit during a match: the model plays as it is, and while its states say that its knights, bishops and queen "
-        "are not on their first squares",
+        "An edit during a match: the model plays as it is, and while its states say that its knights, bishops and "
+        "queen are not on their first squares",
         (
-            'run vector --source board --probe uci-board --board "b1=. c1=. d1=. f1=. g1=." --layers 2-5 '
-            "--name unseen",
+            'run vector --source board --probe uci-board --board "b1=. c1=. d1=. f1=. g1=." --layers 2-5 --name unseen',
             f"run play {uci} --games {size.uci_match_games} {match} --name uci-plain",
             f"run play {uci} --games {size.uci_match_games} {match} --intervention.vector unseen "
             "--intervention.scale 60 --name uci-unseen",

@@ -77,7 +77,7 @@ class Runs(Entity):
         ]
         attempt = sql.scalars(select(tables.Attempt).where(tables.Attempt.run_id == row.id)).first()
         options = attempt.execution_options if attempt else {}
-        given = [name for name in str(options.get("names") or options.get("source") or "").split(", ") if name]
+        given = [name for name in str(options.get("file_names") or options.get("file_name") or "").split(", ") if name]
         return list(zip(given if len(given) == len(references) else [""] * len(references), references, strict=True))
 
     def afterwards(self, sql: SqlSession, row: Any) -> list[str]:
