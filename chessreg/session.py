@@ -166,6 +166,35 @@ class Session:
 
         return load_vector(self.inputs, self.inputs.reference("run:vector", reference), layer)
 
+    def import_vector(
+        self,
+        vector: Any,
+        layer: int,
+        *,
+        checkpoint: str,
+        name: str | None = None,
+        label: str = "",
+        hook_point: str = "blocks.*.hook_resid_post",
+    ) -> UUID:
+        """Record a direction from elsewhere as a vector run with source `user`, and return the run's id.
+
+        `vector`: tensor or array, float [d_model]. `layer`: 0-based. Raises BadInputError for another shape, NaN,
+        zeros, or a width that is not the checkpoint's.
+        """
+        import tempfile
+
+        import numpy as np
+
+        from chessreg.experiments.imported.directions import ImportedVector, spec_of
+
+        array = np.asarray(vector.detach().cpu().float() if hasattr(vector, "detach") else vector, np.float32)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "vector.npy"
+            np.save(path, array)
+            settings = {"checkpoint": checkpoint, "layers": (layer,), "label": label, "hook_point": hook_point}
+            spec = spec_of(ImportedVector, [path], self.inputs, **settings)
+            return self.run(spec, name=name).run_id
+
     def sae(
         self, reference: str, layer: int | None = None, hook_point: str | None = None, expansion: int | None = None
     ) -> GatedSae:

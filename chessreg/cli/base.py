@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,11 +23,10 @@ from uuid import UUID
 
 import click
 
+from chessreg import text_table
 from chessreg.terminal import for_drawing, visible, visible_json
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from chessreg.registry.database import Database
     from chessreg.registry.place import Place
     from chessreg.session import Session
@@ -85,23 +85,44 @@ def cell_text(value: Any) -> str:
 
 
 def print_table(rows: list[dict[str, Any]], columns: Columns = None) -> None:
-    """A table on stdout, as wide as it needs where nobody looks at a screen."""
+    """Print a table on stdout, one line per row.
+
+    Where stdout is a terminal that is too narrow, long texts are shortened, then columns left out from the right; these
+    are named on stderr.
+    """
     if not rows:
         print("nothing yet", file=sys.stderr)
         return
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     headings = _headings(columns, rows[0])
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for name, heading in headings.items():
-        values = [row.get(name) for row in rows]
-        numbers = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values if v is not None)
-        table.add_column(Text(heading), justify="right" if numbers else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell_text(row.get(name))) for name in headings))
-    console().print(table)
+    cells = {name: [cell_text(row.get(name)) for row in rows] for name in headings}
+    names, width = list(headings), screen_width()
+    numeric = {
+        name: all(
+            isinstance(v, int | float) and not isinstance(v, bool)
+            for v in (row.get(name) for row in rows)
+            if v is not None
+        )
+        for name in names
+    }
+    if width is not None:
+        texts = [name for name in names if not numeric[name]]
+        text_table.shorten_to_fit(names, texts, headings, cells, width)
+        while len(names) > 1 and text_table.needed_width(names, headings, cells) > width:
+            names.pop()
+    table = text_table.drawn(
+        [headings[name] for name in names],
+        list(zip(*(cells[name] for name in names), strict=True)),
+        [numeric[name] for name in names],
+    )
+    sys.stdout.write("\n".join(table) + "\n")
+    if len(names) < len(headings):
+        sys.stdout.flush()
+        print(text_table.naming(list(headings)[len(names) :], width or 120, "--json"), file=sys.stderr)
+
+
+def screen_width() -> int | None:
+    """Return the columns of the terminal that stdout is, None where it is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def print_record(record: Mapping[str, Any], columns: Columns = None) -> None:
@@ -116,14 +137,6 @@ def _headings(columns: Columns, row: Mapping[str, Any]) -> dict[str, str]:
     if isinstance(columns, Mapping):
         return dict(columns)
     return {name: name.replace("_", " ") for name in (columns or list(row))}
-
-
-def console() -> Console:
-    """stdout for tables: a screen's width on a screen, else wide enough never to cut a row."""
-    from rich.console import Console
-
-    stdout = for_drawing(sys.stdout)
-    return Console(file=stdout, highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 10_000)
 
 
 @contextmanager

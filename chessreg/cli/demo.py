@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import click
 
 from chessreg.cli.base import Home, pass_home
-from chessreg.terminal import for_drawing
+from chessreg.terminal import Lines, for_drawing
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much of everything the demo does."""
+    """How much of everything the demo does. With `whole` also the steps that take minutes."""
 
     fit_games: int
     test_games: int
@@ -23,142 +26,206 @@ class Size:
     match_games: int
     uci_games: int
     uci_edit_games: int
-    match: str  # what else the matches are given
+    uci_match_games: int
+    cache: str = ""  # further options of `run cache`, …
+    probe: str = ""
+    edit: str = ""
+    match: str = ""
+    whole: bool = True
 
 
-SIZES = {"full": Size(1200, 400, 420, 60, 300, 100, ""), "small": Size(20, 10, 8, 2, 20, 4, " --move-limit 20")}
+SIZES = {
+    "quick": Size(
+        360, 50, 200, 0, 100, 50, 8,
+        cache=" --batch-games 8", probe=" --layers 3-7", edit=" --no-spellings", whole=False,
+    ),
+    "full": Size(1200, 400, 420, 60, 300, 100, 24),
+    "small": Size(20, 10, 8, 2, 20, 4, 2, match=" --move-limit 20"),
+}  # fmt: skip
 OPPONENT = "stockfish:-1+random=0.6"  # weak enough for the bundled model, and able to mate it
 AFTERWARDS = [
-    ("tui", "runs, boards before and after an edit, games, the lab"),
-    ("lineage edits", "what the edits were made from, back to the games"),
+    ("tui", "browse runs, edited boards and games; try edits in the lab"),
+    ('query "elo by intervention" --rows 1', "the games behind row 1"),
+    ("lineage edits", "everything that the edits were made from, back to the games"),
     ("board edits:0", "the first edited position"),
-    ("board uci-edits:0", "one of the other model: probabilities of squares, before and after"),
     ("query --list", "the other tables"),
 ]
 
 
-def commands(size: Size) -> list[tuple[str, list[str]]]:
-    """What is done, and the commands that do it."""
-    model = "--checkpoint reference"
+@dataclass(frozen=True)
+class Step:
+    """A heading, the commands under it, and those whose output answers it."""
+
+    title: str
+    commands: tuple[str, ...]
+    answers: tuple[str, ...] = ()
+
+
+def steps(size: Size) -> Iterator[Step]:
+    """Yield what the demo does, in order."""
+    pgn, uci = "--checkpoint reference", "--checkpoint uci"
     match = f"--opponent {OPPONENT} --policy legal --temperatures 0.3 --opening random:6{size.match}"
-    play = f"run play {model} --games {size.match_games} {match}"
-    of_uci = f"run play --checkpoint uci --games {max(2, 2 * size.match_games // 5)} {match}"
-    edit = "--intervention.layers 3-6 --intervention.scale -2"
-    return [
+    yield Step(
+        "5,000 games, split so that no game is in two parts",
         (
-            "Games: 5,000 of Stockfish against itself, split so that no move list is in two parts",
-            [
-                "dataset add --sample --name sample",
-                "dataset split sample --parts fit=0.5,validation=0.1,test=0.4",
-            ],
+            "dataset add --sample --name sample",
+            "dataset split sample --parts fit=0.5,validation=0.1,test=0.4",
         ),
+    )
+    yield Step(
+        "Can the board be read off a small chess model? Linear probes of 64 squares in its residual stream, next to "
+        "probes of an untrained model of the same shape",
         (
-            "A model that learned chess from Lichess games, and one of the same shape that learned nothing",
-            [
-                "import checkpoint --reference --name reference",
-                "checkpoint twin reference --name untrained --seed 0",
-            ],
-        ),
-        (
-            "Its residual stream wherever White is to move, all layers in one pass",
-            [
-                f"run cache {who} --dataset sample:{part} --games {games} --max-sites 33 --name {name}-{part}"
-                for who, name in ((model, "reference"), ("--checkpoint untrained", "untrained"))
-                for part, games in (("fit", size.fit_games), ("test", size.test_games))
-            ],
-        ),
-        (
-            "Can the board be read off it? Linear probes of 64 squares in every layer",
-            [
-                f"run probe --cache {name}-fit --test-cache {name}-test --name {name}-board"
+            "import checkpoint --reference --name reference",
+            "checkpoint twin reference --name untrained --seed 0",
+            *(
+                f"run cache --checkpoint {name} --dataset sample:{part} --games {games} --max-sites 33{size.cache} "
+                f"--name {name}-{part}"
                 for name in ("reference", "untrained")
-            ],
+                for part, games in (("fit", size.fit_games), ("test", size.test_games))
+            ),
+            *(
+                f"run probe --cache {name}-fit --test-cache {name}-test{size.probe} --name {name}-board"
+                for name in ("reference", "untrained")
+            ),
         ),
+        ('query "best probe layers" --where "selected_on = \'validation\'"',),
+    )
+    yield Step(
+        "Remove the piece about to move from the board inside the model: are its moves legal on the edited board? Next "
+        "to random directions of the same length",
         (
-            "Take the piece about to move off the board inside the model: do its moves follow?",
-            [
-                f"run edit {model} --probe reference-board --dataset sample:test --games {size.edit_games} "
-                "--per-game 1 --layers 3-6 --scale 50 --name edits",
-            ],
+            f"run edit {pgn} --probe reference-board --dataset sample:test --games {size.edit_games} --per-game 1 "
+            f"--layers 3-6 --scale 50{size.edit} --name edits",
         ),
+        ('query "board intervention legality"',),
+    )
+    yield Step(
+        "The same edit in a model that writes UCI squares: how much probability goes to moves that are legal on the "
+        "edited board?",
         (
-            "A model that writes UCI squares, not text: change its board, and other squares come next. One position "
-            "(after 1.e4 d5, as if Black had played e5), then prefixes of games",
-            [
-                "import checkpoint --reference=uci --name uci",
-                f"run cache --checkpoint uci --dataset sample:fit --games {size.uci_games} --sites white-turns "
-                "--max-sites 33 --name uci-fit",
-                "run probe --cache uci-fit --name uci-board",
-                'run edit --checkpoint uci --probe uci-board --moves "e4 d5" --board "d5=. d7=p e7=. e5=p" '
+            "import checkpoint --reference=uci --name uci",
+            f"run cache {uci} --dataset sample:fit --games {size.uci_games} --sites white-turns --max-sites 33"
+            f"{size.cache} --name uci-fit",
+            "run probe --cache uci-fit --name uci-board",
+            f"run edit-next-token {uci} --probe uci-board --dataset sample:test --games {size.uci_edit_games} "
+            "--prefixes 4,14,24 --layers 2-5 --scale 1 --name uci-edits",
+        ),
+        ('query "legal move mass by edit" --run uci-edits',),
+    )
+    if size.whole:
+        yield Step(
+            "One position: after 1.e4 d5, edited as if Black had played 1...e5",
+            (
+                f'run edit-next-token {uci} --probe uci-board --moves "e4 d5" --board "d5=. d7=p e7=. e5=p" '
                 "--layers 2-5 --scale 1 --name figure-4",
-                "board figure-4:0",
-                f"run edit --checkpoint uci --probe uci-board --dataset sample:test --measure next-token --games "
-                f"{size.uci_edit_games} --prefixes 4,14,24 --layers 2-5 --scale 1 --name uci-edits",
-            ],
-        ),
-        (
-            "The same model in matches: as it is, and while its states say that knights, bishops and queen are not "
-            "where they began",
-            [
-                'run vector --source probe --probe uci-board --board "b1=. c1=. d1=. f1=. g1=." --layers 2-5 '
-                "--name unseen",
-                f"{of_uci} --name uci-plain",
-                f"{of_uci} --intervention.vector unseen --intervention.scale 60 --name uci-unseen",
-            ],
-        ),
-        (
-            "Skill: subtract what differs between games of strong and weak engines, and what differs when labels are "
-            "shuffled; on this model no weakening by skill has been shown",
-            [
-                "run vector --cache reference-fit --first-ply 20 --name skill",
+            ),
+            ("board figure-4:0",),
+        )
+        yield Step(
+            "A skill vector: the difference between games of strong and weak players, subtracted during a match, next "
+            "to one with shuffled labels",
+            (
+                "run vector --source contrastive --cache reference-fit --first-ply 20 --name skill",
                 "run vector --source shuffled --of skill --seed 1 --name shuffled",
-                f"{play} --name plain",
-                f"{play} --intervention.vector skill {edit} --name weakened",
-                f"{play} --intervention.vector shuffled {edit} --name control",
-            ],
-        ),
+                f"run play {pgn} --games {size.match_games} {match} --name plain",
+                *(
+                    f"run play {pgn} --games {size.match_games} {match} --intervention.vector {vector} "
+                    f"--intervention.layers 3-6 --intervention.scale -2 --name {vector}-subtracted"
+                    for vector in ("skill", "shuffled")
+                ),
+            ),
+        )
+    yield Step(
+        "An edit during a match: the model plays as it is, and while its states say that its knights, bishops and "
+        "queen are not on their first squares",
         (
-            "The papers' tables; a table's row N is made of what --rows N shows",
-            [
-                'query "probe accuracy by layer" --where "split = \'test\'" '
-                "--show checkpoint,layer,n_games,accuracy,majority,unseen,chosen",
-                'query "best probe layers" --show checkpoint,weights,selected_on,layer,accuracy,minus_untrained',
-                'query "board intervention legality" '
-                "--show condition,intervention,states,original,modified,delta_modified,delta_random",
-                'query "legal move mass by edit" --run uci-edits '
-                "--show checkpoint,type,cases,original,target,gain,minus_random",
-                'query "elo by intervention" --show checkpoint,intervention,n,w,d,l,score,delta_score,delta_shuffled',
-            ],
+            'run vector --source board --probe uci-board --board "b1=. c1=. d1=. f1=. g1=." --layers 2-5 --name unseen',
+            f"run play {uci} --games {size.uci_match_games} {match} --name uci-plain",
+            f"run play {uci} --games {size.uci_match_games} {match} --intervention.vector unseen "
+            "--intervention.scale 60 --name uci-unseen",
         ),
-        (
-            "The papers' numbers beside these, and why they are not yet the same experiment",
-            [
+        ('query "elo by intervention"',),
+    )
+    if size.whole:
+        yield Step(
+            "The papers' numbers next to these, and why they are not yet the same experiment",
+            (),
+            tuple(
                 f'query "{title}" --published'
                 for title in ("best probe layers", "board intervention legality", "elo by intervention")
-            ],
-        ),
-    ]
+            ),
+        )
+
+
+class Progress(Lines):
+    """Stderr without the lines that commands print; progress bars, which draw on `raw`, stay."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Drop the output of a command, but not its progress bars."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = Progress(for_drawing(sys.stdout)), Progress(for_drawing(sys.stderr))
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
 
 
 @click.command()
-@click.option("--size", type=click.Choice(list(SIZES)), default="full", show_default=True, help="small: a quick look.")
+@click.option(
+    "--size",
+    type=click.Choice(list(SIZES)),
+    default="quick",
+    show_default=True,
+    help="quick: about two minutes; full: more games, skill vectors and the papers' numbers, about ten; small: a test.",
+)
 @pass_home
 def demo(home: Home, size: str) -> None:
-    """Run the main job from end to end: games in, a model probed, edited and playing, the numbers out of SQL.
+    """Run the main job from end to end: games in, a model probed, edited and playing, tables out.
 
-    Everything goes into ./.chessreg/ by the commands that are printed. What is done already is not done again.
+    Everything goes into ./.chessreg/ by the commands that are printed. Finished steps are skipped.
     """
     from chessreg.cli import chessreg as root
     from chessreg.models.devices import release_memory
 
+    def run(line: str) -> None:
+        root.main(args=shlex.split(line), prog_name="chessreg", standalone_mode=False, obj=home)
+        release_memory()
+
+    def show(line: str) -> None:
+        click.secho(f"$ chessreg {line}", fg="cyan", file=for_drawing(sys.stderr))
+
     began = time.monotonic()
-    for title, lines in commands(SIZES[size]):
-        click.secho(f"\n{title}", bold=True, file=for_drawing(sys.stderr))
-        for line in lines:
-            click.secho(f"$ chessreg {line}", fg="cyan", file=for_drawing(sys.stderr))
-            root.main(args=shlex.split(line), prog_name="chessreg", standalone_mode=False, obj=home)
-            release_memory()
-    click.echo(f"\ndone in {(time.monotonic() - began) / 60:.1f} minutes. What to look at now:", err=True)
+    for step in steps(SIZES[size]):
+        click.secho(f"\n{step.title}", bold=True, file=for_drawing(sys.stderr))
+        for line in step.commands:
+            show(line)
+            with quiet():
+                run(line)
+        for line in step.answers:
+            show(line)
+            run(line)
+    click.echo(f"\nDone in {time.monotonic() - began:,.0f} s. The interval in [ ] is 95 %. Next:", err=True)
+    if activate := activation():
+        click.secho(f"$ {activate}", fg="cyan", file=for_drawing(sys.stderr), nl=False)
+        click.echo("  # makes the command chessreg available in this shell", err=True)
     for line, why in AFTERWARDS:
-        click.secho(f"$ chessreg {line:<28}", fg="cyan", file=for_drawing(sys.stderr), nl=False)
-        click.echo(f"  {why}", err=True)
+        click.secho(f"$ chessreg {line}", fg="cyan", file=for_drawing(sys.stderr), nl=False)
+        click.echo(f"  # {why}", err=True)
+
+
+def activation() -> str:
+    """Return the command that puts this environment on the PATH; empty if it is there or there is none."""
+    import shutil
+
+    script = Path(sys.prefix) / "bin" / "activate"
+    if not script.is_file() or shutil.which("chessreg") == str(Path(sys.prefix) / "bin" / "chessreg"):
+        return ""
+    with contextlib.suppress(ValueError):
+        script = script.relative_to(Path.cwd())
+    return f"source {shlex.quote(str(script))}"

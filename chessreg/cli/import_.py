@@ -191,13 +191,19 @@ def probe(home: Home, paths: tuple[Path, ...], name: str | None, **settings: Any
 
 @import_.command()
 @direction_options
+@click.option(
+    "--hook-point", help="The hook point of the vectors, * for the layer; blocks.*.hook_resid_post if left out."
+)
 def vector(home: Home, paths: tuple[Path, ...], name: str | None, **settings: Any) -> None:
-    """Import saved activation vectors of one model, one file a layer, or the class difference of skill probes.
+    """Import steering vectors of one model, one file per layer.
 
-    They work wherever a vector run is expected. A file that would execute code is refused, never run.
+    A file is a tensor [d_model] alone (.npy, .pt, .safetensors), an activation vector as Karvonen's code saves it, or a
+    skill probe, whose class difference is used. Vectors work wherever a vector run is expected. A file that would
+    execute code is refused, never run.
 
     \b
-    Example: chessreg import vector lichess_train_layer_12_pos_start_25_activations.pt --name caa
+    Example: chessreg import vector mine.npy --checkpoint reference --layers 3 --label calm --name mine
+             chessreg import vector lichess_train_layer_12_pos_start_25_activations.pt --name caa
     """
     from chessreg.experiments.imported.directions import ImportedVector
 

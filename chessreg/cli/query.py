@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from chessreg.cli.base import FilePath, Home, emit, pass_home
+from chessreg.cli.base import FilePath, Home, emit, pass_home, screen_width
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.terminal import for_data, visible_json
 
@@ -26,6 +26,7 @@ FORMATS = [
     "table",
     "markdown",
     "latex",
+    "records",
     "csv",
     "json",
     "jsonl",
@@ -48,6 +49,10 @@ class Asked:
     scoring: str
     rows: int | None
     kept_columns: str | None
+    wide: bool
+    records: bool
+    pager: bool
+    provenance: bool
     published: bool
     format_: str | None
     as_json: bool
@@ -93,6 +98,10 @@ def scope_options(function: F) -> F:
 @scope_options
 @click.option("--rows", type=int, metavar="N", help="The games, trials or scores behind row N of the table.")
 @click.option("--show", "kept_columns", metavar="COLUMN,…", help="Print only these columns (--columns names them).")
+@click.option("--wide", is_flag=True, help="Print all columns, not only the default ones.")
+@click.option("--records", is_flag=True, help="Print each row as a block with one line per column.")
+@click.option("--pager", is_flag=True, help="Show the output in $PAGER.")
+@click.option("--provenance", is_flag=True, help="Print the query's hash, the registry's schema and the rows read.")
 @click.option("--published", is_flag=True, help="The paper's numbers, with ours beside them.")
 @click.option("--format", "format_", type=click.Choice(FORMATS), help="How to print  [default: table]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -147,7 +156,9 @@ def query(home: Home, **options: Any) -> None:
         raise click.UsageError("--json and --format say different things")
     if asked.kept_columns:
         result = result.showing([name.strip().replace(" ", "_") for name in asked.kept_columns.split(",")])
-    show(result, "json" if as_json else asked.format_, asked.output)
+    if asked.records and asked.format_ not in (None, "records"):
+        raise click.UsageError("--records and --format say different things")
+    show(result, "json" if as_json else "records" if asked.records else asked.format_, asked)
     if not asked.memory:
         from chessreg.queries.engine import engine_of
 
@@ -220,41 +231,36 @@ def answer(home: Home, asked: Asked) -> QueryResult:
     return result
 
 
-def show(result: QueryResult, format_: str | None, output: Path | None) -> None:
-    """Data on stdout or into the file; notes and the footer on stderr."""
+def show(result: QueryResult, format_: str | None, asked: Asked) -> None:
+    """Print the data on stdout, or write it to a file; print notes, and the provenance if asked for, on stderr."""
     from chessreg.queries import render
 
-    chosen = format_ or (render.SUFFIXES.get(output.suffix.lower()) if output else None)
+    chosen = format_ or (render.SUFFIXES.get(asked.output.suffix.lower()) if asked.output else None)
     if result.meta.get("published") and chosen in (None, "table", "markdown", "latex"):
         from chessreg.queries.published import with_ours
 
         result = with_ours(result)
-    if output is not None:
-        written = render.write(result, output, format_)
-        click.echo(f"{output}: {len(result):,} rows as {written}", err=True)
+    if asked.output is not None:
+        written = render.write(result, asked.output, format_, wide=asked.wide)
+        click.echo(f"{asked.output}: {len(result):,} rows as {written}", err=True)
     elif format_ == "parquet":
         if sys.stdout.isatty():
             raise BadInputError("Parquet is not for a screen", "add --output FILE.parquet")
         sys.stdout.buffer.write(render.parquet_bytes(result))
     else:
-        text = render.rendered(result, format_ or "table", screen_width())
+        text = render.rendered(result, format_ or "table", screen_width(), wide=asked.wide)
         assert isinstance(text, str)
-        if len(result) or format_ not in (None, "table"):
+        if asked.pager:
+            click.echo_via_pager(text)
+        elif len(result) or format_ not in (None, "table"):
             (sys.stdout if format_ in (None, "table", "json") else for_data(sys.stdout)).write(
                 visible_json(text) if format_ == "json" else text
             )
-    if format_ != "json" or output is not None:
+    if format_ != "json" or asked.output is not None:
         for note in result.notes:
             click.echo(note, err=True)
-        click.echo(render.footer(result), err=True)
-
-
-def screen_width() -> int | None:
-    if not sys.stdout.isatty():
-        return None
-    import shutil
-
-    return shutil.get_terminal_size().columns
+        if asked.provenance:
+            click.echo(render.footer(result), err=True)
 
 
 def own_kinds(home: Home) -> tuple[Path, ...]:
@@ -283,13 +289,46 @@ def show_list(home: Home, as_json: bool) -> None:
     from chessreg.queries.catalogue import entries
 
     listed = entries(own_kinds(home))
-    rows = [{"title": e.title, "aliases": list(e.aliases), "paper": e.paper, "made_by": e.made_by} for e in listed]
+    complete = complete_kinds(home)
     if as_json:
+        rows = [
+            {
+                "title": e.title, "topic": e.topic, "question": e.question, "aliases": list(e.aliases),
+                "paper": e.paper, "made_by": e.made_by, "has_runs": None if complete is None else not complete.isdisjoint(e.kinds),
+            }
+            for e in listed
+        ]  # fmt: skip
         emit(True, rows)
         return
-    width = max(len(row["title"]) for row in rows)
-    for row in rows:
-        click.echo(f"{row['title']:<{width}}  {row['paper']}")
+    width = max(len(e.title) for e in listed)
+    for topic in dict.fromkeys([*TOPICS, *(e.topic for e in listed)]):
+        click.secho(topic[:1].upper() + topic[1:], bold=True)
+        for e in listed:
+            if e.topic == topic:
+                mark = "•" if complete is not None and not complete.isdisjoint(e.kinds) else " "
+                click.echo(f"{mark} {e.title:<{width}}  {e.question or e.paper}")
+    click.echo(
+        "• this registry has complete runs for it" if complete else "this registry has no complete run yet", err=True
+    )
+
+
+def complete_kinds(home: Home) -> frozenset[str] | None:
+    """Return the kinds that have complete runs in the registry, None where there is none to read."""
+    from chessreg.registry import sqlite
+
+    wanted = "SELECT DISTINCT kind FROM run WHERE completed_at IS NOT NULL"
+    path = home.place.path
+    if path is not None:  # without SQLAlchemy, whose import takes longer than the list
+        with suppress(sqlite.dbapi.Error, OSError):
+            return frozenset(str(kind) for (kind,) in sqlite.select(path, wanted)) if path.exists() else None
+        return None
+    from sqlalchemy import text
+
+    try:
+        with home.database().read() as session:
+            return frozenset(session.scalars(text(wanted)))
+    except ChessregError:
+        return None
 
 
 def show_reads(home: Home, sql: str, as_json: bool) -> None:

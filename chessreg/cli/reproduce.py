@@ -79,7 +79,10 @@ SIGNIFICANT = 0.05  # of all metrics of a replicate together
 @json_option
 @pass_home
 def reproduce(home: Home, reference: str, do: bool) -> None:
-    """Print what made a run: the commands, the code, the versions, the machine. With --run, do it again and compare.
+    """Print a shell script that makes a run again on another machine, and the code, versions and machine that made it.
+    With --run, do it again here and compare.
+
+    The script checks the files that it reads by their SHA-256. It needs nothing else from this machine.
 
     It is done apart from this registry, which stays as it is, and every row must come out the same: else the columns
     that differ are listed, with by how much. Outputs whose bytes have gone are kept if they have the same digest. Games
@@ -107,15 +110,17 @@ def reproduce(home: Home, reference: str, do: bool) -> None:
 
 
 def show(home: Home, row: dict[str, Any], made: list[dict[str, Any]]) -> None:
-    """What made it, in the order in which it can be made."""
+    """Print a shell script that makes the run on another machine, and what made it here as comments."""
+    from chessreg.entities.reproduce import script
+
     last = row["tries"][-1] if row["tries"] else {}
     code = last.get("code", {})
     if home.json:
         kept = {key: last.get(key) for key in ("host", "code", "chessreg_version", "environment")}
         emit(home, {"run_id": row["id"], "spec": row["spec"], "steps": made, **kept})
         return
-    for step in made:
-        click.echo(step["command"])
+    for line in script(made, home.session().store):
+        click.echo(line)
     click.echo(visible(f"# chessreg {last.get('chessreg_version')} on {last.get('host')}"))
     for where, state in code.items():
         if isinstance(state, dict) and state.get("commit"):

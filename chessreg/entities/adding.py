@@ -15,6 +15,7 @@ from uuid import UUID
 import numpy as np
 
 from chessreg.entities import register
+from chessreg.entities.bundled import SAMPLE_GAMES
 from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.game_filter import EVERY_GAME, GameFilter
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 
 
 NOUN = "dataset"
-SAMPLE = "sample-games.pgn.zst"
-
 OnProgress = Callable[[float, str], None]
 
 
@@ -282,7 +281,7 @@ def add_sample(
     database: Database, store: Store, *, name: str | None = "sample", on_progress: OnProgress = silent
 ) -> Added:
     """Add the games that come with chessreg: Stockfish's levels against each other."""
-    with as_file(files("chessreg") / "data" / SAMPLE) as path:
+    with as_file(files("chessreg") / "data" / SAMPLE_GAMES) as path:
         if not path.is_file():
             raise NotFoundError("this installation of chessreg carries no sample games", "chessreg dataset generate")
         return add_dataset(database, store, [path], name=name, licence="CC0-1.0", on_progress=on_progress)

@@ -123,6 +123,14 @@ class Entity:
         """The command that makes a thing that no run made, and a remark on it, for `reproduce`."""
         return "", f"{self.noun} {row.id.hex[-6:]}"
 
+    def files(self, sql: SqlSession, row: Any) -> list[tuple[str, str]]:
+        """Return name and SHA-256 of each file that the command of `made_by` reads, or `sha256:…` of its artifact."""
+        return []
+
+    def afterwards(self, sql: SqlSession, row: Any) -> list[str]:
+        """Return the commands that give the thing the parts and names by which later commands call it."""
+        return []
+
 
 def entity_rows(sql: SqlSession, noun: str, table: Any) -> list[Row]:
     """All rows of a table of things with their annotations, oldest first."""

@@ -100,7 +100,14 @@ class Checkpoints(Entity):
             return f"chessreg checkpoint twin {shlex.quote(parent)} --seed {int(row.detail.get('seed', 0))}", ""
         if row.artifact is None:
             return "", "an external model: its games are here, its weights are not"
-        return "chessreg import checkpoint FILE", f"content {row.artifact[:12]}"
+        if bundled := bundled_model(row):
+            return f"chessreg import checkpoint --reference={bundled}", f"content {row.artifact[:12]}"
+        file = next((name for name, _ in self.files(sql, row)), "FILE")
+        return f"chessreg import checkpoint {shlex.quote(file)}", f"content {row.artifact[:12]}"
+
+    def files(self, sql: SqlSession, row: Any) -> list[tuple[str, str]]:
+        source = row.detail.get("source") or {}
+        return [(source["file"], source["sha256"])] if source.get("file") and source.get("sha256") else []
 
 
 def described(sql: SqlSession, reference: str) -> Row:
@@ -381,6 +388,16 @@ def learn_import(session: SqlSession, checkpoint_id: UUID, extra: dict[str, Any]
 
 REFERENCES = {"pgn": ("reference-model", "reference"), "uci": ("uci-model", "uci"), "fen": ("fen-model", "fen")}
 """What comes with chessreg: the folder in chessreg/data, and the checkpoint's name where none is given."""
+
+
+def bundled_model(row: tables.Checkpoint) -> str | None:
+    """Return the key in REFERENCES of a model that comes with chessreg, None for another model."""
+    spec_hash = (row.detail.get("source") or {}).get("spec_hash")
+    for which, (data, _) in REFERENCES.items() if spec_hash and row.run_id is None else ():
+        config = files("chessreg") / "data" / data / "chessreg.json"
+        if config.is_file() and spec_hash in config.read_text(encoding="utf-8"):
+            return which
+    return None
 
 
 def import_reference(database: Database, store: Store, name: str | None = None, which: str = "pgn") -> Registered:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from sqlalchemy import select
 
 from chessreg.entities import register
 from chessreg.entities.base import Entity, Row, entity_rows
+from chessreg.entities.bundled import SAMPLE_GAMES, bundled_digests
 from chessreg.entities.display import Column, Option, Part, Printed, Thing, Verified, annotations_of, facts
 from chessreg.entities.run import as_typed
 from chessreg.errors import BadInputError, ChessregError, NotFoundError, RegistryError
@@ -147,7 +148,7 @@ class Datasets(Entity):
                 words += ["--" + name.replace("_", "-"), str(settings[name])]
             remark += f", {settings['engine']} {settings['version']}"
         else:
-            words = ["add", *([source["name"] for source in report.get("sources", ())] or [row.source])]
+            words = ["add", *([name for name, _ in self.files(sql, row)] or ["--sample"])]
             filters = report.get("filters", {})
             words += ["--min-plies", str(filters["min_plies"])] if filters.get("min_plies") else []
             for name in ("exclude", "within"):
@@ -157,6 +158,34 @@ class Datasets(Entity):
             words += ["--salvage"] if report.get("salvaged") else []
             remark += f", from {report['fetched']['url']}" if report.get("fetched") else ""
         return f"chessreg dataset {shlex.join(words)}", remark
+
+    def files(self, sql: SqlSession, row: Any) -> list[tuple[str, str]]:
+        sources = [(source["name"], source["sha256"]) for source in row.report.get("sources", ())]
+        return [(name, digest) for name, digest in sources if name != SAMPLE_GAMES or digest not in bundled_digests()]
+
+    def afterwards(self, sql: SqlSession, row: Any) -> list[str]:
+        name = names.name_of(sql, "dataset", row.id) or row.id.hex[-6:]
+        splits = sql.scalars(select(tables.Split).where(tables.Split.dataset_id == row.id))
+        commands = []
+        for parts in cuts(splits):
+            shares = ",".join(f"{part.name}={part.high - part.low:.12g}" for part in parts)
+            commands.append(
+                f"chessreg dataset split {shlex.quote(name)} --parts {shlex.quote(shares)} --seed {parts[0].seed}"
+            )
+        return commands
+
+
+def cuts(splits: Iterable[tables.Split]) -> list[list[tables.Split]]:
+    """Group the parts of a dataset by the cut that made them: those of one seed, each beginning where another ends."""
+    left = sorted(splits, key=lambda part: (part.seed, part.low, part.name))
+    found = []
+    while left:
+        chain = [left.pop(0)]
+        while following := [p for p in left if p.seed == chain[-1].seed and p.low == chain[-1].high]:
+            chain.append(following[0])
+            left.remove(following[0])
+        found.append(chain)
+    return found
 
 
 # -- its files ------------------------------------------------------------------------------------------------------

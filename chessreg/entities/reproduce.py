@@ -15,6 +15,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from chessreg.entities import entity
+from chessreg.entities.bundled import bundled_digests
 from chessreg.entities.merge import MergeReport, merge_registry
 from chessreg.errors import BadInputError
 from chessreg.games.moves import unpack
@@ -29,6 +30,8 @@ from chessreg.runs.resolve import references
 from chessreg.runs.spec import ExecutionOptions, Spec, build
 from chessreg.terminal import visible
 from store import places
+from store.errors import StoreError
+from store.files import sha256_file
 
 if TYPE_CHECKING:
     from store import Store
@@ -155,22 +158,68 @@ def steps(session: Session, run_id: UUID) -> list[dict[str, Any]]:
     facts = lineage.describe(session, ordered)
     return [
         {"noun": node.noun, "id": node.id, "name": facts[node]["name"], "state": facts[node]["state"]}
-        | {"command": command(session, node, facts[node]["name"])}
+        | made_with(session, node, facts[node]["name"])
         for node in ordered
+        if node.noun != "file"  # the command that reads it names it
     ]
 
 
-def command(session: Session, node: lineage.Node, name: str | None) -> str:
-    """The command that makes this thing, in one line that a shell can be given."""
-    if node.noun == "file":
-        return f"# a file with content {node.id[:12]}"
+def made_with(session: Session, node: lineage.Node, name: str | None) -> dict[str, Any]:
+    """Return the command that makes this thing, the files that it reads, and the commands that follow it."""
     noun = entity(node.noun)
     row = session.get(noun.table, UUID(hex=node.id))
     if row is None:
-        return f"# {node.noun} {node.id[-6:]} is not in this registry"
+        return {"command": f"# {node.noun} {node.id[-6:]} is not in this registry", "files": [], "afterwards": []}
     line, remark = noun.made_by(session, row)
     named = f" --name {shlex.quote(name)}" if name and line else ""
-    return visible(f"{line}{named}{'  # ' + remark if remark else ''}".strip())
+    files = [{"name": file, "sha256": digest} for file, digest in noun.files(session, row)]
+    afterwards = [visible(command) for command in noun.afterwards(session, row)]
+    command = visible(f"{line}{named}{'  # ' + remark if remark else ''}".strip())
+    return {"command": command, "files": files, "afterwards": afterwards}
+
+
+def script(made: list[dict[str, Any]], store: Store) -> list[str]:
+    """Return the lines of a shell script that makes everything of `steps` in an empty folder.
+
+    It first checks the files that it reads, by their SHA-256. Raises BadInputError where two of them have one name.
+    """
+    files: dict[str, str] = {}
+    commands = []
+    for step in made:
+        command = step["command"]
+        for file in step["files"]:
+            name, digest = readable(file["name"], file["sha256"], store)
+            if digest is None:
+                if name:
+                    command = command.replace(file["sha256"], shlex.quote(name))
+            elif files.setdefault(name, digest) != digest:
+                raise BadInputError(f"two different files are called {name}", "--json lists the steps with their files")
+            else:
+                command = command.replace(file["sha256"], shlex.quote(name))
+        commands += [command, *step["afterwards"]]
+    lines = ["#!/bin/sh", "set -e"]
+    if files:
+        lines += ["# These files are read; copy them to this folder first.", "sha256sum --check --quiet <<'FILES'"]
+        lines += [f"{digest}  {visible(name)}" for name, digest in files.items()]
+        lines += ["FILES"]
+    return [*lines, "test -e .chessreg/registry.db || chessreg init", *commands]
+
+
+def readable(name: str, digest: str, store: Store) -> tuple[str, str | None]:
+    """Return a file's name and the SHA-256 of its bytes, None for a file of chessreg's own and one that is not here.
+
+    `sample` names a file that comes with chessreg. A file without a name is called by its digest.
+    """
+    if not digest.startswith("sha256:"):
+        return name, digest
+    try:
+        file = store.artifact(digest.removeprefix("sha256:")).file
+    except StoreError:
+        return name, None
+    content = sha256_file(file)
+    if content in bundled_digests():
+        return "sample", None
+    return name or f"{content[:12]}{file.suffix}", content
 
 
 # -- once more --------------------------------------------------------------------------------------------------------

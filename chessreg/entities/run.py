@@ -69,6 +69,23 @@ class Runs(Entity):
             ],
         )  # fmt: skip
 
+    def files(self, sql: SqlSession, row: Any) -> list[tuple[str, str]]:
+        """Return name and reference of the user's own files that the spec names by their content; "" for no name."""
+        references = [
+            text for text in texts_of(row.spec) if text.startswith("sha256:") and typed_digest(sql, text) == text
+        ]
+        attempt = sql.scalars(select(tables.Attempt).where(tables.Attempt.run_id == row.id)).first()
+        options = attempt.execution_options if attempt else {}
+        given = [name for name in str(options.get("file_names") or options.get("file_name") or "").split(", ") if name]
+        return list(zip(given if len(given) == len(references) else [""] * len(references), references, strict=True))
+
+    def afterwards(self, sql: SqlSession, row: Any) -> list[str]:
+        made = select(tables.Output.digest).where(tables.Output.run_id == row.id)
+        ids = sql.scalars(select(tables.Checkpoint.id).where(tables.Checkpoint.artifact.in_(made)))
+        named = [names.name_of(sql, "checkpoint", id) for id in ids]
+        run = names.name_of(sql, "run", row.id) or row.id.hex[-6:]
+        return [f"chessreg checkpoint name {shlex.quote(run)} {shlex.quote(name)}" for name in named if name]
+
     def made_by(self, sql: SqlSession, row: Any) -> tuple[str, str]:
         options = "".join(option(sql, key, row.spec) for key in row.explicit)
         source = sql.get_one(tables.KindRecord, (row.kind, row.version)).source
@@ -122,13 +139,26 @@ def as_typed(sql: SqlSession, value: Any) -> str:
             return names.name_of(sql, "checkpoint", checkpoint) or checkpoint.hex[-6:]
         return names.name_of(sql, "run", row.id) or row.id.hex[-6:]
     if text.startswith("sha256:"):
-        row_id = sql.scalars(
-            select(tables.Checkpoint.id).where(tables.Checkpoint.artifact == text.removeprefix("sha256:"))
-        ).first()
-        return (names.name_of(sql, "checkpoint", row_id) or row_id.hex[-6:]) if row_id else text
+        return typed_digest(sql, text)
     if text.startswith("dataset:"):
         return as_typed_dataset(sql, text)
     return text
+
+
+def texts_of(value: Any) -> list[str]:
+    """Return every text of a spec, in order."""
+    if isinstance(value, dict):
+        return [text for inner in value.values() for text in texts_of(inner)]
+    if isinstance(value, list):
+        return [text for inner in value for text in texts_of(inner)]
+    return [value] if isinstance(value, str) else []
+
+
+def typed_digest(sql: SqlSession, reference: str) -> str:
+    """Return the name or id of the checkpoint with this digest; the reference itself if there is none."""
+    digest = reference.removeprefix("sha256:")
+    row_id = sql.scalars(select(tables.Checkpoint.id).where(tables.Checkpoint.artifact == digest)).first()
+    return (names.name_of(sql, "checkpoint", row_id) or row_id.hex[-6:]) if row_id else reference
 
 
 def as_typed_dataset(sql: SqlSession, reference: str) -> str:

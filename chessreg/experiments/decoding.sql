@@ -1,8 +1,12 @@
 -- title: decoding modes
--- aliases: teacher-forced against autoregressive, exposure bias
+-- topic: legal moves
+-- question: How do greedy, sampled and constrained decoding compare?
+-- aliases: teacher-forced against autoregressive, exposure bias, sampling, greedy decoding, finetuned llms,
+--       fine-tuned language models, llm, temperature
 -- paper: Junkin and Nathanson 2025, Appendices C and D.5
 -- kinds: decoding
 -- made by: chessreg run decoding
+-- default: checkpoint, prompt, dataset, mode; legal, best; n
 -- columns:
 --   checkpoint: the model
 --   learned [tokens]: tokens with a loss in its training, without that of a model that it was tuned from

@@ -1,8 +1,11 @@
 -- title: prompt ablation
--- aliases: prompts, fine-tuned against zero-shot, legal list ablation
+-- topic: legal moves
+-- question: What does listing the legal moves in the prompt change?
+-- aliases: prompts, fine-tuned against zero-shot, legal list ablation, legal list, prompt effect
 -- paper: Junkin and Nathanson 2025, section 4.3 and the ablation of its six prompts
 -- kinds: decoding
 -- made by: chessreg run decoding --template NAME, before and after chessreg run finetune
+-- default: checkpoint, prompt, legal_list, length; legal, best, tuned_legal; n
 -- columns:
 --   checkpoint: the model
 --   learned [tokens]: tokens with a loss in its training, without that of a model that it was tuned from

@@ -1,8 +1,11 @@
 -- title: legal moves by ply
--- aliases: legal move rate, first-try legal rate, legality
+-- topic: legal moves
+-- question: How does the share of legal moves change along the game?
+-- aliases: legal move rate, first-try legal rate, legality, legality by ply, legal rate by ply
 -- paper: Karvonen 2024, section 2.2
 -- kinds: legality
 -- made by: chessreg run legality
+-- default: checkpoint, moves; legal, mass, valid; positions, games
 -- columns:
 --   checkpoint: the model
 --   moves: full moves of the game, ten by ten

@@ -1,8 +1,13 @@
 -- title: move accuracy by model
--- aliases: move accuracy, best move accuracy, cross-entropy per move
+-- topic: language modelling
+-- question: How often does each model predict the move that was played or best?
+-- aliases: move accuracy, best move accuracy, cross-entropy per move, top-1 accuracy, move prediction,
+--       human move match, agreement with human moves, fen policies, fen or pgn, uci or san, notation, tokenization,
+--       8 layer or 16 layer
 -- paper: Junkin and Nathanson 2025, sections 4.2 and 4.3, Appendix B
 -- kinds: move-accuracy
 -- made by: chessreg run move-accuracy
+-- default: checkpoint, encoding, seed, dataset; best, legal, mass; n
 -- columns:
 --   checkpoint: the model
 --   encoding: how chess is written for it

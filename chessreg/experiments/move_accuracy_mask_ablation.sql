@@ -1,8 +1,12 @@
 -- title: mask ablation
--- aliases: twins, fen against pgn, bidirectional against causal
+-- topic: language modelling
+-- question: Does a bidirectional attention mask help compared with a causal one?
+-- aliases: twins, fen against pgn, bidirectional against causal, causal against bidirectional,
+--       causal vs bidirectional, attention mask
 -- paper: Junkin and Nathanson 2025, sections 3.1 and 4.2; its control of equal decisions is not in the paper
 -- kinds: move-accuracy
 -- made by: chessreg run move-accuracy --source-games GAMES, once for each twin
+-- default: checkpoint, minus, differs, dataset; best, legal; n
 -- columns:
 --   checkpoint: the model
 --   minus: its twin: of equal layers and width, asked the same positions; trained with the same seed, where both say so

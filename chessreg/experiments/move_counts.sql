@@ -1,8 +1,11 @@
 -- title: legal moves per position
--- aliases: number of legal moves, junkin figure moves
+-- topic: legal moves
+-- question: How many legal moves do positions have?
+-- aliases: number of legal moves, junkin figure moves, branching factor
 -- paper: Junkin and Nathanson 2025, Appendix F and the histogram of the author's repository
 -- kinds: move-counts
 -- made by: chessreg run move-counts
+-- default: dataset, moves; share, within; n
 -- columns:
 --   dataset: the positions, and their part
 --   moves: legal moves

@@ -1,8 +1,11 @@
 -- title: move quality
--- aliases: centipawn loss, move quality by intervention
+-- topic: play
+-- question: How many centipawns does the model lose per move?
+-- aliases: centipawn loss, move quality by intervention, average centipawn loss, acpl, blunders, centipawns lost
 -- paper: beyond Karvonen 2024, section 4.3: what an edit of skill does to the moves
 -- kinds: move-quality
 -- made by: chessreg run move-quality
+-- default: checkpoint, intervention, color, judge; loss, delta_loss, best; n
 -- columns:
 --   checkpoint: the model whose moves are judged
 --   intervention: source, layers (0-based), scale and positions of the edit; none is the model as it is

@@ -1,8 +1,11 @@
 -- title: perplexity
--- aliases: perplexity per ply, canonical perplexity, davis table 2
+-- topic: language modelling
+-- question: What is the model's perplexity per token and per ply?
+-- aliases: perplexity per ply, canonical perplexity, davis table 2, ppl, loss per token, cross entropy
 -- paper: Davis 2026, Table 2; conventions of Toshniwal et al. 2022
 -- kinds: perplexity
 -- made by: chessreg run perplexity
+-- default: checkpoint, dataset; ppl_token, ppl_ply, nll_ply; n_games, plies
 -- columns:
 --   checkpoint: the model
 --   encoding: how chess is written for it

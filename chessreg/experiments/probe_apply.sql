@@ -1,8 +1,11 @@
 -- title: skill of other games
--- aliases: skill of random openings, karvonen section 4.3
+-- topic: probes
+-- question: How does a skill probe judge other games?
+-- aliases: skill of random openings, karvonen section 4.3, skill estimate, apply probe, skill of games
 -- paper: Karvonen 2024, section 4.3
 -- kinds: probe-apply
 -- made by: chessreg run probe-apply
+-- default: checkpoint, probe, games_of, layer; low, high; n_games
 -- columns:
 --   checkpoint: the model that reads the games
 --   probe: the run whose skill probes are asked

@@ -1,8 +1,11 @@
 -- title: probe composition
--- aliases: composition, compositionality, davis compositional map
+-- topic: probes
+-- question: Are piece directions a sum of a color and a type direction?
+-- aliases: composition, compositionality, davis compositional map, cosine of probe directions, direction geometry
 -- paper: Davis, Vasquez Ferrer & Sukthankar 2026, introduction (and the ICMLA paper's compositional map)
 -- kinds: probe-composition
 -- made by: chessreg run probe-composition --joint-probe JOINT --color-probe COLOR --type-probe TYPE
+-- default: checkpoint, residual_index, parts, direction, pawns; cosine, retrieval; n
 -- columns:
 --   checkpoint: the model; none: of imported probes whose model is not here
 --   positions: at which tokens; pooled: all phases of the probes together

@@ -1,8 +1,11 @@
 -- title: puzzles by rating
--- aliases: puzzles, puzzle accuracy
+-- topic: ratings
+-- question: How many Lichess puzzles does the model solve at each rating?
+-- aliases: puzzles, puzzle accuracy, tactics, mate in 2, mate
 -- paper: Junkin and Nathanson 2025, puzzles of Ruoss et al. 2024
 -- kinds: puzzles
 -- made by: chessreg run puzzles
+-- default: checkpoint, intervention, policy, rating; first, line, legal; n
 -- columns:
 --   checkpoint: the model
 --   encoding: how chess is written for it

@@ -1,8 +1,12 @@
 -- title: training settings
--- aliases: model hyperparameters, karvonen table 5, junkin table 2
+-- topic: training
+-- question: With which architecture and hyperparameters was each model trained?
+-- aliases: model hyperparameters, karvonen table 5, junkin table 2, hyperparameters, model size, architecture,
+--       model sizes, parameters
 -- paper: Karvonen 2024, Table 5 and Appendix A; Junkin and Nathanson 2025, Appendix D.3
 -- kinds: train, finetune
 -- made by: chessreg run train
+-- default: checkpoint, optimizer, learning_rate, batch_tokens, steps, d_model, layers; parameters
 -- columns:
 --   checkpoint: the model
 --   source: where its weights come from

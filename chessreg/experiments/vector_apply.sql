@@ -1,8 +1,11 @@
 -- title: accuracy along vectors
--- aliases: vector accuracy, accuracy along a direction
+-- topic: steering vectors
+-- question: How well does projecting onto a vector separate the classes?
+-- aliases: vector accuracy, accuracy along a direction, projection, separation
 -- paper: none: what Karvonen 2024, section 4, leaves open of its skill vectors
 -- kinds: vector-apply
 -- made by: chessreg run vector-apply
+-- default: checkpoint, vector, games_of, layer; accuracy, minus_majority; n_games
 -- columns:
 --   checkpoint: the model
 --   vector: the run whose directions are looked along

@@ -12,7 +12,9 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chessreg import text_table
 from chessreg.errors import BadInputError, first_line, writing
+from chessreg.queries.catalogue import Defaults
 from chessreg.queries.result import QueryResult
 from chessreg.registry.file_gate import refuse_registry
 from chessreg.terminal import visible
@@ -40,14 +42,17 @@ SENTENCE = 60  # a longer cell is a sentence, and stands below the table
 # -- for people -------------------------------------------------------------------------------------------------------
 
 
-def layout(result: QueryResult) -> tuple[list[str], dict[str, str]]:
-    """The columns that a printed table shows, and those that say the same in every row: they go above it.
+def layout(result: QueryResult, wide: bool = False) -> tuple[list[str], dict[str, str]]:
+    """Return the columns that a printed table shows, and the text of those with the same value in every row.
 
-    Hidden columns, ends of intervals, and empty columns that `--show` does not name are left out.
+    These are the query's default columns; all of them if `wide`, or if the query declares none. Columns that `--show`
+    names are all shown. Hidden columns, ends of intervals, and empty columns that `--show` does not name are left out.
     """
     rows = result.rows
     ends = {f"{name}{end}" for name in result.intervals for end in ("_low", "_high")}
     columns = [n for n in result.columns if n not in ends and not result.column(n).hidden]
+    if not wide and (defaults := defaults_of(result)):
+        columns = [n for n in defaults.names if n in result.columns]
     if not result.described or not rows:
         return columns, {}
     stays = {"row", "column", "comparison"} if result.meta.get("published") else {columns[0]}
@@ -70,12 +75,20 @@ def layout(result: QueryResult) -> tuple[list[str], dict[str, str]]:
     return kept, same
 
 
+def defaults_of(result: QueryResult) -> Defaults | None:
+    """The default columns of the table, None where all columns are shown: other columns were chosen or declared."""
+    if result.entry is None or result.chosen or result.meta.get("published") or not result.entry.default.names:
+        return None
+    return result.entry.default
+
+
 def cell(result: QueryResult, row: dict[str, Any], name: str) -> str:
     """A value as people read it, with its interval; a bound alone as ≤ or ≥."""
     value = row[name]
     unit = result.column(name).unit
     decimals = DECIMALS.get(unit, 3)
-    setting = bool(result.meta.get("published")) and row.get("unit") == ""
+    is_key = result.entry is not None and name in result.entry.default.keys
+    setting = is_key or (bool(result.meta.get("published")) and row.get("unit") == "")
     if name not in result.intervals:
         return number(value, decimals) if unit in DECIMALS else amount(value, setting)
     low, high = row[f"{name}_low"], row[f"{name}_high"]
@@ -136,61 +149,102 @@ def heading(result: QueryResult, name: str) -> str:
     return f"{text} {unit}" if unit in ("%", "Elo", "cp") and unit.lower() != text else text
 
 
-def grid(result: QueryResult) -> tuple[list[str], list[list[str]], dict[str, str], list[bool]]:
-    """Headings, cells, what is the same in every row, and which columns hold numbers."""
-    names, same = layout(result)
+def grid(result: QueryResult, wide: bool = False) -> tuple[list[str], list[list[str]], dict[str, str], list[bool]]:
+    """Headings, cells, the columns with the same value in every row, and which columns hold numbers."""
+    names, same = layout(result, wide)
     rows = result.rows
     cells = [[cell(result, row, name) for name in names] for row in rows]
-    numeric = [
-        any(isinstance(row[n], int | float) and not isinstance(row[n], bool) for row in rows) or n in result.intervals
-        for n in names
-    ]
-    return [heading(result, n) for n in names], cells, same, numeric
+    return [heading(result, n) for n in names], cells, same, [is_numeric(result, rows, n) for n in names]
+
+
+def is_numeric(result: QueryResult, rows: list[dict[str, Any]], name: str) -> bool:
+    return name in result.intervals or any(
+        isinstance(row[name], int | float) and not isinstance(row[name], bool) for row in rows
+    )
 
 
 def caption(same: dict[str, str]) -> str:
     return "; ".join(f"{name.replace('_', ' ')} {value}" for name, value in same.items())
 
 
-def table(result: QueryResult, width: int | None = None) -> str:
-    """A table for a terminal of this width; as wide as it needs when none is given."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def table(result: QueryResult, width: int | None = None, wide: bool = False) -> str:
+    """A table with one line per row for a terminal of `width` columns; as wide as it needs when none is given.
 
-    headings, cells, same, numeric = grid(result)
-    notes = footnotes(headings, cells)
-    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    made.add_column(Text("#"), justify="right")
-    for name, right in zip(headings, numeric, strict=True):
-        made.add_column(Text(name), justify="right" if right else "left", overflow="fold")
-    for place, row in enumerate(cells, 1):
-        made.add_row(Text(str(place)), *(Text(visible(cell)) for cell in row))
-    out = io.StringIO()
-    console = Console(file=out, width=width or 10_000, highlight=False, color_system=None, force_terminal=False)
-    if same:
-        console.print(Text(visible(caption(same))))
-    console.print(made)
+    Where the default columns do not fit, counts are left out from the right, then all answers but the first, then long
+    texts are shortened in their middle. A last line names columns that are not shown. With `wide`, with chosen columns
+    and for queries without default columns, rows are never shortened: a narrow terminal breaks the lines.
+    """
+    names, same = layout(result, wide)
+    rows = result.rows
+    cells = {name: [visible(cell(result, row, name)) for row in rows] for name in names}
+    notes = footnotes(cells)
+    headings = {name: heading(result, name) for name in names}
+    defaults = None if wide else defaults_of(result)
+    if width is not None and defaults is not None:
+        names = fit(names, defaults, headings, cells, width - len(str(len(rows))) - text_table.GAP)
+    numeric = {name: is_numeric(result, rows, name) for name in names}
+    lines = text_table.wrapped(visible(caption(same)), width or 120) if same else []
+    lines += text_table.drawn(
+        ["#", *(headings[name] for name in names)],
+        [[str(place), *row] for place, row in enumerate(zip(*(cells[name] for name in names), strict=True), 1)],
+        [True, *(numeric[name] for name in names)],
+    )
     for place, note in enumerate(notes, 1):
-        console.print(Text(visible(f"[{place}] {note}")))
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+        lines += text_table.wrapped(f"[{place}] {visible(note)}", width or 120)
+    if defaults is not None:
+        lines.append(left_out(result, {*names, *same}, width or 120))
+    return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def footnotes(headings: list[str], cells: list[list[str]]) -> list[str]:
-    """Move the sentences out of the cells: a column with one gets numbers, the sentences are returned."""
+def fit(
+    names: list[str], defaults: Defaults, headings: dict[str, str], cells: dict[str, list[str]], width: int
+) -> list[str]:
+    """Return the columns that fit `width`, and shorten the keys of `cells` where leaving out columns is not enough."""
+    names = list(names)
+    answers = [name for name in names if name in defaults.answers]
+    counts = [name for name in names if name in defaults.counts]
+    for name in (*reversed(counts), *reversed(answers[1:])):
+        if text_table.needed_width(names, headings, cells) > width:
+            names.remove(name)
+    keys = [name for name in names if name in defaults.keys]
+    text_table.shorten_to_fit(names, keys, headings, cells, width)
+    return names
+
+
+def left_out(result: QueryResult, shown: set[str], width: int) -> str:
+    """One line on the columns that are not shown, those that differ between rows first."""
+    rows = result.rows
+    names, same = layout(result, wide=True)
+    rest = [name for name in (*names, *same) if name not in shown]
+    rest.sort(key=lambda name: all(row[name] == rows[0][name] for row in rows))
+    return text_table.naming(rest, width, "--wide")
+
+
+def records(result: QueryResult) -> str:
+    """Every column of each row on a line of its own, as psql's expanded display."""
+    names, same = layout(result, wide=True)
+    shown = [name for name in result.columns if name in {*names, *same}]
+    headings = {name: heading(result, name) for name in shown}
+    width = max(map(len, headings.values()), default=0)
+    lines = []
+    for place, row in enumerate(result.rows, 1):
+        lines.append(f"── row {place} ──")
+        lines += [f"{headings[name]:<{width}}  {visible(cell(result, row, name))}" for name in shown]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def footnotes(cells: dict[str, list[str]]) -> list[str]:
+    """Move sentences out of the cells: a column with one gets numbers, and the sentences are returned."""
     notes: dict[str, int] = {}
-    for place in range(len(headings)):
-        if max((len(row[place]) for row in cells), default=0) > SENTENCE:
-            for row in cells:
-                if row[place]:
-                    row[place] = f"[{notes.setdefault(row[place], len(notes) + 1)}]"
+    for name, texts in cells.items():
+        if max(map(len, texts), default=0) > SENTENCE:
+            cells[name] = [f"[{notes.setdefault(text, len(notes) + 1)}]" if text else "" for text in texts]
     return list(notes)
 
 
-def markdown(result: QueryResult, *, numbered: bool = False) -> str:
+def markdown(result: QueryResult, *, numbered: bool = False, wide: bool = False) -> str:
     """A GitHub table, its rows numbered on request."""
-    headings, cells, same, numeric = grid(result)
+    headings, cells, same, numeric = grid(result, wide)
     if numbered:
         headings, numeric = ["#", *headings], [True, *numeric]
         cells = [[str(number), *row] for number, row in enumerate(cells, 1)]
@@ -226,9 +280,9 @@ def as_latex(text: str) -> str:
     return "".join(TEX.get(c, c) for c in one_line(text))
 
 
-def latex(result: QueryResult) -> str:
+def latex(result: QueryResult, *, wide: bool = False) -> str:
     """A tabular with booktabs rules; its caption is a comment."""
-    headings, cells, same, numeric = grid(result)
+    headings, cells, same, numeric = grid(result, wide)
 
     def line(values: list[str]) -> str:
         return " & ".join(map(as_latex, values)) + r" \\"
@@ -335,15 +389,14 @@ def parquet_bytes(result: QueryResult) -> bytes:
 # -- all --------------------------------------------------------------------------------------------------------------
 
 TEXTS: dict[str, Callable[[QueryResult], str]] = {
-    "table": table,
-    "markdown": markdown,
-    "latex": latex,
+    "records": records,
     "csv": csv_text,
     "json": json_text,
     "jsonl": json_lines,
 }
-FORMATS = (*TEXTS, "parquet")
-PRINTED, MOST_PRINTED = ("table", "markdown", "latex"), 100_000
+TABLES: dict[str, Callable[..., str]] = {"markdown": markdown, "latex": latex}
+FORMATS = ("table", *TABLES, *TEXTS, "parquet")
+PRINTED, MOST_PRINTED = ("table", "records", "markdown", "latex"), 100_000
 SUFFIXES = {
     ".md": "markdown",
     ".tex": "latex",
@@ -355,32 +408,37 @@ SUFFIXES = {
 }
 
 
-def rendered(result: QueryResult, format: str, width: int | None = None) -> str | bytes:
-    """The answer in a format of FORMATS; Parquet is bytes."""
+def rendered(result: QueryResult, format: str, width: int | None = None, wide: bool = False) -> str | bytes:
+    """Return the answer in a format of FORMATS; Parquet is bytes.
+
+    `wide`: all columns in the formats for people. Formats for programs have all columns always.
+    """
     if format == "parquet":
         return parquet_bytes(result)
     if format in PRINTED and len(result) > MOST_PRINTED:
         raise BadInputError(f"{len(result):,} rows are no table to read", "--format csv or jsonl, or LIMIT 100")
     if format == "table":
-        return table(result, width)
+        return table(result, width, wide)
+    if format in TABLES:
+        return TABLES[format](result, wide=wide)
     if format not in TEXTS:
         raise BadInputError(f"there is no format {format!r}", f"one of {', '.join(FORMATS)}")
     return TEXTS[format](result)
 
 
-def write(result: QueryResult, path: Path, format: str | None = None) -> str:
+def write(result: QueryResult, path: Path, format: str | None = None, wide: bool = False) -> str:
     """Write a file, whole or not at all; the format follows from its suffix. Returns the format."""
     chosen = format or SUFFIXES.get(path.suffix.lower())
     if chosen is None:
         raise BadInputError(f"{path}: no format is written to {path.suffix or 'a name without suffix'}",
                             f"--format, or one of {', '.join(SUFFIXES)}")  # fmt: skip
-    data = rendered(result, chosen)
+    data = rendered(result, chosen, wide=wide)
     write_file(path, data if isinstance(data, bytes) else data.encode())
     return chosen
 
 
 def footer(result: QueryResult) -> str:
-    """One line of where the numbers come from."""
+    """One line on the provenance of the numbers: query, schema, version of the data, rows read."""
     meta = result.meta
     read = ", ".join(f"{count:,} {name}" for name, count in meta["rows_read"].items() if count) or "no rows"
     named = meta["query"] if "paper" in meta else "sql"

@@ -351,9 +351,9 @@ def test_without_stockfish_the_command_that_installs_it_is_named(here: Any, monk
 def test_the_bundled_sample(here: Any) -> None:
     from importlib.resources import files
 
-    from chessreg.entities.adding import SAMPLE
+    from chessreg.entities.bundled import SAMPLE_GAMES
 
-    if not (files("chessreg") / "data" / SAMPLE).is_file():
+    if not (files("chessreg") / "data" / SAMPLE_GAMES).is_file():
         assert here("dataset", "add", "--sample", "--name", "sample") == 3
         pytest.skip("no sample in this checkout yet")
     made = here.json("dataset", "add", "--sample", "--name", "sample")

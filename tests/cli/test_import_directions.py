@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -157,3 +158,74 @@ def test_edits_and_games_take_imported_directions(world: Path, tmp_path: Path, c
     capsys.readouterr()
     assert chessreg(*edit.replace("their-board", "of-nobody").split()) == 4
     assert "does not say which checkpoint" in capsys.readouterr().err
+
+
+def saved_alone(folder: Path, form: str, values: torch.Tensor) -> Path:
+    from safetensors.torch import save_file
+
+    path = folder / f"mine.{form}"
+    if form == "npy":
+        np.save(path, values.numpy())
+    elif form == "safetensors":
+        save_file({"direction": values}, path)
+    else:
+        torch.save(values if form == "pt" else {"difference_vector": values}, path)
+    return path
+
+
+@pytest.mark.parametrize("form", ["npy", "pt", "safetensors", "pth"])
+def test_a_tensor_alone_is_a_vector_of_the_user(here: Any, tmp_path: Path, form: str) -> None:
+    path, direction = saved_alone(tmp_path, form, random(32)), random(32)
+    (row,) = here.json(
+        "import", "vector", path, "--layers", "1", "--residual", "raw", "--label", "calm", "--name", "mine"
+    )
+    assert (row["name"], row["source"], row["layer"]) == ("mine", "user:calm", 1)
+    assert row["detail"]["hook_point"] == "blocks.1.hook_resid_post"
+    assert row["norm"] == pytest.approx(float(direction.norm()), rel=1e-5)
+    with open_session() as session:
+        assert session.vector("mine", 1) == pytest.approx(direction.numpy())
+
+
+@pytest.mark.parametrize(
+    ("made", "complaint"),
+    [
+        (torch.zeros(32), "zeros"),
+        (torch.full((32,), float("nan")), "NaN"),
+        (torch.ones(2, 32), "no tensor of floats"),
+        (torch.ones(32, dtype=torch.int64), "no tensor of floats"),
+        (torch.ones(0), "empty"),
+    ],
+)
+@pytest.mark.parametrize("form", ["npy", "pt", "safetensors"])
+def test_what_is_no_direction_is_refused(
+    here: Any, tmp_path: Path, form: str, made: torch.Tensor, complaint: str
+) -> None:
+    before = here.state()
+    assert here("import", "vector", saved_alone(tmp_path, form, made), "--layers", "1", "--residual", "raw") == 4
+    assert complaint in here.err
+    assert here.state() == before
+
+
+def test_a_tensor_alone_needs_its_layer_and_its_convention(here: Any, tmp_path: Path) -> None:
+    path = saved_alone(tmp_path, "npy", random(32))
+    assert here("import", "vector", path) == 4
+    assert "--layers" in here.err
+    assert here("import", "vector", path, "--layers", "1") == 4
+    assert "--residual" in here.err
+    assert here("import", "vector", path, "--layers", "1", "--residual", "raw", "--hook-point", "blocks.*.attn") == 4
+    assert "there are hook_embed" in here.err
+
+
+def test_several_tensors_and_pickled_arrays_are_refused(here: Any, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file({"a": random(32), "b": random(32)}, tmp_path / "two.safetensors")
+    np.save(tmp_path / "objects.npy", np.array([print], dtype=object), allow_pickle=True)
+    (tmp_path / "cut.npy").write_bytes(saved_alone(tmp_path, "npy", random(32)).read_bytes()[:90])
+    for name, complaint in (
+        ("two.safetensors", "2 tensors"),
+        ("objects.npy", "not a NumPy"),
+        ("cut.npy", "not a NumPy"),
+    ):
+        assert here("import", "vector", tmp_path / name, "--layers", "1", "--residual", "raw") == 4
+        assert complaint in here.err

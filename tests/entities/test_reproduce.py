@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
+import shlex
 import shutil
+import zipfile
 from types import SimpleNamespace
 
 import chess
@@ -14,7 +17,7 @@ from sqlalchemy import func, select, update
 
 from chessreg.cli.root import run_command_line
 from chessreg.doctor import problems
-from chessreg.entities.reproduce import Again, again, steps
+from chessreg.entities.reproduce import Again, again, script, steps
 from chessreg.errors import BadInputError
 from chessreg.experiments.cache import Cache
 from chessreg.experiments.edit import EditSpec
@@ -28,6 +31,8 @@ from chessreg.session import open_session
 from store.arrays import Group
 
 from ..conftest import queries_with_runs
+from ..fixtures.demo.make import HERE as DEMO
+from ..fixtures.demo.make import games
 
 EDIT = EditSpec(checkpoint="reference", probe="reference-board", dataset="sample:test", games=2, per_game=3, samples=1)
 PLAY = PlaySpec(
@@ -60,7 +65,7 @@ def test_steps_are_commands_in_an_order_that_works(session):
     order = [commands.index(cache), len(commands) - 1]
     assert order == sorted(order)
     assert any(c.startswith("chessreg dataset add games.pgn --name sample") for c in commands[: order[0]])
-    assert any(c.startswith("chessreg import checkpoint FILE --name reference") for c in commands[: order[0]])
+    assert any(c.startswith("chessreg import checkpoint") and "--name reference" in c for c in commands[: order[0]])
 
 
 @pytest.mark.parametrize("name", ["reference-fit", "reference-board"])
@@ -230,3 +235,52 @@ def test_a_run_that_is_not_complete_is_refused(session):
         again(session.database, session.store, session.id("run", "skill"))
     with session.database.read() as sql:
         assert sql.scalar(select(func.count()).select_from(tables.Run)) > 0
+
+
+def run_script(lines, files, folder, monkeypatch):
+    """Run the commands of a script in a folder that has only these files, and check them as the script does."""
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    monkeypatch.chdir(folder)
+    for variable in ("CHESSREG_REGISTRY", "CHESSREG_STORE"):
+        monkeypatch.delenv(variable, raising=False)
+    if "FILES" in lines:
+        checked = lines[lines.index("sha256sum --check --quiet <<'FILES'") + 1 : lines.index("FILES")]
+        for line in checked:
+            digest, _, name = line.partition("  ")
+            assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest
+    assert run_command_line(["init"]) == 0
+    for line in lines:
+        if line.startswith("chessreg "):
+            words = shlex.split(line, comments=True)[1:]
+            assert run_command_line(words) == 0, line
+
+
+@pytest.mark.parametrize("runs", [["edits", "ratings"]])
+def test_the_script_of_a_run_makes_it_in_an_empty_folder(runs, tmp_path, monkeypatch, capsys):
+    """The demo registry's runs, from its own files and nothing else."""
+    with zipfile.ZipFile(DEMO / "demo.zip") as packed:
+        packed.extractall(tmp_path / "demo")
+    given = {"games.pgn": games(range(40), 40).encode(), "lessons.pgn": games(range(100, 130), 40).encode()}
+    for run in runs:
+        with open_session(str(tmp_path / "demo" / "registry.db"), tmp_path / "demo" / "store") as session:
+            with session.database.read() as sql:
+                made = steps(sql, session.id("run", run))
+            lines = script(made, session.store)
+            wanted = {step["id"] for step in made if step["noun"] == "run"}
+        folder = tmp_path / run
+        folder.mkdir()
+        run_script(lines, given, folder, monkeypatch)
+        with open_session() as session, session.database.read() as sql:
+            here = {row.id.hex for row in sql.scalars(select(tables.Run)) if row.completed_at}
+        assert here == wanted
+
+
+def test_a_file_without_a_name_is_called_by_its_digest_and_two_of_one_name_are_refused(session):
+    step = {"command": "chessreg x", "afterwards": []}
+    files = [{"name": "a.pgn", "sha256": "0" * 64}, {"name": "a.pgn", "sha256": "1" * 64}]
+    with pytest.raises(BadInputError, match="two different files"):
+        script([{**step, "files": files}], session.store)
+    gone = {"name": "v.npy", "sha256": "sha256:" + "2" * 64}
+    lines = script([{**step, "command": f"chessreg run x --files {gone['sha256']}", "files": [gone]}], session.store)
+    assert lines[-1] == "chessreg run x --files v.npy"

@@ -39,8 +39,9 @@ def filled(database, make):
     return make
 
 
-def test_a_table_on_stdout_and_the_footer_on_stderr(type_, filled):
-    code, out, err = type_("elo by intervention")
+def test_a_table_on_stdout_and_its_provenance_on_stderr_on_request(type_, filled):
+    assert "query " not in type_("elo by intervention")[2]
+    code, out, err = type_("elo by intervention", "--provenance")
     assert code == 0
     assert "contrastive:skill L3-5 x0.1" in out
     assert "query " not in out
@@ -90,7 +91,7 @@ def test_only_the_columns_that_are_asked_for_with_their_intervals(type_, filled)
     assert (code, out.split()[:4]) == (0, ["#", "checkpoint", "id", "score"])
     assert "stopped" not in type_("elo")[1]
     code, out, _ = type_("elo", "--show", "stopped,n,delta_random")  # they hold nothing, and else are left out
-    assert (code, out.splitlines()[0].split()) == (0, ["#", "stopped", "n", "delta", "random"])
+    assert (code, " ".join(out.splitlines()[:2]).split()) == (0, ["delta", "#", "stopped", "n", "random"])
     code, out, err = type_("elo", "--show", "scor")
     assert (code, out) == (4, "")
     assert err == "error: there is no column 'scor'\nhint: did you mean score?\n"

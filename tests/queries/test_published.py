@@ -460,7 +460,7 @@ def test_for_reading_numbers_without_ours_are_left_out_and_counted(database, mak
     assert "40 published numbers have nothing of ours beside them" in result.notes[-1]
     text = rendered(result, "table")
     assert text.startswith("paper Karvonen 2024; unit %; model reference\n")
-    assert "49.6   50.0 [4" in text
+    assert "49.6  50.0 [4" in text
 
 
 def test_a_query_without_published_numbers_says_so(database):

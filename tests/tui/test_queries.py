@@ -44,8 +44,8 @@ async def opened(driver: Any, title: str = TITLE) -> None:
 
 
 async def test_a_scope_narrows_the_answer_and_goes_with_one(drive: Any, session: Session) -> None:
-    whole = render.grid(run_query(session.database, TITLE))[1]
-    narrowed = render.grid(run_query(session.database, TITLE, run="plain"))[1]
+    whole = render.grid(run_query(session.database, TITLE), wide=True)[1]
+    narrowed = render.grid(run_query(session.database, TITLE, run="plain"), wide=True)[1]
     assert narrowed != whole
     async with drive(size=(160, 40)) as driver:
         await opened(driver)
@@ -77,7 +77,7 @@ async def test_queries_beside_a_kind_of_ones_own_are_listed_and_asked_and_a_brok
         shutil.copy(CAPTURES.with_suffix(suffix), tmp_path)
     with open_session(str(folder / "registry.db"), folder / "store") as own:
         own.run(kind(str(path)).spec(games=4, shuffles=5), kind=str(path))
-        lines = render.grid(run_query(own.database, title))[1]
+        lines = render.grid(run_query(own.database, title), wide=True)[1]
     async with drive(folder, size=(160, 40), start="queries") as driver:
         await opened(driver, title)
         table = driver.screen.query_one(PageTable)
@@ -363,7 +363,7 @@ async def test_a_table_is_copied_for_a_paper_and_kept_in_a_file(drive: Any, sess
 
 async def test_games_are_scored_either_way_and_the_command_says_so(drive: Any, session: Session) -> None:
     title = "elo by intervention"
-    other = render.grid(run_query(session.database, title, scoring="author-2024"))[1]
+    other = render.grid(run_query(session.database, title, scoring="author-2024"), wide=True)[1]
     async with drive(size=(160, 40)) as driver:
         await opened(driver, title)
         await driver.press("O")

@@ -215,8 +215,8 @@ def as_table(title: str, result: QueryResult) -> Answer:
     """A table of few rows as text."""
     from chessreg.queries import render
 
-    headings, cells, same, numeric = render.grid(result)
-    names = render.layout(result)[0]
+    headings, cells, same, numeric = render.grid(result, wide=True)
+    names = render.layout(result, wide=True)[0]
     matters = frozenset(n for n, name in enumerate(names) if name in result.intervals or name == "n")
     rows: list[Row] = [numbered(place, line) for place, line in enumerate(cells, 1)]
     return Answer(
@@ -254,7 +254,9 @@ class RowsBehind:
 
         self.result, self.count, self.lines = result, len(result), lines
         part = self._part(0)
-        self.names = [name for name in render.layout(part)[0] if name != "run_id"]  # an id to follow, not to read
+        self.names = [
+            name for name in render.layout(part, wide=True)[0] if name != "run_id"
+        ]  # an id to follow, not to read
         self.numeric = [
             any(isinstance(row[n], (int, float)) and not isinstance(row[n], bool) for row in part.rows)
             for n in self.names

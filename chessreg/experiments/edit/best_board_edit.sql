@@ -1,8 +1,11 @@
 -- title: best board edit
--- aliases: board edit sweep, karvonen table 6, karvonen appendix d
+-- topic: board edits
+-- question: Which board edit was chosen on half of the states, and what does it give on the others?
+-- aliases: board edit sweep, karvonen table 6, karvonen appendix d, best edit, tuned edit
 -- paper: Karvonen 2024, section 4.1, Table 6 and Appendix D
 -- kinds: edit
 -- made by: chessreg run edit --layer-sets … --scales …
+-- default: checkpoint, choice, intervention; modified, original, delta_modified; states
 -- columns:
 --   checkpoint: the model
 --   run: the sweep

@@ -1,8 +1,13 @@
 -- title: board intervention legality
--- aliases: board interventions, edits, karvonen table 2, karvonen table 8
+-- topic: board edits
+-- question: Does the model play legal moves on the edited board, compared with controls?
+-- aliases: board interventions, edits, karvonen table 2, karvonen table 8, board edit, board edits,
+--       board intervention, piece removal, edit legality, piece deletion, remove a piece, erase a piece,
+--       intervention success rate
 -- paper: Karvonen 2024, Table 2, Table 8 and section 4.2
 -- kinds: edit
 -- made by: chessreg run edit
+-- default: checkpoint, condition, layers, scale; modified, original, delta_random; states
 -- columns:
 --   checkpoint: the model
 --   condition: clean (no edit), edit (the piece taken off), or a control of the same length: random, or shuffled (the
@@ -10,8 +15,8 @@
 --       encode-decode (the residual as SAEs reconstruct it)
 --   intervention: source, layers (0-based), scale and positions of the edit
 --   layer [hidden]: the layer, where one alone is edited
---   layers [hidden]: all of them
---   scale [hidden]: length of what is subtracted, or what the scale rule goes by
+--   layers: all of them
+--   scale: length of what is subtracted, or what the scale rule goes by
 --   scale_rule [hidden]: single_scale, single_target or average_target
 --   edits_tried [hidden]: edits in the run: more than one is a sweep
 --   states [states]: positions with a piece to take off

@@ -1,16 +1,19 @@
 -- title: edit specificity
--- aliases: specificity, frontier of edits, damage of edits
+-- topic: board edits
+-- question: Does an edit change only what it should?
+-- aliases: specificity, frontier of edits, damage of edits, side effects, kl after edit
 -- paper: none: beyond Karvonen 2024, section 4.2
 -- kinds: edit
 -- made by: chessreg run edit --wrong-layer --sham --sae SAE
+-- default: checkpoint, condition, layer_set, scale; effect, moved, kl; states
 -- columns:
 --   checkpoint: the model
 --   condition: edit (the piece taken off), or a control: random, shuffled (the direction of another piece), wrong-layer
 --       (the same directions half the model's depth away), sham (length 0), encode-decode (the residual as SAEs
 --       reconstruct it, at the same layers and tokens)
 --   intervention: source, layers (0-based), scale and positions of the edit
---   layer_set [hidden]: its layers as text; of a control those of the edit that it stands beside
---   scale [hidden]: its value of the scale rule; of a control that of the edit that it stands beside
+--   layer_set: its layers as text; of a control those of the edit that it stands beside
+--   scale: its value of the scale rule; of a control that of the edit that it stands beside
 --   edits_tried [hidden]: edits in the run: more than one is a sweep
 --   states [states]: positions with a piece to take off
 --   games [games]: games that they are from

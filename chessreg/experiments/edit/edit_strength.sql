@@ -1,8 +1,11 @@
 -- title: edit strength
--- aliases: edit scale sweep, davis figure 2
+-- topic: board edits
+-- question: How does the effect depend on the scale of the edit?
+-- aliases: edit scale sweep, davis figure 2, scale sweep, effect by scale, edit scale
 -- paper: Davis, Vasquez Ferrer & Sukthankar 2026, Figure 2
 -- kinds: edit
 -- made by: chessreg run edit --preset davis-corrected --layer-sets each --scales 0,0.1,0.2,0.5,1,2
+-- default: checkpoint, type, layers, scale; target, gain, argmax_kept; cases
 -- columns:
 --   checkpoint: the model
 --   type: Probe, Random, Patch, …: as in the query `legal move mass by edit`

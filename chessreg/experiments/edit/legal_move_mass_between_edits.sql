@@ -1,8 +1,11 @@
 -- title: legal move mass between edits
--- aliases: difference of edits, paired edits
+-- topic: board edits
+-- question: Which of two edits moves more probability?
+-- aliases: difference of edits, paired edits, compare edits, paired test, sae edits against probe edits
 -- paper: Davis, Vasquez Ferrer & Sukthankar 2026, section 4.8, whose samples are paired
 -- kinds: edit
 -- made by: chessreg run edit --preset davis-corrected
+-- default: checkpoint, type, minus, scale; difference, paired_holm_log10_p; cases
 -- columns:
 --   checkpoint: the model
 --   type: Probe, Random, Patch, …: as in the query `legal move mass by edit`

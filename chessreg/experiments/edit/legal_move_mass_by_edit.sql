@@ -1,8 +1,12 @@
 -- title: legal move mass by edit
--- aliases: legal move mass, lmpm, davis figure 5, davis figure 6
+-- topic: board edits
+-- question: How much probability goes to moves that are legal on the edited board?
+-- aliases: legal move mass, lmpm, davis figure 5, davis figure 6, legal move probability mass, probe edits,
+--       davis edits
 -- paper: Davis, Vasquez Ferrer & Sukthankar 2026, sections 4.7 and 4.8, Figures 5 and 6
 -- kinds: edit
 -- made by: chessreg run edit --preset davis-corrected
+-- default: checkpoint, type, layers, scale; target, original, minus_random; cases
 -- columns:
 --   checkpoint: the model
 --   protocol: the settings that paper, published code and corrected differ in; own: none of these
@@ -10,7 +14,7 @@
 --       means of latents), DM-Probe (of residuals); Shuffled (another piece's direction), Wrong layer, Length 0. Of several
 --       edits by probes of one sort those of --other-probes have their place among these behind it: SAE-Probe 2
 --   probe [hidden]: the run of the probe whose directions are added
---   layers [hidden]: edited, 0-based; of a control those of the edit that it stands beside
+--   layers: edited, 0-based; of a control those of the edit that it stands beside
 --   scale: value of the scale rule
 --   scale_rule [hidden]: what it is a share of
 --   cases [cases]: prefixes of games that are edited

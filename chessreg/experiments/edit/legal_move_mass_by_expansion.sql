@@ -1,8 +1,11 @@
 -- title: legal move mass by expansion
--- aliases: edits by size of sae
+-- topic: board edits
+-- question: Does the expansion factor of the SAE matter for edits?
+-- aliases: edits by size of sae, sae size, expansion factor
 -- paper: Davis, Vasquez Ferrer & Sukthankar 2026, sections 4.3 and 4.8: autoencoders of several expansions
 -- kinds: edit
 -- made by: chessreg run edit --preset davis-corrected --other-probes …, of probes by SAEs of two expansions
+-- default: checkpoint, type, expansion, minus, scale; difference; cases
 -- columns:
 --   checkpoint: the model
 --   type: SAE-Probe, or CD-Probe (difference of means of latents)

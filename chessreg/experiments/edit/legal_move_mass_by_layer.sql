@@ -1,8 +1,11 @@
 -- title: legal move mass by layer
--- aliases: lmpm by layer, davis ridge plot
+-- topic: board edits
+-- question: At which layer does a board edit work best?
+-- aliases: lmpm by layer, davis ridge plot, edit layer, mass by layer, best edit layer
 -- paper: Davis & Sukthankar 2024 (ICMLA), the ridge plot of interventions by layer
 -- kinds: edit
 -- made by: chessreg run edit --preset davis-corrected --layer-sets each
+-- default: checkpoint, type, layer, scale; target, original, gain; cases
 -- columns:
 --   checkpoint: the model
 --   type: Probe, Random, Patch, …: as in the query `legal move mass by edit`

@@ -1,8 +1,11 @@
 -- title: legal move mass by square
--- aliases: lmpm by square, davis square maps
+-- topic: board edits
+-- question: For which pieces and squares does a board edit work?
+-- aliases: lmpm by square, davis square maps, mass by piece, edit by square
 -- paper: Davis & Sukthankar 2024 (ICMLA), maps of interventions by piece and square
 -- kinds: edit
 -- made by: chessreg run edit --preset davis-corrected
+-- default: checkpoint, type, scale, piece, square; target, original; cases
 -- columns:
 --   checkpoint: the model
 --   type: Probe, Random, Patch, …: as in the query `legal move mass by edit`

@@ -29,13 +29,14 @@ from chessreg.experiments.imported.saved import (
     vectors_fit,
 )
 from chessreg.experiments.imported.specs import ImportedProbeSpec, ImportedVectorSpec
+from chessreg.models.importers.directions import VectorFile
 from chessreg.runs.fitted import Direction, cosine
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import ExecutionOptions
 
 if TYPE_CHECKING:
-    from chessreg.models.importers.directions import ProbeFile, VectorFile
+    from chessreg.models.importers.directions import ProbeFile
     from chessreg.runs.task import Task
 
 
@@ -105,10 +106,11 @@ class ImportedProbe(_ImportedDirections):
 
 
 class ImportedVector(_ImportedDirections):
-    """Activation vectors that others made, from their files: Karvonen's contrasts, and differences of skill probes.
+    """Activation vectors from files: Karvonen's contrasts, differences of skill probes, tensors from other programs.
 
-    Karvonen 2024, section 4 (specification 5.2). They stand wherever a vector run is asked for. A contrast is kept as
-    the author stores it, a difference of sums over eight positions: his coefficient is the scale. One unit is one file.
+    Karvonen 2024, section 4. They are accepted wherever a vector run is. A contrast is kept as the author stores it, a
+    difference of sums over eight positions: his coefficient is the scale. A tensor alone is kept as it is, with source
+    `user`. One unit is one file.
     """
 
     name = "imported-vector"
@@ -124,13 +126,14 @@ class ImportedVector(_ImportedDirections):
         for unit in task.units:
             file = files[unit]
             direction = Direction(file.vector, file.high, file.low)
-            label = spec.label or file.origin.label or "unknown"
+            how = how_made(spec, file)
+            label = spec.label or file.origin.label or ("vector" if how == "user" else "unknown")
             rating = {"WhiteEloBinIndex": "white_elo", "BlackEloBinIndex": "black_elo"}.get(
                 str(file.origin.logged.get("column_name")), label
             )
-            source = f"{how_made(spec, file)}:{label if file.source == 'probe' else rating}"[:64]
-            extra = detail_of(spec, file.origin, layer_of(spec, unit, file.origin))
-            summed = file.source != "probe"
+            source = f"{how}:{rating if how in ('contrastive', 'cascade') else label}"[:64]
+            extra = detail_of(spec, file.origin, layer_of(spec, unit, file.origin), spec.hook_point)
+            summed = how in ("contrastive", "cascade")
             meta = {
                 **extra,
                 "source": source,
@@ -194,6 +197,8 @@ def spec_of(
             settings[{"layer": "layers"}.get(setting, setting)] = tuple(values) if setting == "layer" else values[0]
     if kind is ImportedVector and any(file.source == "cascade" for file in named):
         settings["source"] = "cascade"
+    if any(isinstance(file, VectorFile) and file.source == "user" for file in bare):
+        settings |= residual_of_checkpoint(inputs, options.get("checkpoint"))
     in_files = {
         "layers": tuple(f.origin.layer for f in bare),
         "model": bare[0].origin.model,
@@ -207,6 +212,14 @@ def spec_of(
     fits: Callable[..., None] = probes_fit if kind is ImportedProbe else vectors_fit
     fits(spec, bare)
     return spec
+
+
+def residual_of_checkpoint(inputs: Inputs | None, checkpoint: str | None) -> dict[str, str]:
+    """Return the residual convention of a tensor without metadata: that of its checkpoint, if one is named."""
+    if inputs is None or not checkpoint:
+        return {}
+    convention = inputs.checkpoint_row(inputs.reference("checkpoint", checkpoint)).residual
+    return {"residual": convention} if convention else {}
 
 
 def read_files(kind: type[ImportedProbe] | type[ImportedVector], paths: Sequence[Path]) -> tuple[list[Any], list[Any]]:

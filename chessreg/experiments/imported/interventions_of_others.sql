@@ -1,8 +1,11 @@
 -- title: interventions of others
+-- topic: board edits
+-- question: What did published grid searches of interventions give?
 -- aliases: grid search, imported aggregates, published interventions
 -- paper: Karvonen 2024, section 4.2 and Table 6 (the author's grid searches)
 -- kinds: imported-aggregates
 -- made by: chessreg run imported-aggregates
+-- default: checkpoint, intervention, opening, metric; value, low, high; n
 -- columns:
 --   checkpoint: the model that played
 --   intervention: source, layers (0-based) and scale of the edit; none is the model as it is

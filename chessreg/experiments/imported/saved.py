@@ -11,6 +11,7 @@ import numpy as np
 from chessreg.errors import BadInputError
 from chessreg.models.hook_points import PATTERNS, RESID_POST, hook_point
 from chessreg.models.importers.directions import TRANSFORMER_LENS, ProbeFile
+from chessreg.named import clipped
 from chessreg.registry import tables
 from chessreg.runs.fitted import cosine
 
@@ -42,8 +43,13 @@ def probes_fit(spec: ImportedProbeSpec, files: Sequence[ProbeFile]) -> None:
     if len({spec.label or file.origin.label for file in files}) > 1:
         raise BadInputError("these probes read off different things", "import each label by itself")
 
-    if spec.hook_point not in PATTERNS:
-        raise BadInputError(f"no hook point {spec.hook_point!r}", f"there are {', '.join(PATTERNS)}")
+    require_hook_point(spec.hook_point)
+
+
+def require_hook_point(pattern: str) -> None:
+    """Raise BadInputError for a pattern that models have no hook point of."""
+    if pattern not in PATTERNS:
+        raise BadInputError(f"no hook point {clipped(pattern)!r}", f"there are {', '.join(PATTERNS)}")
 
 
 def settings_of_paths(
@@ -100,6 +106,7 @@ def sites_of(spec: ImportedProbeSpec, origin: Origin) -> str:
 
 
 def vectors_fit(spec: ImportedVectorSpec, files: Sequence[VectorFile]) -> None:
+    require_hook_point(spec.hook_point)
     for file in files:
         how_made(spec, file)
     if len({(file.source, file.origin.first_position) for file in files}) > 1:
@@ -107,9 +114,11 @@ def vectors_fit(spec: ImportedVectorSpec, files: Sequence[VectorFile]) -> None:
 
 
 def how_made(spec: ImportedVectorSpec, file: VectorFile) -> str:
-    """contrastive, cascade or probe. A file of a cascade does not say so: the settings do."""
-    if spec.source == "auto" or spec.source == file.source:
-        return file.source
+    """contrastive, cascade, probe or user. A file of a cascade does not record that it is one: the settings do."""
+    if spec.source in ("auto", "user", file.source):
+        return file.source if spec.source == "auto" else spec.source
+    if file.source == "user":
+        raise BadInputError(f"{file.origin.file} is a tensor alone, whose source is user", "leave out --source")
     if "probe" in (spec.source, file.source):
         raise BadInputError(f"{file.origin.file} is of source {file.source}, not {spec.source}", "leave out --source")
     return spec.source

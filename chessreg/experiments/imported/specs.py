@@ -130,8 +130,13 @@ class ImportedVectorSpec(ImportSpec):
     files: Annotated[tuple[str, ...], Ref("vector-file")] = Field(
         min_length=1, description="saved vectors of one model, one a layer; `sample` is one that comes with chessreg"
     )
-    source: Literal["auto", "contrastive", "cascade", "probe"] = Field(
-        "auto", description="how they were made; auto: from a probe where the file holds one, else contrastive"
+    source: Literal["auto", "contrastive", "cascade", "probe", "user"] = Field(
+        "auto",
+        description="how they were made; auto: user for a tensor alone, probe for a probe's file, else contrastive",
+    )
+    hook_point: str = Field(
+        RESID_POST,
+        description=f"the vectors' hook point, * for the layer: {', '.join(PATTERNS)}; edits need {RESID_POST}",
     )
 
 

@@ -1,8 +1,11 @@
 -- title: markov by layer
--- aliases: markov, path independence, davis table 6
+-- topic: board state
+-- question: Do different move orders to one position give the same representation?
+-- aliases: markov, path independence, davis table 6, markov test, transpositions, markov property
 -- paper: Davis 2026, Table 6 and section 4.5
 -- kinds: markov
 -- made by: chessreg run markov
+-- default: checkpoint, cosine, layer; within, null_mean, d, p_holm; sequences
 -- columns:
 --   checkpoint: the model
 --   twin_of: the model whose untrained twin this is

@@ -1,8 +1,11 @@
 -- title: best skill edit
--- aliases: skill sweep, karvonen table 6 skill
+-- topic: play
+-- question: Which skill intervention was chosen on half of the openings, and what does it score on the others?
+-- aliases: skill sweep, karvonen table 6 skill, best intervention, best steering vector, best scale
 -- paper: Karvonen 2024, Table 6 and Appendix C
 -- kinds: play
 -- made by: chessreg run play
+-- default: checkpoint, source, goal, opponent, intervention; score, delta_score; n
 -- columns:
 --   checkpoint: the model that played
 --   source: where the directions come from

@@ -1,8 +1,11 @@
 -- title: draws by evaluation
--- aliases: draws dist, junkin draws
+-- topic: play
+-- question: Were the drawn games won, lost or equal by the engine's evaluation?
+-- aliases: draws dist, junkin draws, draws, drawn games
 -- paper: Junkin 2025, his repository's figure of evaluations when the agent draws
 -- kinds: play
 -- made by: chessreg run play
+-- default: checkpoint, intervention, opponent, evaluation; share; n
 -- columns:
 --   checkpoint: the model that played
 --   intervention: source, layers (0-based), scale and positions of the edit; none is the model as it is

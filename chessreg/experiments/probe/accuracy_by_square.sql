@@ -1,8 +1,11 @@
 -- title: accuracy by square
--- aliases: square accuracy, probe accuracy by square
+-- topic: probes
+-- question: How accurately is each square read?
+-- aliases: square accuracy, probe accuracy by square, heat map, per square accuracy
 -- paper: beyond Karvonen 2024, Table 1: which squares are read well
 -- kinds: probe
 -- made by: chessreg run probe
+-- default: checkpoint, label, positions, layer, split, square; accuracy
 -- columns:
 --   checkpoint: the model that was probed
 --   twin_of: the model whose untrained twin this is

@@ -1,8 +1,12 @@
 -- title: best probe layers
--- aliases: probe accuracy of the best layer, karvonen table 1
+-- topic: probes
+-- question: Which layer is best, and how far is it above a random-init control?
+-- aliases: probe accuracy of the best layer, karvonen table 1, best layer, random-init control, untrained control,
+--       probe control, random init baseline
 -- paper: Karvonen 2024, Table 1
 -- kinds: probe
 -- made by: chessreg run probe
+-- default: checkpoint, label, positions, layer; accuracy, untrained, minus_untrained; n_games
 -- columns:
 --   checkpoint: the model
 --   weights: trained, or untrained: its twins with random weights

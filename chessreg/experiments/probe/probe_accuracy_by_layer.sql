@@ -1,8 +1,12 @@
 -- title: probe accuracy by layer
--- aliases: probe accuracy, probes, karvonen figure 3
+-- topic: probes
+-- question: How accurately does a probe read the label from each layer?
+-- aliases: probe accuracy, probes, karvonen figure 3, linear probe, linear probes, board probe, board state probe,
+--       layer accuracy, probes, board probe accuracy, piece probes
 -- paper: Karvonen 2024, Figure 3
 -- kinds: probe
 -- made by: chessreg run probe
+-- default: checkpoint, label, positions, layer, split; accuracy, majority; n_games
 -- columns:
 --   checkpoint: the model that was probed
 --   twin_of: the model whose untrained twin this is

@@ -1,8 +1,12 @@
 -- title: probe accuracy by source
--- aliases: probes of latents beside linear probes, davis table 4 beside table 5
+-- topic: probes
+-- question: Do SAE latents or token embeddings read the label as well as residuals?
+-- aliases: probes of latents beside linear probes, davis table 4 beside table 5, latents or residuals, sae probes,
+--       embedding baseline, embedding control
 -- paper: Davis, Vasquez Ferrer & Sukthankar 2026, section 4.4: Table 4 held against Table 5
 -- kinds: probe
 -- made by: chessreg run probe --cache CACHE --test-cache TEST --phase white-origin --source sae-latents --sae SAE
+-- default: checkpoint, label, source, hook_point, split; accuracy, linear_minus; n_games
 -- columns:
 --   checkpoint: the model that was probed
 --   label: what is read off; piece is the paper's joint label of color and type

@@ -1,8 +1,11 @@
 -- title: probe f1 by class
--- aliases: f1, f1 by piece, karvonen table 9
+-- topic: probes
+-- question: What is the F1 score of each piece or class?
+-- aliases: f1, f1 by piece, karvonen table 9, confusion matrix, per class accuracy
 -- paper: Karvonen 2024, Table 9 and Appendix F
 -- kinds: probe
 -- made by: chessreg run probe
+-- default: checkpoint, label, positions, layer, name; f1; n_games
 -- columns:
 --   checkpoint: the model that was probed
 --   twin_of: the model whose untrained twin this is

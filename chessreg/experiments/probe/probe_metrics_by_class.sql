@@ -1,8 +1,11 @@
 -- title: probe metrics by class
--- aliases: davis metrics by class
+-- topic: probes
+-- question: What are precision, recall, F1 and AUC of each class?
+-- aliases: davis metrics by class, precision, recall, auc, roc, class metrics
 -- paper: Davis, Vasquez Ferrer & Sukthankar 2026, section 4.4 (each class of Table 5)
 -- kinds: probe
 -- made by: chessreg run probe --cache CACHE --test-cache TEST --phase white-origin
+-- default: checkpoint, label, residual_index, split, name; f1, auc; support
 -- columns:
 --   checkpoint: the model that was probed
 --   twin_of: the model whose random-init control this is

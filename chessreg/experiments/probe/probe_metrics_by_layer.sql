@@ -1,8 +1,11 @@
 -- title: probe metrics by layer
--- aliases: probe metrics, davis table 5, davis table 4
+-- topic: probes
+-- question: What are accuracy, F1 and AUC of each probe, by layer?
+-- aliases: probe metrics, davis table 5, davis table 4, macro f1
 -- paper: Davis, Vasquez Ferrer & Sukthankar 2026, Table 5
 -- kinds: probe
 -- made by: chessreg run probe --cache CACHE --test-cache TEST --phase white-origin
+-- default: checkpoint, label, residual_index, split; accuracy, f1, minus_untrained; n_games
 -- columns:
 --   checkpoint: the model that was probed
 --   twin_of: the model whose random-init control this is

@@ -1,8 +1,11 @@
 -- title: probe settings
--- aliases: probe hyperparameters, karvonen table 4
+-- topic: probes
+-- question: With which settings was each probe fitted?
+-- aliases: probe hyperparameters, karvonen table 4, probe learning rate
 -- paper: Karvonen 2024, Table 4
 -- kinds: probe
 -- made by: chessreg run probe
+-- default: checkpoint, label, positions, optimizer; learning_rate, weight_decay, epochs; train_games
 -- columns:
 --   checkpoint: the model that was probed
 --   label: what is read off the residual stream

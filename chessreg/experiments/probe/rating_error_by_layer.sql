@@ -1,8 +1,12 @@
 -- title: rating error by layer
--- aliases: rating error, skill regression, karvonen section 3.2
+-- topic: probes
+-- question: How far off is the rating that a probe predicts?
+-- aliases: rating error, skill regression, karvonen section 3.2, skill probe, elo probe, rating probe,
+--       mean absolute error, skill probes
 -- paper: Karvonen 2024, section 3.2
 -- kinds: probe
 -- made by: chessreg run probe
+-- default: checkpoint, rating, layer, split; error, majority_error, less_than_majority; n_games
 -- columns:
 --   checkpoint: the model that was probed
 --   twin_of: the model whose untrained twin this is

@@ -1,8 +1,11 @@
 -- title: square accuracy by ply
--- aliases: accuracy by ply, probe accuracy by ply
+-- topic: probes
+-- question: How does board reading change along the game?
+-- aliases: accuracy by ply, probe accuracy by ply, accuracy over the game
 -- paper: beyond Karvonen 2024, Table 1: where in the game the board is read well
 -- kinds: probe
 -- made by: chessreg run probe
+-- default: checkpoint, label, positions, layer, ply; accuracy, boards; n_games
 -- columns:
 --   checkpoint: the model that was probed
 --   twin_of: the model whose untrained twin this is

@@ -1,8 +1,11 @@
 -- title: elo by estimator
--- aliases: estimators, ladder elo, junkin elo, junkin ratings
+-- topic: ratings
+-- question: What Elo do different estimators give the same players?
+-- aliases: estimators, ladder elo, junkin elo, junkin ratings, rating estimators
 -- paper: Junkin 2025, section 4 and Appendix I, Table 3
 -- kinds: rating
 -- made by: chessreg run rating
+-- default: player, estimator, against; rating, score; games
 -- columns:
 --   run: the rating run; --estimator all rates its games by every estimator
 --   player: a model with its intervention and help, an engine with its limit, or a name

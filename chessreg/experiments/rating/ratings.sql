@@ -1,8 +1,12 @@
 -- title: ratings
--- aliases: rating table, elo table, elo ratings
+-- topic: ratings
+-- question: What is each player's rating in its pool, with its interval?
+-- aliases: rating table, elo table, elo ratings, rating list, player ratings, rating of the model, elo estimates,
+--       estimated elo
 -- paper: Junkin 2025, Appendix I; Karvonen 2024, section 4.2
 -- kinds: rating
 -- made by: chessreg run rating
+-- default: estimator, player; rating, score; games, opponents
 -- columns:
 --   run: the rating run; ratings of different runs are of different pools
 --   estimator: how it rates

@@ -1,8 +1,12 @@
 -- title: sae reconstruction
--- aliases: sparse autoencoders, sae metrics, davis table 3
+-- topic: sparse autoencoders
+-- question: How faithful and sparse are the SAEs?
+-- aliases: sparse autoencoders, sae metrics, davis table 3, sae, saes, sparse autoencoder, l0, loss recovered,
+--       dead latents, dead features, explained variance, reconstruction
 -- paper: Davis et al. 2026, Table 3 and section 4.2
 -- kinds: sae
 -- made by: chessreg run sae
+-- default: checkpoint, layer, architecture, expansion; loss_recovered, l0, explained_variance; n
 -- columns:
 --   checkpoint: the model
 --   hook_point: where in the model

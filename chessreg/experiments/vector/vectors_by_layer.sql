@@ -1,8 +1,11 @@
 -- title: vectors by layer
--- aliases: vectors, directions
+-- topic: steering vectors
+-- question: Which steering vectors exist, and how long are they?
+-- aliases: vectors, directions, steering vectors, contrastive vectors, vector norm, skill vectors
 -- paper: Karvonen 2024, section 4.1
 -- kinds: vector, imported-vector
 -- made by: chessreg run vector
+-- default: checkpoint, source, positions, layer; norm; games_high, games_low
 -- columns:
 --   checkpoint: the model
 --   source: where the directions come from; random and shuffled are controls
@@ -11,8 +14,8 @@
 --   layer: 0-based
 --   hook_point [hidden]: where in the model
 --   norm: length of the vector
---   norm_high: length of the mean residual of the strong games
---   norm_low: of the weak ones
+--   high_norm: length of the mean residual of the strong games
+--   low_norm: of the weak ones
 --   games_high [games]: strong games
 --   games_low [games]: weak games
 --   seed: of the run, or of the labels of a shuffled probe: draws of a control differ in it
@@ -37,14 +40,14 @@ LEFT JOIN unit_range AS u ON u.run_id = v.run_id AND v.unit >= u.start AND v.uni
 
 -- statement: table
 WITH measured AS (
-    SELECT run_id, unit, max(value) FILTER (name = 'norm_high') AS norm_high,
-           max(value) FILTER (name = 'norm_low') AS norm_low,
+    SELECT run_id, unit, max(value) FILTER (name = 'norm_high') AS high_norm,
+           max(value) FILTER (name = 'norm_low') AS low_norm,
            whole(max(value) FILTER (name = 'games_high')) AS games_high,
            whole(max(value) FILTER (name = 'games_low')) AS games_low
     FROM metric_point WHERE run_id IN (SELECT run_id FROM base) GROUP BY ALL
 )
-SELECT b.cell, b.checkpoint, b.source, f.run AS stands_for, b.positions, b.layer, b.hook_point, b.norm, m.norm_high,
-       m.norm_low, m.games_high, m.games_low, coalesce(p.shuffled, q.seed) AS seed, coalesce(o.overlap, 'model unknown') AS overlap,
+SELECT b.cell, b.checkpoint, b.source, f.run AS stands_for, b.positions, b.layer, b.hook_point, b.norm, m.high_norm,
+       m.low_norm, m.games_high, m.games_low, coalesce(p.shuffled, q.seed) AS seed, coalesce(o.overlap, 'model unknown') AS overlap,
        o.model_games AS overlap_model_games, o.model_openings AS overlap_model_openings,
        o.model_positions AS overlap_model_positions, b.run, b.done, b.planned, b.checkpoint_id, b.run_id
 FROM base AS b

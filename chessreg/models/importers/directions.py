@@ -5,6 +5,8 @@ A probe file is a dict with `linear_probe` and what was logged, or, the oldest, 
 that probe's file with the same three tensors added. All are read by torch's weights-only unpickler; nothing of a file
 is ever run.
 
+A tensor alone, in a `.npy`, `.pt` or `.safetensors` file, is a vector that the user made by some other program.
+
 The squares of a probe [1, d_model, 8, 8, classes] are [rank - 1, file], so that flattened they are a1, b1 … h8.
 """
 
@@ -15,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chessreg.errors import BadInputError
-from chessreg.models.importers.source import contents, plain, read_torch_file
+from chessreg.errors import BadInputError, first_line
+from chessreg.models.importers.source import contents, is_safetensors, plain, read_safetensors, read_torch_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -108,7 +110,8 @@ class ProbeFile:
 class VectorFile:
     """A direction float32 [d_model], the two sides whose difference it is where the file has them, and its source.
 
-    source: contrastive, cascade or probe. Contrastive sides are sums over `origin.positions_per_game` positions.
+    source: contrastive, cascade, probe, or user for a tensor alone. Contrastive sides are sums over
+    `origin.positions_per_game` positions.
     """
 
     vector: np.ndarray
@@ -141,11 +144,19 @@ def read_probe(path: Path, name: str | None = None) -> ProbeFile:
 
 
 def read_vector(path: Path, name: str | None = None) -> VectorFile:
-    """A saved activation vector, or the difference of a skill probe's two classes. Raises BadInputError."""
+    """Return a saved activation vector, the difference of a skill probe's two classes, or a tensor [d_model] that is
+    alone in its file. Raises BadInputError."""
     name = path.name if name is None else name
-    content = read_torch_file(path)
+    content = read_content(path, name)
+    if is_tensor(content) or (isinstance(content, dict) and content.keys() == {SIDES[0]}):
+        tensor = content if is_tensor(content) else content[SIDES[0]]
+        vector = one_dimensional(tensor, "its tensor", name)
+        assert vector is not None
+        if not vector.any():
+            raise BadInputError(f"{name} is a vector of zeros", "save a direction")
+        return VectorFile(vector, None, None, "user", origin_of({}, name))
     if not (is_vector(content) or (isinstance(content, dict) and "linear_probe" in content)):
-        hint = f"a vector file has `{SIDES[0]}`, or `{SIDES[1]}` and `{SIDES[2]}`"
+        hint = f"save one tensor [d_model] alone, or a dict with `{SIDES[0]}`, or with `{SIDES[1]}` and `{SIDES[2]}`"
         raise BadInputError(f"{name} holds no activation vector, but {contents(content)}", hint)
     origin = origin_of(content, name)
     cascade = re.search(r"type=caa_cascade", name) is not None
@@ -169,6 +180,31 @@ def read_vector(path: Path, name: str | None = None) -> VectorFile:
     if high_side is not None and low_side is not None and not agrees(difference, high_side, low_side):
         raise BadInputError(f"{name}: its difference_vector is not its high average minus its low one")
     return VectorFile(difference, high_side, low_side, source, origin)
+
+
+def read_content(path: Path, name: str) -> Any:
+    """Return the content of a `.npy`, `.safetensors` or torch file, recognised by its first bytes. A safetensors file
+    with one tensor gives that tensor. Raises BadInputError for a damaged file or several tensors."""
+    import numpy as np
+    import torch
+
+    if is_safetensors(path):
+        tensors = read_safetensors(path)
+        if len(tensors) != 1:
+            raise BadInputError(f"{name} holds {len(tensors)} tensors, not one", "save one vector [d_model] per file")
+        return next(iter(tensors.values()))
+    with path.open("rb") as file:
+        if file.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
+            return read_torch_file(path)
+        file.seek(0)
+        try:
+            return torch.from_numpy(np.lib.format.read_array(file, allow_pickle=False))
+        except (ValueError, TypeError, EOFError) as error:
+            raise BadInputError(f"{name} is not a NumPy file of floats: {first_line(error)}") from error
+
+
+def is_tensor(content: Any) -> bool:
+    return hasattr(content, "is_floating_point")
 
 
 def is_vector(content: Any) -> bool:

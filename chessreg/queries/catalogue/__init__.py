@@ -4,10 +4,13 @@ Tables of several kinds of experiment are in this folder, those of one kind in i
 kind in `markov.py` they are `markov.sql` and `markov_*.sql`. A file has a header and named statements:
 
     -- title: games by termination
+    -- topic: play                     `chessreg query --list` groups by it
+    -- question: How do games end?     what the table answers
     -- aliases: terminations, how games end
     -- paper: Karvonen 2024, section 2.2
     -- kinds: play, engine-match
     -- made by: chessreg run play
+    -- default: checkpoint, termination; share; n      columns of a printed table: keys; answers; counts. At most eight
     -- columns:
     --   checkpoint: the model
     --   n [games]: games that ended so
@@ -57,8 +60,11 @@ from pathlib import Path
 
 from chessreg.errors import ChessregError, NotFoundError
 from chessreg.folders import expanded
+from chessreg.named import clipped
+from chessreg.queries.catalogue.search import ranked_by
 
-HEADER = re.compile(r"^-- (title|aliases|paper|kinds|made by|columns|statistics|plot|statements of|statement):\s*(.*)$")
+PARTS = "title|topic|question|aliases|paper|kinds|made by|default|columns|statistics|plot|statements of|statement"
+HEADER = re.compile(rf"^-- ({PARTS}):\s*(.*)$")
 COLUMN = re.compile(r"^--   (\w+)(?: \[([^\]]*)\])?: (.+)$")
 STATISTIC = re.compile(r"^--   (\w+) = (\w+)\(([\w, ]+)\)$")
 PLOTTED = re.compile(r"^--   (aliases|form|x|y|beside|series|spread|panels|where): (.+)$")
@@ -76,6 +82,23 @@ class Column:
     unit: str
     text: str
     hidden: bool = False
+
+
+MOST_DEFAULTS = 8
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """The columns that a printed table shows unless others are asked for: what tells rows apart, the answers with the
+    most important one first, and the counts behind them."""
+
+    keys: tuple[str, ...] = ()
+    answers: tuple[str, ...] = ()
+    counts: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.keys, *self.answers, *self.counts)
 
 
 @dataclass(frozen=True)
@@ -113,11 +136,14 @@ class Entry:
     """One catalogue file."""
 
     title: str
+    topic: str
+    question: str
     aliases: tuple[str, ...]
     paper: str
     kinds: tuple[str, ...]  # of experiment, whose runs it shows
     made_by: str  # the command that makes what it shows
     columns: tuple[Column, ...]
+    default: Defaults  # without names where the file declares none: then all columns are printed
     statistics: tuple[Statistic, ...]
     statements: dict[str, str]
     path: Path
@@ -183,7 +209,7 @@ def parse(text: str, path: Path) -> Entry:
             statistics.append(Statistic(made[1], made[2], tuple(a.strip() for a in made[3].split(","))))
         elif part == "plot" and (plotted := PLOTTED.match(line)):
             plots[-1][plotted[1]] = plotted[2].strip()
-        elif part in ("paper", "aliases", "kinds", "made by") and (more := MORE.match(line)):
+        elif part in ("paper", "question", "aliases", "kinds", "made by") and (more := MORE.match(line)):
             fields[part] += " " + more[1]
         elif line.strip():
             raise ChessregError(f"{path.name}, line {number}: not understood: {line}")
@@ -198,16 +224,20 @@ def parse(text: str, path: Path) -> Entry:
     missing += [s for s in ("base", "table", "rows") if s not in own]
     if missing:
         raise ChessregError(f"{path.name} has no {', '.join(missing)}")
+    default = defaults_of(fields.get("default", ""), columns, path)
     for plot in plots:
         if lacks := [key for key in ("x", "y") if key not in plot]:
             raise ChessregError(f"{path.name}: plot {plot['title']} has no {', '.join(lacks)}")
     return Entry(
         title=fields["title"],
+        topic=fields.get("topic", "others"),
+        question=fields.get("question", ""),
         aliases=_words(fields.get("aliases", "")),
         paper=fields["paper"],
         kinds=_words(fields["kinds"]),
         made_by=fields["made by"],
         columns=tuple(columns),
+        default=default,
         statistics=tuple(statistics),
         statements=own,
         path=path,
@@ -218,6 +248,20 @@ def parse(text: str, path: Path) -> Entry:
         ),
         shared=tuple(shared),
     )
+
+
+def defaults_of(header: str, columns: Sequence[Column], path: Path) -> Defaults:
+    """Parse `keys; answers; counts`. Raises ChessregError for another form, an unknown or hidden column, and for more
+    than MOST_DEFAULTS columns."""
+    if not header:
+        return Defaults()
+    parts = [_words(part) for part in header.split(";")]
+    names = [name for part in parts for name in part]
+    unknown = sorted(set(names) - {column.name for column in columns if not column.hidden})
+    if not 2 <= len(parts) <= 3 or unknown or len(names) > MOST_DEFAULTS:
+        wrong = f"no visible column is called {', '.join(unknown)}" if unknown else f"at most {MOST_DEFAULTS} columns"
+        raise ChessregError(f"{path.name}: default: {header!r} is not `keys; answers; counts` ({wrong})")
+    return Defaults(*parts)
 
 
 def shared_statements(header: str, path: Path) -> dict[str, str]:
@@ -303,13 +347,16 @@ def checked(candidates: Sequence[Entry]) -> tuple[Entry, ...]:
 
 
 def find(name: str, beside: tuple[Path, ...] = ()) -> Entry:
-    """The query with this title or alias, in any case, or that of a file `./markov.sql`.
+    """Return the query with this title or alias, in any case, that of a file `./markov.sql`, or else the one that
+    matches the words of `name` best (chessreg.queries.catalogue.search).
 
     `beside`: files of kinds whose queries are looked at too. Raises NotFoundError with the near misses, or for SQL with
     the command that takes it.
 
     >>> find("Elo by Intervention").title
     'elo by intervention'
+    >>> find("legal moves along the game").title
+    'legal moves by ply'
     """
     if name.endswith(".sql"):
         path = expanded(name).resolve()
@@ -324,7 +371,9 @@ def find(name: str, beside: tuple[Path, ...] = ()) -> Entry:
         line = re.sub(r"\s*\n\s*", " ", name.strip())
         raise NotFoundError("SQL of your own goes with --sql", f"chessreg query --sql {shlex.quote(line)}")
     titles = {key: entry.title for key, entry in known.items()}
-    raise NotFoundError(f"there is no query {name!r}", _near_misses(name, titles) or "chessreg query --list")
+    if ranked := ranked_by(name, catalogue):
+        return ranked[0]
+    raise NotFoundError(f"there is no query {clipped(name)!r}", _near_misses(name, titles) or "chessreg query --list")
 
 
 def find_plot(name: str, beside: tuple[Path, ...] = ()) -> tuple[Entry, Plot]:

@@ -1,8 +1,13 @@
 -- title: elo by intervention
--- aliases: elo, skill interventions, karvonen table 3, karvonen table 7, karvonen figure 2
+-- topic: play
+-- question: How strong is the model with and without each intervention, compared with random and shuffled-label controls?
+-- aliases: elo, skill interventions, karvonen table 3, karvonen table 7, karvonen figure 2, strength, steering,
+--       steering effect, intervention effect, match results, effect of steering, negative steering,
+--       does steering increase elo, caa
 -- paper: Karvonen 2024, Tables 3 and 7 and Figure 2
 -- kinds: play, engine-match, imported-games
 -- made by: chessreg run play
+-- default: checkpoint, intervention, opponent, policy; score, delta_score, delta_random; n
 -- columns:
 --   checkpoint: the model that played
 --   intervention: source, layers (0-based), scale and positions of the edit; none is the model as it is

@@ -1,8 +1,11 @@
 -- title: causes of no skill effect
--- aliases: skill causes, causes, why no skill effect
+-- topic: play
+-- question: Why might a skill vector show no effect in play?
+-- aliases: skill causes, causes, why no skill effect, no effect
 -- paper: none: beyond Karvonen 2024, section 4.3
 -- kinds: probe, probe-apply, play
 -- made by: chessreg run probe --label skill
+-- default: checkpoint, cause, measured, layer; share, baseline, minus_baseline; n
 -- columns:
 --   checkpoint: the model
 --   cause: what may be why an edit of skill shows nothing: 1 source (what probes and vectors read is where the games come

@@ -1,8 +1,12 @@
 -- title: training curves
--- aliases: loss curves, learning curves, junkin training loss
+-- topic: training
+-- question: How did loss and held-out metrics change during training?
+-- aliases: loss curves, learning curves, junkin training loss, loss curve, learning curve, training loss,
+--       validation loss
 -- paper: Junkin 2025, the figures of training and test loss
 -- kinds: train, finetune, imported-curves
 -- made by: chessreg run train
+-- default: run, metric, variant, step; value, lowest, highest; points
 -- columns:
 --   run: the training run, or the imported log
 --   origin: ours, or imported

@@ -1,8 +1,11 @@
 -- title: unique games
--- aliases: games against the training set, karvonen section 2.2
+-- topic: play
+-- question: How many of the games are different, and are any of them training games?
+-- aliases: games against the training set, karvonen section 2.2, duplicate games, memorised games, memorized games
 -- paper: Karvonen 2024, section 2.2
 -- kinds: play, engine-match, imported-games
 -- made by: chessreg run play
+-- default: checkpoint, intervention, opponent, opening; unique_by_10, unique_at_all; unique_games, n
 -- columns:
 --   checkpoint: the model that played
 --   intervention: source, layers (0-based), scale and positions of the edit; none is the model as it is

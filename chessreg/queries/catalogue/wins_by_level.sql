@@ -1,8 +1,12 @@
 -- title: wins by level
--- aliases: ladder, wins draws and losses by level, junkin wins
+-- topic: play
+-- question: How often does the model win, draw and lose against each opponent and Stockfish level?
+-- aliases: ladder, wins draws and losses by level, junkin wins, win rate, winrate, win rates, results by level,
+--       stockfish results, stockfish level, results against stockfish
 -- paper: Junkin 2025, the figures of wins against Stockfish's levels (section 4 and Appendix I)
 -- kinds: play, imported-games, imported-sweep
 -- made by: chessreg run play
+-- default: checkpoint, intervention, opponent, color; win, draw, score; n
 -- columns:
 --   checkpoint: the model that played
 --   intervention: source, layers (0-based), scale and positions of the edit; none is the model as it is

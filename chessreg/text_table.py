@@ -1,0 +1,98 @@
+"""Tables of text with one line per row: column widths, shortened texts, headings broken between words.
+
+rich's tables fold cells that do not fit, down to single letters. Here rows keep their line: columns are left out or
+long texts shortened in the middle, so that both ends can still be told apart.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+
+GAP = 2  # between columns
+SHORTEST = 8  # characters that shortening leaves of a text
+
+
+def cell_len(text: str) -> int:
+    """Return the columns of a terminal that the text takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def column_width(heading: str, cells: Sequence[str]) -> int:
+    """Return the width of a column whose heading may break between words."""
+    return max((cell_len(text) for text in (*heading.split(), *cells)), default=0)
+
+
+def needed_width(names: Sequence[str], headings: Mapping[str, str], cells: Mapping[str, Sequence[str]]) -> int:
+    """Return the width of a table of these columns."""
+    return sum(GAP + column_width(headings[name], cells[name]) for name in names) - GAP
+
+
+def shorten_to_fit(
+    names: Sequence[str],
+    texts: Sequence[str],
+    headings: Mapping[str, str],
+    cells: dict[str, list[str]],
+    width: int,
+) -> None:
+    """Shorten the cells of the columns `texts`, the widest first, until the columns `names` fit `width`, or until each
+    is as short as its heading or SHORTEST."""
+    left = list(texts)
+    while left and needed_width(names, headings, cells) > width:
+        widest = max(left, key=lambda name: column_width("", cells[name]))
+        longest = column_width("", cells[widest])
+        if longest <= max(SHORTEST, column_width(headings[widest], [])):
+            left.remove(widest)
+        else:
+            cells[widest] = [shortened(text, longest - 1) for text in cells[widest]]
+
+
+def shortened(text: str, length: int) -> str:
+    """Return the text in at most `length` characters: of a longer one both ends.
+
+    >>> shortened("contrastive:white_elo L5-6 x-0.8", 20)
+    'contrastiv…5-6 x-0.8'
+    """
+    if cell_len(text) <= length:
+        return text
+    tail = (length - 1) // 2
+    return f"{text[: length - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def drawn(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
+    """Return the lines of a table: headings, a rule, one line per row; columns of `right` are aligned to the right."""
+    widths = [column_width(heading, [row[place] for row in rows]) for place, heading in enumerate(headings)]
+    broken = [textwrap.wrap(h, max(w, 1), break_long_words=False) for h, w in zip(headings, widths, strict=True)]
+    height = max(map(len, broken), default=0)
+    heads = [[*[""] * (height - len(lines)), *lines] for lines in broken]
+
+    def line(texts: Sequence[str]) -> str:
+        padding = [" " * (width - cell_len(text)) for text, width in zip(texts, widths, strict=True)]
+        cells = [f"{p}{t}" if r else f"{t}{p}" for t, p, r in zip(texts, padding, right, strict=True)]
+        return (" " * GAP).join(cells).rstrip()
+
+    rule = "─" * (sum(widths) + GAP * (len(widths) - 1))
+    return [*(line(texts) for texts in zip(*heads, strict=True)), rule, *map(line, rows)]
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Return the text in lines of at most `width` characters, broken between words."""
+    return textwrap.wrap(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
+def naming(names: Sequence[str], width: int, hint: str) -> str:
+    """Return one line of at most `width` characters that names columns which are not shown; empty for none.
+
+    >>> naming(["seed", "run", "overlap"], 37, "--wide")
+    'not shown: seed, run, 1 more (--wide)'
+    """
+    for count in range(len(names), 0, -1):
+        more = f", {len(names) - count:,} more" if count < len(names) else ""
+        line = f"not shown: {', '.join(names[:count])}{more} ({hint})"
+        if len(line) <= width:
+            return line
+    return f"{len(names):,} columns not shown ({hint})" if names else ""

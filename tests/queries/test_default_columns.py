@@ -1,0 +1,106 @@
+"""Tables fit the terminal: default columns, one line per row, and a line that names what is left out."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from chessreg import text_table
+from chessreg.errors import ChessregError
+from chessreg.queries import run_query
+from chessreg.queries.catalogue import MOST_DEFAULTS, entries, parse
+from chessreg.queries.render import layout, rendered, table
+from chessreg.registry.database import Database
+
+DEMO = Path(__file__).parent.parent / "fixtures" / "demo" / "demo.zip"
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("demo")
+    with zipfile.ZipFile(DEMO) as packed:
+        packed.extractall(folder)
+    with Database.open(next(folder.rglob("registry.db")), create=False) as database:
+        yield database
+
+
+@pytest.fixture(scope="module")
+def results_of_all(demo):
+    return {entry.title: run_query(demo, entry) for entry in entries()}
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_every_table_has_one_line_per_row_within_the_width(results_of_all, width):
+    assert sum(len(result) > 0 for result in results_of_all.values()) > 15
+    for title, result in results_of_all.items():
+        lines = table(result, width).splitlines()
+        assert max(map(len, lines), default=0) <= width, title
+        numbered = [line for line in lines if line.split()[:1] and line.split()[0].isdigit()]
+        assert [int(line.split()[0]) for line in numbered] == list(range(1, len(result) + 1)), title
+
+
+def test_every_query_declares_keys_and_answers_of_at_most_eight_columns():
+    for entry in entries():
+        assert entry.default.keys, entry.title
+        assert entry.default.answers, entry.title
+        assert len(set(entry.default.names)) == len(entry.default.names) <= MOST_DEFAULTS
+        assert entry.question.endswith("?"), entry.title
+        assert entry.topic != "others", entry.title
+
+
+def test_the_answer_stays_in_a_narrow_terminal(results_of_all):
+    result = results_of_all["probe accuracy by layer"]
+    text = table(result, 40)
+    assert "accuracy" in text
+    assert "not shown: " in text
+    assert "(--wide)" in text
+    shown = result.rows[0]["accuracy"]
+    assert f"{shown:.1f} [" in text
+
+
+def test_wide_and_chosen_columns_are_printed_whole(results_of_all):
+    result = results_of_all["probe accuracy by layer"]
+    assert set(layout(result)[0]) < set(layout(result, wide=True)[0])
+    assert "not shown" not in table(result, 60, wide=True)
+    assert layout(result.showing(["run", "layer"]))[0] == ["run", "layer"]
+    for format in ("markdown", "latex"):
+        assert len(rendered(result, format, wide=True)) > len(rendered(result, format))
+
+
+def test_records_have_every_column_of_each_row(results_of_all):
+    result = results_of_all["probe accuracy by layer"]
+    lines = rendered(result, "records").splitlines()
+    assert sum(line.startswith("── row ") for line in lines) == len(result)
+    names, same = layout(result, wide=True)
+    assert len(lines) == len(result) * (1 + len(names) + len(same))
+
+
+@pytest.mark.parametrize("header", ["a; zzz; n", "a", "a; b; n; n", "a, b, c, d, e, f, g, h; i", "hid; a"])
+def test_a_wrong_list_of_default_columns_is_refused(header):
+    columns = "".join(f"--   {name}: text\n" for name in "abcdefghin") + "--   hid [hidden]: text\n"
+    text = f"""-- title: t
+-- paper: p
+-- kinds: probe
+-- made by: chessreg run probe
+-- default: {header}
+-- columns:
+{columns}
+-- statement: base
+SELECT 1
+-- statement: table
+SELECT 1
+-- statement: rows
+SELECT 1
+"""
+    with pytest.raises(ChessregError, match="default"):
+        parse(text, Path("t.sql"))
+
+
+def test_long_keys_keep_both_ends_and_wide_characters_count_twice():
+    cells = {"name": ["contrastive:white_elo L5-6 x-0.8", "棋" * 20], "n": ["1", "2"]}
+    text_table.shorten_to_fit(["name", "n"], ["name"], {"name": "name", "n": "n"}, cells, 23)
+    assert cells["name"][0] == "contrastiv…5-6 x-0.8"
+    lines = text_table.drawn(["name", "n"], list(zip(*cells.values(), strict=True)), [False, True])
+    assert {text_table.column_width("", [line]) for line in lines[1:]} <= {23}

@@ -1,0 +1,91 @@
+"""Phrases that researchers type find the table that answers them."""
+
+from __future__ import annotations
+
+import pytest
+
+from chessreg.errors import NotFoundError
+from chessreg.queries.catalogue import find
+
+# Those of the second half were written by a researcher who did not know the catalogue.
+PHRASES = """
+win rate | wins by level
+steering | elo by intervention
+l0 | sae reconstruction
+confusion matrix | probe f1 by class
+how good is the probe at each layer | best probe layers, probe accuracy by layer
+legal move rate | legal moves by ply, legal moves by phase
+sae loss recovered | sae reconstruction
+elo of the model | ratings, elo by estimator, elo by intervention
+probe vs random init | best probe layers
+does editing the board work | board intervention legality, best board edit
+centipawns lost | move quality
+mass at layer | legal move mass by layer
+bidirectional attention | mask ablation
+which layer is best for piece probes | best probe layers, probe accuracy by layer
+games lost by illegal moves | games by termination
+cosine between probe directions | probe composition
+stockfish level 5 | wins by level
+effect of scale | edit strength
+markov test | markov by layer
+transpositions | markov by layer
+learning curve | training curves
+hyperparameters | training settings
+draws | draws by evaluation
+duplicate games | unique games
+puzzles | puzzles by rating
+prompt with legal moves | prompt ablation
+perplexity per ply | perplexity
+expansion factor | legal move mass by expansion
+vector norm | vectors by layer
+precision and recall | probe metrics by class
+board probe accuracy | probe accuracy by layer
+probe acc by layer | probe accuracy by layer
+elo probe | rating error by layer
+skill probes | rating error by layer
+random init baseline probe | best probe layers
+per-piece probe accuracy | probe f1 by class
+probe accuracy vs ply | square accuracy by ply
+skill vector scale sweep | best skill edit, elo by intervention
+does steering increase elo | elo by intervention
+negative steering | elo by intervention
+board edits | board intervention legality
+intervention success rate | board intervention legality
+legal move prob mass | legal move mass by edit
+illegal moves | legal moves by phase
+legality by temperature | decoding modes
+piece deletion | board intervention legality
+SAEs | sae reconstruction
+sae l0 vs loss recovered | sae reconstruction
+dead features | sae reconstruction
+win rate vs stockfish | wins by level
+sf level 0 results | wins by level
+elo estimates | ratings
+model sizes | training settings
+causal vs bidirectional | mask ablation
+fen policies | move accuracy by model
+fen or pgn input | move accuracy by model
+puzzle accuracy by rating | puzzles by rating
+mate in 2 | puzzles by rating
+ppl | perplexity
+human move match | move accuracy by model
+"""
+EXPECTED = {line.partition(" | ")[0]: line.partition(" | ")[2].split(", ") for line in PHRASES.strip().splitlines()}
+
+
+def test_at_least_54_of_60_phrases_find_their_table():
+    def found(phrase):
+        try:
+            return find(phrase).title
+        except NotFoundError as error:
+            return error.hint
+
+    missed = {phrase: found(phrase) for phrase, titles in EXPECTED.items() if found(phrase) not in titles}
+    assert len(EXPECTED) == 60
+    assert len(missed) <= 6, missed
+
+
+@pytest.mark.parametrize("name", ["elo by intervenion", "probe acuracy by layer", "perplexty", "zzz", "", "?"])
+def test_a_spelling_error_is_asked_about_and_nonsense_is_refused(name):
+    with pytest.raises(NotFoundError, match="there is no query"):
+        find(name)
