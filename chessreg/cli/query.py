@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -224,6 +224,8 @@ def answer(home: Home, asked: Asked) -> QueryResult:
             raise click.UsageError("--rows and --published do not go together")
         return rows_behind(database, entry, asked.rows, scope, **how)
     result = run_query(database, entry, scope, **how)
+    if asked.name and not entry.is_called(asked.name):
+        result = replace(result, notes=[f'this is "{entry.title}": {entry.question}', *result.notes])
     if asked.published:
         from chessreg.queries.published import beside
 
@@ -285,6 +287,13 @@ def own_kinds(home: Home) -> tuple[Path, ...]:
         return ()
 
 
+TOPICS = (
+    "training", "language modelling", "legal moves", "probes", "sparse autoencoders", "board state", "board edits",
+    "steering vectors", "play", "ratings",
+)  # fmt: skip
+"""The order in which `--list` prints the topics."""
+
+
 def show_list(home: Home, as_json: bool) -> None:
     from chessreg.queries.catalogue import entries
 
@@ -294,7 +303,8 @@ def show_list(home: Home, as_json: bool) -> None:
         rows = [
             {
                 "title": e.title, "topic": e.topic, "question": e.question, "aliases": list(e.aliases),
-                "paper": e.paper, "made_by": e.made_by, "has_runs": None if complete is None else not complete.isdisjoint(e.kinds),
+                "paper": e.paper, "made_by": e.made_by,
+                "has_runs": None if complete is None else not complete.isdisjoint(e.kinds),
             }
             for e in listed
         ]  # fmt: skip
@@ -307,9 +317,7 @@ def show_list(home: Home, as_json: bool) -> None:
             if e.topic == topic:
                 mark = "•" if complete is not None and not complete.isdisjoint(e.kinds) else " "
                 click.echo(f"{mark} {e.title:<{width}}  {e.question or e.paper}")
-    click.echo(
-        "• this registry has complete runs for it" if complete else "this registry has no complete run yet", err=True
-    )
+    click.echo("• complete runs are here" if complete else "this registry has no complete run yet", err=True)
 
 
 def complete_kinds(home: Home) -> frozenset[str] | None:

@@ -1,6 +1,6 @@
 -- title: best board edit
 -- topic: board edits
--- question: Which board edit was chosen on half of the states, and what does it give on the others?
+-- question: Which board edit won on half of the states, and its effect on the others?
 -- aliases: board edit sweep, karvonen table 6, karvonen appendix d, best edit, tuned edit
 -- paper: Karvonen 2024, section 4.1, Table 6 and Appendix D
 -- kinds: edit

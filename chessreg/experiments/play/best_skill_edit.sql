@@ -1,6 +1,6 @@
 -- title: best skill edit
 -- topic: play
--- question: Which skill intervention was chosen on half of the openings, and what does it score on the others?
+-- question: Which skill intervention won on half of the openings, and its score on the others?
 -- aliases: skill sweep, karvonen table 6 skill, best intervention, best steering vector, best scale
 -- paper: Karvonen 2024, Table 6 and Appendix C
 -- kinds: play

@@ -163,6 +163,10 @@ class Entry:
         asked = ("table", "clusters", "rows", "skipped", "none")
         return {name: sql for name, sql in self.statements.items() if name not in asked}
 
+    def is_called(self, name: str) -> bool:
+        """Whether `name` is the title, an alias or the file's name, in any case."""
+        return name.endswith(".sql") or _key(name) in {_key(n) for n in (self.title, *self.aliases, self.path.stem)}
+
     def column(self, name: str) -> Column:
         return next((c for c in self.columns if c.name == name), Column(name, "", ""))
 

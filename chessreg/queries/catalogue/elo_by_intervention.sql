@@ -1,6 +1,6 @@
 -- title: elo by intervention
 -- topic: play
--- question: How strong is the model with and without each intervention, compared with random and shuffled-label controls?
+-- question: How strong is the model with each intervention, without it, and with its controls?
 -- aliases: elo, skill interventions, karvonen table 3, karvonen table 7, karvonen figure 2, strength, steering,
 --       steering effect, intervention effect, match results, effect of steering, negative steering,
 --       does steering increase elo, caa
