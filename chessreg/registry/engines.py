@@ -141,6 +141,9 @@ LINK = {  # libpq's options: seconds, but for the last, which is milliseconds wi
     "keepalives_count": "3",
     "tcp_user_timeout": "15000",
 }
+SERVER_LINK = (  # the same for the server: else the locks of a session that was cut off stay for hours
+    "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c tcp_user_timeout=15000"
+)
 READ_ONLY = "-c default_transaction_read_only=on -c default_transaction_isolation=repeatable\\ read"
 
 
@@ -258,8 +261,9 @@ def _readable(path: Path, copies: sqlite.Copies) -> sqlite.Connection:
 def _postgresql(place: Place, options: str) -> Engine:
     """`options` join those of the URL."""
     url = sqlalchemy_url(place)
-    own = url.query.get("options", "")
-    settings = {"options": " ".join(filter(None, [own if isinstance(own, str) else " ".join(own), options]))}
+    given = url.query.get("options", "")
+    given = [given] if isinstance(given, str) else given
+    settings = {"options": " ".join(filter(None, [SERVER_LINK, *given, options]))}
     return create_engine(
         url.difference_update_query(["options"]),
         connect_args={"application_name": "chessreg", **settings, **link_options(url)},
