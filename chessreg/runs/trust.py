@@ -20,7 +20,7 @@ from pathlib import Path
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.folders import config_folder, expanded
-from store.files import reason
+from store.files import read_json, reason
 
 ENVIRONMENT = "CHESSREG_TRUSTED"  # digests, apart by commas: what started this process trusts these too
 LARGEST = 16 << 20  # bytes of a file with code
@@ -59,7 +59,7 @@ def trusted() -> list[Trusted]:
 def parsed(path: Path) -> Trusted | None:
     """Return the row in a file of the settings; None for a file that `add` did not write, whatever it is called."""
     try:
-        row = Trusted(**json.loads(path.read_text(encoding="utf-8")))
+        row = Trusted(**read_json(path))
         datetime.fromisoformat(row.since)
     except (OSError, ValueError, TypeError):
         return None

@@ -141,6 +141,25 @@ def test_an_interrupted_run_says_what_it_did_though_the_registry_does_not_answer
     assert session.run(toy.spec(positions=5), kind=str(TOY)).state == "complete"
 
 
+def test_the_third_ctrl_c_and_more_leave_the_end_to_be_recorded(monkeypatch):
+    from chessreg.runs import attempt
+
+    class Task:
+        stopping = False
+
+    with attempt.stop_on_signals(Task) as hold:
+        signal.raise_signal(signal.SIGINT)
+        assert Task.stopping
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+            signal.raise_signal(number)
+        monkeypatch.setattr(attempt, "END_SECONDS", 0.0)
+        hold()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
 def test_a_failing_kind_keeps_its_complete_units_and_says_why(session, tmp_path):
     from chessreg.runs.kind import kind
 
