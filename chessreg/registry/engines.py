@@ -110,7 +110,8 @@ def explained(place: Place) -> Iterator[None]:
     except DBAPIError as error:
         raise explain(place, error.orig or error) from error
     except UnicodeEncodeError as error:  # half of a pair of surrogates: bytes of a command line that are no UTF-8
-        raise BadInputError(f"{error.object!a} is no text", "type it as UTF-8") from error
+        around = error.object[max(error.start - 30, 0) : error.end + 30]
+        raise BadInputError(f"{around!a} is not UTF-8", "type it as UTF-8, or rename that file or folder") from error
     except OverflowError as error:  # SQLite holds 64 bits
         raise BadInputError("a number is too large for the registry", "give one below 2^63") from error
     except StatementError as error:
@@ -261,9 +262,9 @@ def _readable(path: Path, copies: sqlite.Copies) -> sqlite.Connection:
 def _postgresql(place: Place, options: str) -> Engine:
     """`options` join those of the URL."""
     url = sqlalchemy_url(place)
-    given = url.query.get("options", "")
-    given = [given] if isinstance(given, str) else given
-    settings = {"options": " ".join(filter(None, [SERVER_LINK, *given, options]))}
+    own = url.query.get("options", "")
+    parts = [SERVER_LINK, own if isinstance(own, str) else " ".join(own), options]
+    settings = {"options": " ".join(filter(None, parts))}
     return create_engine(
         url.difference_update_query(["options"]),
         connect_args={"application_name": "chessreg", **settings, **link_options(url)},

@@ -182,9 +182,9 @@ def test_a_number_beyond_64_bits_is_told(sqlite_path: Path) -> None:
 
 
 def test_half_a_surrogate_is_no_text(sqlite_path: Path) -> None:
-    with Database.open(sqlite_path) as database, pytest.raises(BadInputError, match="is no text"):  # noqa: SIM117
+    with Database.open(sqlite_path) as database, pytest.raises(BadInputError, match="is not UTF-8"):  # noqa: SIM117
         with database.read() as session:
-            session.scalar(text("SELECT :word"), {"word": "a\ud800"})
+            session.scalar(text("SELECT :word"), {"word": "a" * 5000 + "\ud800"})
 
 
 def test_a_damaged_file_is_told(sqlite_path: Path) -> None:

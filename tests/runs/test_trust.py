@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from chessreg.errors import BadInputError
 from chessreg.runs import trust
+from chessreg.runs.kind import kind
 
 OURS, OTHER = trust.digest_of(b"ours"), trust.digest_of(b"other")
 Row = dict[str, object]
@@ -53,3 +56,12 @@ def test_a_file_that_is_not_json_trusts_nothing(content: bytes) -> None:
     (trust.folder() / f"{OURS}.json").write_bytes(content)
     assert not trust.is_trusted(OURS)
     assert trust.trusted() == []
+
+
+def test_a_kind_in_a_folder_whose_name_is_not_utf8_is_refused_before_it_runs(tmp_path: Path) -> None:
+    """A registry could not record where it was."""
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    (folder / "my_kind.py").write_text("raise SystemExit")
+    with pytest.raises(BadInputError, match="is not UTF-8"):
+        kind(str(folder / "my_kind.py"))
