@@ -201,9 +201,11 @@ class Attempt:
             code=provenance.code_state(),
             environment=provenance.environment(),
         )
-        self.task.flush()
+        begun = self.writer.flush()
         self.take_in()
         if self.outage:
+            if begun is not None:  # nothing was done: no registry should learn of it later
+                begun.path.unlink(missing_ok=True)
             raise ChessregError(self.outage)
 
     def end(self, state: str, cause: str, message: str | None, code: int) -> None:

@@ -141,6 +141,22 @@ def test_an_interrupted_run_says_what_it_did_though_the_registry_does_not_answer
     assert session.run(toy.spec(positions=5), kind=str(TOY)).state == "complete"
 
 
+def test_a_run_that_the_registry_refuses_to_begin_leaves_nothing(session, toy, run_toy, monkeypatch):
+    from chessreg.errors import RegistryError
+    from chessreg.runs import background
+
+    def refused(*_):
+        raise RegistryError("the registry is being written by another process")
+
+    monkeypatch.setattr(background, "ingest", refused)
+    with pytest.raises(ChessregError, match="written by another process"):
+        session.run(toy.spec(positions=5), kind=str(TOY))
+    monkeypatch.undo()
+    assert list(session.store.incoming.iterdir()) == []
+    run_toy(positions=2)
+    assert count(session, tables.Run) == 1
+
+
 def test_the_third_ctrl_c_and_more_leave_the_end_to_be_recorded(monkeypatch):
     from chessreg.runs import attempt
 
