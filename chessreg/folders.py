@@ -43,6 +43,15 @@ def expanded(path: str | Path) -> Path:
         raise BadInputError(f"{path}: the home folder {user} is unknown", "write the path in full") from error
 
 
+def recordable(path: Path) -> Path:
+    """Return `path`. Raises BadInputError unless it is UTF-8: registries hold paths as text."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise BadInputError(f"the path {str(path)!a} is not UTF-8", "rename that folder, or name another one") from None
+    return path
+
+
 def _folder(use: Literal["config", "state", "cache"]) -> Path:
     variable = f"XDG_{use.upper()}_HOME"
     value = os.environ.get(variable, "").strip()

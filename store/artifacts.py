@@ -293,11 +293,17 @@ def key(digest: str) -> str:
 def _record(folder: Path) -> dict[str, Any]:
     try:
         record = json.loads((folder / MANIFEST).read_bytes())
-        if isinstance(record["files"], list) and isinstance(record["bytes"], int) and isinstance(record["kind"], str):
+        files, size, kind = record["files"], record["bytes"], record["kind"]
+        if [*map(type, (files, size, kind))] == [list, int, str] and all(map(_is_entry, files)):
             return record
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         pass
     raise CorruptError(f"artifact {folder.name[:12]}: its manifest is damaged")
+
+
+def _is_entry(value: Any) -> bool:
+    """Whether a value of JSON is an entry of a manifest: path, bytes and sha256."""
+    return isinstance(value, list) and [*map(type, value)] == [str, int, str]
 
 
 def _scan(folder: Path) -> list[str]:

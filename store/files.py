@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from store.errors import DiskFullError, StoreError
 from store.process import ProcessId, machine_name, system_id, this_process
@@ -259,6 +259,19 @@ def write_whole(path: Path, data: bytes) -> None:
         raise
 
 
+def parse_json(text: str | bytes) -> Any:
+    """Return the value of a JSON text. Raises ValueError, also if it is nested too deeply for Python's reader."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def read_json(path: Path) -> Any:
+    """Return the value in a JSON file. Raises OSError, and ValueError as `parse_json`."""
+    return parse_json(path.read_bytes())
+
+
 def write_synced(path: Path, data: bytes) -> None:
     """Write a whole file and force it to the disk (its folder is the caller's)."""
     with open(path, "wb") as file:
@@ -333,7 +346,7 @@ def _staging(path: Path, now: float) -> Staging | None:
 def _holder(lock: Path) -> ProcessId | None:
     """The process that wrote itself into a lock."""
     try:
-        return ProcessId.of(json.loads(lock.read_bytes()[:1000]))
+        return ProcessId.of(parse_json(lock.read_bytes()[:1000]))
     except (OSError, ValueError):
         return None
 

@@ -77,7 +77,7 @@ class Store(ArtifactStore):
             reason = "is not a folder" if self.root.exists() else "does not exist"
             raise StoreError(f"the store {self.root} {reason}", "make one with `chessreg init`", exit_code=3)
         try:
-            layout = json.loads((self.root / "store.json").read_bytes())["chessreg_store"]
+            layout = files.read_json(self.root / "store.json")["chessreg_store"]
         except FileNotFoundError:
             raise StoreError(
                 f"{self.root} is not a store: it has no store.json", "make one with `chessreg init`", exit_code=3

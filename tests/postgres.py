@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, create_engine, text
+from sqlalchemy import Connection, create_engine, make_url, text
 
 from chessreg.registry import migrations
 
@@ -56,6 +56,22 @@ class Postgres:
         with engine.connect() as connection:
             yield connection
         engine.dispose()
+
+
+class Door:
+    """The server's socket under another folder's name, there or not there as a test decides. `folder` is empty."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        given = make_url(url)
+        self.socket = Path(str(given.query["host"])) / f".s.PGSQL.{given.port or 5432}"
+        self.link = folder / self.socket.name
+        self.url = given.update_query_dict({"host": str(folder)}).render_as_string(hide_password=False)
+
+    def open(self) -> None:
+        self.link.symlink_to(self.socket)
+
+    def close(self) -> None:
+        self.link.unlink()
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from chessreg.folders import state_folder
+from store.files import read_json
 
 
 def folder() -> Path:
@@ -29,7 +30,7 @@ class Remembered:
         self.frozen = frozen
         self._values: dict[str, Any] = {}
         with suppress(OSError, ValueError):
-            values = json.loads(self.path.read_text(encoding="utf-8"))
+            values = read_json(self.path)
             self._values = values if isinstance(values, dict) else {}
 
     def get(self, name: str, default: Any = None) -> Any:

@@ -6,6 +6,7 @@ import inspect
 import sys
 import tomllib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,7 @@ import click
 from pydantic import BaseModel
 
 from chessreg.cli.base import FilePath, Home, NameText, emit, json_option, pass_home
-from chessreg.errors import BadInputError, NotFoundError
+from chessreg.errors import BadInputError, NotFoundError, RegistryError
 from chessreg.named import clipped
 from chessreg.runs.spec import Setting, nested, settings_of, several
 
@@ -259,7 +260,10 @@ def execute(
             click.echo(f'  chessreg query "{query}"', err=True)
         click.echo(short)
     if report.interrupted:
-        begun = " and the state of what was begun" if states(session.database, session.store, report.run_id) else ""
+        begun = ""
+        with suppress(RegistryError):  # one that does not answer
+            if states(session.database, session.store, report.run_id):
+                begun = " and the state of what was begun"
         click.echo(
             f"interrupted: {report.units - report.missing} of {report.units} units{begun} are kept; "
             f"chessreg run --resume {short}",

@@ -7,7 +7,6 @@ caches, checkpoints and datasets, and all that these were made from.
 from __future__ import annotations
 
 import calendar
-import json
 import shutil
 import time
 from contextlib import suppress
@@ -22,7 +21,7 @@ from chessreg.registry import lineage, names, tables
 from chessreg.registry.database import Database
 from chessreg.runs import transfer
 from store.errors import StoreError
-from store.files import remove_staging
+from store.files import read_json, remove_staging
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -94,7 +93,7 @@ def leftovers(store: Store) -> list[Rubbish]:
 def dataset_in(folder: Path) -> str | None:
     """The identity of the dataset that an artifact holds; None for any other."""
     try:
-        return str(json.loads((folder / REPORT_FILE).read_text(encoding="utf-8"))["identity"])
+        return str(read_json(folder / REPORT_FILE)["identity"])
     except (OSError, ValueError, LookupError, TypeError):
         return None
 

@@ -17,7 +17,7 @@ from chessreg.games import moves
 from chessreg.named import checked_name
 from chessreg.noise import generator
 from store.errors import CorruptError
-from store.files import sha256_file
+from store.files import read_json, sha256_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -166,7 +166,7 @@ class DatasetReport:
         """Read `dataset.json`. NotFoundError without one; BadInputError when it is not what `save` wrote."""
         path = folder / REPORT_FILE
         try:
-            fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            fields: dict[str, Any] = read_json(path)
             sources = [SourceFile(**source) for source in fields.pop("sources")]
             return cls(sources=sources, **fields)
         except FileNotFoundError as error:

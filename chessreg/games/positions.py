@@ -67,6 +67,7 @@ _MOVES = ("best", "played", "action")
 _OPTIONAL = ("best", "played", "line", "eval_before", "eval_after", "rating", "mover_elo", "opponent_elo", "judgment",
              "game", "action", "win_prob")  # fmt: skip
 _ROWS = 20_000  # rows of a source read at once
+_LONGEST_LINE = 16 << 20  # bytes
 MOST_COUNTED = 999  # of three digits, as FEN-77 and prompts write them
 RATINGS = ("mover_elo", "opponent_elo", "rating")
 MOST_RATED = 9999
@@ -302,11 +303,13 @@ def _values(column: pa.Array) -> list[Any]:
 
 
 def _lines(source: Source) -> Iterator[str]:
-    """The text of a source line by line, without a byte order mark."""
+    """The text of a source line by line, without a byte order mark. Raises BadInputError for too long a line."""
     left, mark = b"", b"\xef\xbb\xbf"
     for chunk in source._decoded():
         whole, newline, left = (left + chunk).removeprefix(mark).rpartition(b"\n")
         mark = b""
+        if len(left) > _LONGEST_LINE:
+            raise BadInputError(f"{source.path} has a line of more than {_LONGEST_LINE >> 20} MiB", "is it a CSV?")
         yield from decode(whole + newline).splitlines(keepends=True)
     if left:
         yield decode(left)

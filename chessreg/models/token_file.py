@@ -23,8 +23,6 @@ written move (`x`, `-`, `+` and `#` in SAN); `max_move_tokens`; `source`, which 
 from __future__ import annotations
 
 import json
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -32,7 +30,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
+from chessreg.errors import BadInputError, NotFoundError, first_line
 from chessreg.noise import generator
 
 if TYPE_CHECKING:
@@ -47,7 +45,6 @@ ARRAYS = {
     "spelling_count": np.int32, "spelling_length": np.uint8, "spelling_tokens": np.uint16,
 }  # fmt: skip
 BATCH_GAMES = 10_000
-UNREADABLE: tuple[type[Exception], ...] = (*DAMAGE, OSError, zipfile.BadZipFile, zlib.error)
 IGNORED = "x-+#"  # characters that python-chess ignores in SAN
 Ids = tuple[int, ...]
 
@@ -102,7 +99,7 @@ class TokenFile:
                 header |= {name: tuple(header[name]) for name in ("stop_ids", "ignored_ids")}
                 content = cls(**header, **{name: archive[name] for name in ARRAYS})
             content._check()
-        except UNREADABLE as error:
+        except Exception as error:  # damage can raise nearly anything in zipfile, its decompressors and numpy
             hint = "write it again: chessreg dataset export DATASET FILE --token-file"
             raise BadInputError(f"{path} is damaged or not a token file: {first_line(error)}", hint) from error
         return content

@@ -48,6 +48,7 @@ class Database:
 
     def __init__(self, place: Place, on_wait: Callable[[str], None] | None = None) -> None:
         self.place, self._on_wait = place, on_wait
+        self._on_failure: Callable[[], None] = lambda: None
         self.made = False  # by `open`, just now
         self._lease: Lease | None = None
         if place.path is not None and place.on_network:
@@ -150,6 +151,20 @@ class Database:
         with entered(self.place), explained(self.place), Session(self._reader, expire_on_commit=False) as session:
             yield session
 
+    @contextmanager
+    def waiting(self, on_wait: Callable[[str], None], on_failure: Callable[[], None]) -> Iterator[None]:
+        """Let reads inside the block wait for a server that does not answer. `on_wait` is that of `open`, which is kept
+        if it was given there.
+
+        `on_failure` is called after each try to reach the server that fails. An exception that it raises ends the wait.
+        """
+        before = self._on_wait, self._on_failure
+        self._on_wait, self._on_failure = self._on_wait or on_wait, on_failure
+        try:
+            yield
+        finally:
+            self._on_wait, self._on_failure = before
+
     def data_version(self) -> str:
         """`<registry>.<n>`: another text after every transaction that changed rows, the same until then."""
         with self.read() as session:
@@ -180,6 +195,7 @@ class Database:
                 if not waits:
                     self._on_wait(f"waiting: {error.message}")
                 waits = True
+                self._on_failure()
                 time.sleep(WAIT_SECONDS)
 
     def _dispose(self) -> None:

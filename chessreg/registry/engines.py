@@ -110,7 +110,8 @@ def explained(place: Place) -> Iterator[None]:
     except DBAPIError as error:
         raise explain(place, error.orig or error) from error
     except UnicodeEncodeError as error:  # half of a pair of surrogates: bytes of a command line that are no UTF-8
-        raise BadInputError(f"{error.object!a} is no text", "type it as UTF-8") from error
+        around = error.object[max(error.start - 30, 0) : error.end + 30]
+        raise BadInputError(f"{around!a} is not UTF-8", "type it as UTF-8, or rename that file or folder") from error
     except OverflowError as error:  # SQLite holds 64 bits
         raise BadInputError("a number is too large for the registry", "give one below 2^63") from error
     except StatementError as error:
@@ -141,6 +142,9 @@ LINK = {  # libpq's options: seconds, but for the last, which is milliseconds wi
     "keepalives_count": "3",
     "tcp_user_timeout": "15000",
 }
+SERVER_LINK = (  # the same for the server: else the locks of a session that was cut off stay for hours
+    "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c tcp_user_timeout=15000"
+)
 READ_ONLY = "-c default_transaction_read_only=on -c default_transaction_isolation=repeatable\\ read"
 
 
@@ -259,7 +263,8 @@ def _postgresql(place: Place, options: str) -> Engine:
     """`options` join those of the URL."""
     url = sqlalchemy_url(place)
     own = url.query.get("options", "")
-    settings = {"options": " ".join(filter(None, [own if isinstance(own, str) else " ".join(own), options]))}
+    parts = [SERVER_LINK, own if isinstance(own, str) else " ".join(own), options]
+    settings = {"options": " ".join(filter(None, parts))}
     return create_engine(
         url.difference_update_query(["options"]),
         connect_args={"application_name": "chessreg", **settings, **link_options(url)},

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from chessreg.errors import RegistryError
-from store.files import reason
+from store.files import read_json, reason
 from store.process import ProcessId, machine_name, this_process
 
 
@@ -66,7 +66,7 @@ class Lease:
     def holder(self) -> dict[str, Any] | None:
         """Who holds it (host, pid, since, …), or None."""
         try:
-            record: dict[str, Any] = json.loads(self.file.read_text(encoding="utf-8"))
+            record: dict[str, Any] = read_json(self.file)
         except FileNotFoundError:
             return None
         except (OSError, ValueError):

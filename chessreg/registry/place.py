@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
 from chessreg.errors import BadInputError
-from chessreg.folders import expanded
+from chessreg.folders import expanded, recordable
 from chessreg.masking import mask
 
 HOME = ".chessreg"
@@ -93,11 +93,11 @@ def store_path_of(path: str | Path | None, registry: Place) -> Path:
     Raises BadInputError for a path that is not UTF-8.
     """
     beside = Path(HOME) if registry.path is None else registry.path.parent
-    return _text(expanded(path or os.environ.get("CHESSREG_STORE") or beside / "store").absolute())
+    return recordable(expanded(path or os.environ.get("CHESSREG_STORE") or beside / "store").absolute())
 
 
 def _file(path: Path) -> Place:
-    path = _text(expanded(path).absolute())
+    path = recordable(expanded(path).absolute())
     if path.is_dir() or not (path.suffix or path.exists()):
         within = path / HOME / FILE
         path = within if within.is_file() and not (path / FILE).is_file() else path / FILE
@@ -108,15 +108,6 @@ def _file(path: Path) -> Place:
             "work in a folder with a shorter path, or name one with --registry",
         )
     return Place(str(path), path)
-
-
-def _text(path: Path) -> Path:
-    """The path. Raises BadInputError unless it is UTF-8: registries hold paths as text."""
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        raise BadInputError(f"the path {str(path)!a} is not UTF-8", "rename that folder, or name another one") from None
-    return path
 
 
 def _not_a_file(text: str) -> BadInputError:

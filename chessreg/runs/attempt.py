@@ -28,6 +28,7 @@ from chessreg.runs.resolve import ResolvedSpec, check, keep, missing_units, refe
 from chessreg.runs.spec import ExecutionOptions, Spec
 from chessreg.runs.task import Stop, Task, plain
 from chessreg.runs.watch import mark_dead
+from chessreg.terminal import visible
 from store.process import this_process
 
 if TYPE_CHECKING:
@@ -118,13 +119,15 @@ class Attempt:
     def do_units(self) -> None:
         """Run the kind, and its `reduce` when all units are in the registry. Raises ChessregError for units undone."""
         if self.task.units:
-            self.resolved.kind.run(self.task)
+            with self.inputs.database.waiting(warn, self.task.stop_if_asked):
+                self.resolved.kind.run(self.task)
         self.task.flush()
         self.require_taken()
         if self.reduces:
             self.require_units()
             assert self.resolved.kind.reduce
-            self.resolved.kind.reduce(self.task)
+            with self.inputs.database.waiting(warn, self.task.stop_if_asked):
+                self.resolved.kind.reduce(self.task)
             self.task.done(self.resolved.units - 1)
             self.task.flush()
             self.require_taken()
@@ -198,9 +201,11 @@ class Attempt:
             code=provenance.code_state(),
             environment=provenance.environment(),
         )
-        self.task.flush()
+        begun = self.writer.flush()
         self.take_in()
         if self.outage:
+            if begun is not None:  # nothing was done: no registry should learn of it later
+                begun.path.unlink(missing_ok=True)
             raise ChessregError(self.outage)
 
     def end(self, state: str, cause: str, message: str | None, code: int) -> None:
@@ -272,6 +277,10 @@ class Attempt:
         """Wait until what is written was ingested. If the registry does not answer, it waits in the store."""
         if self.ingester is not None:
             self.ingester.settle()
+
+
+def warn(text: str) -> None:
+    print(f"chessreg: {visible(text)}", file=sys.stderr, flush=True)
 
 
 def cause_of(error: BaseException) -> str:
@@ -413,13 +422,16 @@ def run(
     keep(resolved.spec, inputs)
     attempt = Attempt(resolved, options, inputs, explicit, missing, on_progress)
     interrupted = attempt.go(lambda: on_begun(resolved.run_id))
-    left = missing_units(inputs, resolved)
+    if attempt.outage:  # only an interrupted attempt gets here then
+        left = len(missing) - attempt.task.units_done
+    else:
+        left = len(missing_units(inputs, resolved))
     return RunReport(
         resolved.run_id,
         kind.name,
         resolved.units,
         len(missing),
-        len(left),
+        left,
         attempt.id,
         "partial" if left else "complete",
         interrupted,

@@ -204,6 +204,10 @@ class Task(Generic[S, Options]):
         now = time.monotonic()
         if self._rows >= FLUSH_ROWS or (self._rows and now - self._flushed > FLUSH_SECONDS):
             self.flush()
+        self.stop_if_asked()
+
+    def stop_if_asked(self) -> None:
+        """Raise Stop after a signal to end."""
         if self.stopping:
             raise Stop
 

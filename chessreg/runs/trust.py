@@ -19,8 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.folders import config_folder, expanded
-from store.files import reason
+from chessreg.folders import config_folder, expanded, recordable
+from store.files import read_json, reason
 
 ENVIRONMENT = "CHESSREG_TRUSTED"  # digests, apart by commas: what started this process trusts these too
 LARGEST = 16 << 20  # bytes of a file with code
@@ -59,7 +59,7 @@ def trusted() -> list[Trusted]:
 def parsed(path: Path) -> Trusted | None:
     """Return the row in a file of the settings; None for a file that `add` did not write, whatever it is called."""
     try:
-        row = Trusted(**json.loads(path.read_text(encoding="utf-8")))
+        row = Trusted(**read_json(path))
         datetime.fromisoformat(row.since)
     except (OSError, ValueError, TypeError):
         return None
@@ -124,8 +124,8 @@ def remove(reference: str) -> list[Trusted]:
 def read(path: Path) -> tuple[Path, bytes]:
     """Return the real path of a file and its bytes.
 
-    Raises NotFoundError, NotTrustedError for a file in a store, and BadInputError for one that cannot be read or is
-    larger than LARGEST.
+    Raises NotFoundError, NotTrustedError for a file in a store, and BadInputError for one that cannot be read, is
+    larger than LARGEST, or whose path is not UTF-8.
     """
     try:
         real = expanded(path).resolve()
@@ -134,6 +134,7 @@ def read(path: Path) -> tuple[Path, bytes]:
         raise BadInputError(f"{str(path)!r} is no path: {error}") from error
     if not there:
         raise NotFoundError(f"{real} does not exist")
+    recordable(real)
     if (store := next((place for place in real.parents if (place / "store.json").exists()), None)) is not None:
         raise NotTrustedError(
             f"{real} is in the store {store}, from which nothing is loaded", "copy it to another folder"

@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session
 from chessreg.registry import tables
 from chessreg.registry.database import Database
 from chessreg.registry.tables.types import utc_now
+from store.files import read_json
 from store.process import ProcessId, boot_id, machine_name
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class Watcher:
 
     def _notes(self) -> dict[str, tuple[str, float]]:
         try:
-            notes = json.loads(self.file.read_text(encoding="utf-8"))
+            notes = read_json(self.file)
             if notes["boot"] != boot_id():
                 return {}
             return {key: (promised, float(since)) for key, (promised, since) in notes["seen"].items()}

@@ -21,6 +21,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from chessreg.errors import BadInputError, NotFoundError
+from chessreg.folders import recordable
 from chessreg.named import clipped
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
@@ -287,7 +288,7 @@ def jobs_of(planned: Planned, group: UUID, store: Store, folder: Path, differs: 
                 "units": planned.units,
                 "reduces": order.kind.reduce is not None,
                 "store": str(store.root),
-                "folder": str(folder),
+                "folder": str(recordable(folder)),
                 "user": os.environ.get("USER") or str(os.getuid()),
                 "share_gpu": order.share_gpu,
                 "gpu_memory": order.gpu_memory,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from chessreg import child
 from chessreg.errors import ChessregError
+from store.files import read_json
 from store.process import ProcessId, machine_name, this_process
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Presence:
     def who(self) -> dict[str, Any] | None:
         """The living supervisor (host, pid, since, …), or None."""
         try:
-            holder: dict[str, Any] = json.loads(self.file.read_text(encoding="utf-8"))
+            holder: dict[str, Any] = read_json(self.file)
         except (OSError, ValueError):
             return None
         process = ProcessId.of(holder)

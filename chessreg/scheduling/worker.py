@@ -29,7 +29,7 @@ from uuid import UUID
 from chessreg.errors import ChessregError, first_line, of_own_kind
 from chessreg.masking import masked_streams
 from chessreg.terminal import visible
-from store.files import file_of, is_disk_full, keep_private
+from store.files import file_of, is_disk_full, keep_private, read_json
 from store.process import this_process
 
 BUSY = 75  # exit status (EX_TEMPFAIL): another process is at this job
@@ -220,7 +220,7 @@ def write(path: Path, content: dict[str, Any]) -> None:
 def read(path: Path) -> dict[str, Any] | None:
     """What is there, or None."""
     try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        record: dict[str, Any] = read_json(path)
         return record
     except (OSError, ValueError):
         return None

@@ -1,7 +1,7 @@
 """A network that silently drops packets between a run in the foreground and its registry in PostgreSQL.
 
 Three network namespaces: the run, a router, the server. While the router does not forward, no packet arrives and
-nobody is told so.
+neither end is notified.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,9 +27,11 @@ KIND = f"""
 import json, os, time
 from pathlib import Path
 from chessreg.kinds import Kind, Spec
+from sqlalchemy import text
 
 class BusySpec(Spec):
     folder: str
+    reads: bool = False
 
 def clocks():
     # Wall time, without the time that this thread waited for a core that other programs used; CPU time.
@@ -51,6 +54,9 @@ class Busy(Kind):
             task.emit("score", unit, split="all", item=unit, n=1, correct=1)
             task.done(unit)
             (folder / f"done-{{unit}}").touch()
+            if task.spec.reads and unit > 0:
+                with task.inputs.database.read() as session:
+                    session.execute(text("select 1"))
             if unit == 0:
                 while not (folder / "go").exists():
                     time.sleep(0.01)
@@ -134,7 +140,7 @@ def registry(network: Network) -> Iterator[str]:
         try:
             yield f"postgresql://postgres@{network.server}:5432/postgres"
         finally:
-            server.terminate()
+            server.send_signal(signal.SIGINT)  # do not wait for sessions
             server.wait(60)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -168,10 +174,38 @@ class Runner:
             assert time.monotonic() < deadline, f"{name} did not come"
             time.sleep(0.01)
 
+    def await_line(self, words: str, process: subprocess.Popen[str]) -> None:
+        """Read what the process writes to stderr up to a line with these words."""
+        assert process.stderr is not None
+        lines: list[str] = []
+        while words not in "".join(lines[-1:]):
+            lines.append(process.stderr.readline())
+            assert lines[-1], f"{words!r} did not come: {''.join(lines)}"
+
     def took(self) -> tuple[float, float]:
         """Wall and CPU seconds from the end of the first unit to the end of the last."""
         wall, cpu = json.loads((self.folder / "took.json").read_text())
         return wall, cpu
+
+
+COUNT_SESSIONS = """
+import sys, time, psycopg
+QUERY = "select count(*) from pg_stat_activity where application_name = 'chessreg'"
+until = time.monotonic() + float(sys.argv[2])
+with psycopg.connect(sys.argv[1], autocommit=True) as connection:
+    while True:
+        count = connection.execute(QUERY).fetchone()[0]
+        if not count or time.monotonic() > until:
+            break
+        time.sleep(0.5)
+print(count)
+"""
+
+
+def sessions_after(network: Network, registry: str, seconds: float) -> int:
+    """The number of chessreg's sessions in the server, which is asked until it has none, at most for so long."""
+    words = network.inside("server", sys.executable, "-c", COUNT_SESSIONS, registry, str(seconds))
+    return int(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
 
 
 def undisturbed(network: Network, registry: str, folder: Path) -> tuple[float, float]:
@@ -183,7 +217,7 @@ def undisturbed(network: Network, registry: str, folder: Path) -> tuple[float, f
     return runner.took()
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_a_run_goes_on_while_the_network_drops_every_packet(network: Network, registry: str, tmp_path: Path) -> None:
     wall, cpu = undisturbed(network, registry, tmp_path / "undisturbed")
     runner = Runner(network, registry, tmp_path / "cut-off")
@@ -193,10 +227,12 @@ def test_a_run_goes_on_while_the_network_drops_every_packet(network: Network, re
         network.forward(False)
         (runner.folder / "go").touch()
         _, said = process.communicate(timeout=PATIENCE)
+        sessions = sessions_after(network, registry, seconds=45)
     finally:
         network.forward(True)
     cut_wall, cut_cpu = runner.took()
     print(f"{wall:.1f} s, {cpu:.1f} s of CPU; cut off {cut_wall:.1f} s, {cut_cpu:.1f} s of CPU")
+    assert sessions == 0, "the server keeps sessions of a client that is cut off, and their locks"
     assert process.returncode != 0
     assert "the results are safe in" in said
     assert cut_cpu <= 1.1 * cpu
@@ -205,7 +241,7 @@ def test_a_run_goes_on_while_the_network_drops_every_packet(network: Network, re
     assert [run["state"] for run in runner("runs", "list")] == ["complete", "complete"]
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_the_registry_catches_up_when_the_network_heals_during_the_run(
     network: Network, registry: str, tmp_path: Path
 ) -> None:
@@ -222,3 +258,41 @@ def test_the_registry_catches_up_when_the_network_heals_during_the_run(
         network.forward(True)
     assert process.returncode == 0, said
     assert json.loads(out)["state"] == "complete"
+
+
+@pytest.mark.faults
+def test_a_kind_that_reads_the_registry_waits_until_the_network_heals(
+    network: Network, registry: str, tmp_path: Path
+) -> None:
+    runner = Runner(network, registry, tmp_path / "reads")
+    process = runner.begin("--replicate", "2", "--reads")
+    try:
+        runner.await_file("done-0", process)
+        network.forward(False)
+        (runner.folder / "go").touch()
+        runner.await_line("chessreg: waiting: the registry", process)
+        network.forward(True)
+        out, said = process.communicate(timeout=PATIENCE)
+    finally:
+        network.forward(True)
+    assert process.returncode == 0, said
+    assert "chessreg: the registry answers again" in said
+    assert json.loads(out)["state"] == "complete"
+
+
+@pytest.mark.faults
+def test_one_ctrl_c_ends_the_wait_of_a_kind_that_reads_the_registry(
+    network: Network, registry: str, tmp_path: Path
+) -> None:
+    runner = Runner(network, registry, tmp_path / "impatient")
+    process = runner.begin("--replicate", "3", "--reads")
+    try:
+        runner.await_file("done-0", process)
+        network.forward(False)
+        (runner.folder / "go").touch()
+        runner.await_line("chessreg: waiting: the registry", process)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE)
+    finally:
+        network.forward(True)
+    assert process.returncode == 130

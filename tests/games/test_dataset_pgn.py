@@ -10,7 +10,7 @@ from typing import Any
 import chess.pgn
 import pytest
 
-from chessreg.games import moves, movetext
+from chessreg.games import borders, moves, movetext
 from chessreg.games.build import build
 from chessreg.games.dataset import DatasetReport, Games, verify
 
@@ -142,6 +142,30 @@ def test_glyphs_and_typography_are_read(tmp_path: Path, reader_name: str, body: 
     games, report = add(tmp_path, TAGS + body + "\n\n" + GOOD, reader_name)
     assert texts(games) == [text, ";1.d4 d5"]
     assert (report.rejected, report.skipped) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("spellings", "result"),
+    [
+        (("1-0", "1–0", "1:0", "1 - 0", "1 : 0"), "1-0"),
+        (("0-1", "0–1", "0:1", "0 - 1", "0 : 1"), "0-1"),
+        (("1/2-1/2", "1/2", "½", "½-½", "½:½", "1/2 - 1/2", "0.5-0.5", "0.5:0.5", "=-="), "1/2-1/2"),
+        (("*",), "*"),
+    ],
+)
+def test_a_result_is_read_however_it_is_written(spellings: tuple[str, ...], result: str) -> None:
+    for spelling in spellings:
+        assert movetext.result(spelling) == result
+        [game] = movetext.clean(f"1. e4 e5 2. Nf3 {spelling}")
+        assert (game.text.split()[-1], game.result) == ("Nf3", result), spelling
+
+
+def test_a_comment_that_the_rest_of_the_file_may_close_hides_no_border() -> None:
+    first, second = b'[Event "a"]\n\n1. e4 {so far\n', b'[Event "b"]\n\n1. d4 d5 *\n'
+    assert borders.starts(first + second).tolist() == [0, len(first)], "nothing closes it"
+    assert borders.starts(first + second, more=True).tolist() == [0], "more text may close it"
+    assert borders.last_start(bytearray(first + second)) == 0
+    assert borders.starts(first + second + b"} 1-0\n").tolist() == [0]
 
 
 @pytest.mark.parametrize(("body", "text"), CLEAN + REWRITTEN[:1])

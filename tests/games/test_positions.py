@@ -464,3 +464,14 @@ def test_the_real_positions_belong_to_the_three_parts_of_rated_games(shared_data
     recur = np.isin(boards[mine["probe-test"]], boards[mine["lm"]])
     assert recur.sum() == 20_629
     assert round(100 * recur.mean(), 1) == 7.2
+
+
+@pytest.mark.parametrize("begin", ["fen\n", 'fen\n"', "fen,more\n8/8/8/8/8/8/8/8,"])
+def test_a_line_that_does_not_end_is_refused_before_it_fills_the_memory(tmp_path: Path, begin: str) -> None:
+    path = tmp_path / "positions.csv.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        file.write(begin.encode())
+        for _ in range(17):
+            file.write(b"a" * (1 << 20))
+    with pytest.raises(BadInputError, match="a line of more than 16 MiB"):
+        build([path], tmp_path / "made")

@@ -192,6 +192,10 @@ REFUSED: dict[str, tuple[Make, str]] = {
     "code in a .bin": (
         lambda o, d, w: put(folder_of(o, d), {"pytorch_model.bin": {**w, "x": print}}), "would execute code"
     ),
+    "code in a shard": (
+        lambda o, d, w: shards(folder_of(o, d), {**w, "x": print}, "bin"),  # type: ignore[dict-item]
+        "would execute code",
+    ),
     "a damaged .bin": (
         lambda o, d, w: flipped(put(folder_of(o, d), {"pytorch_model.bin": w})), "is not what was written"
     ),

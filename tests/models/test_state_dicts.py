@@ -159,3 +159,23 @@ def test_a_small_pickle_that_unfolds_without_end_is_refused(tmp_path: Path) -> N
     path = written({**nanogpt_checkpoint(), "config": {"laughs": nested}}, tmp_path / "ckpt.pt")
     with pytest.raises(BadInputError, match="its settings are more than 100,000 values"):
         import_checkpoint(path, tmp_path / "out")
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff", b"[" * 100_000], ids=["cut", "bytes", "deep"])
+def test_a_damaged_configuration_next_to_a_state_dict_is_refused_in_one_line(
+    conv1d: Any, tmp_path: Path, content: bytes
+) -> None:
+    torch.save(weights_of(conv1d), tmp_path / "model.ckpt")
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(BadInputError, match=r"config\.json is not JSON") as caught:
+        import_checkpoint(tmp_path / "model.ckpt", tmp_path / "out")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_configuration_may_be_nested_deeply(conv1d: Any, tmp_path: Path) -> None:
+    torch.save(weights_of(conv1d), tmp_path / "model.ckpt")
+    nested: dict[str, Any] = {"n_head": 2}
+    for _ in range(200):
+        nested = {"model": nested}
+    (tmp_path / "config.json").write_text(json.dumps(nested))
+    assert "2 attention heads" in import_checkpoint(tmp_path / "model.ckpt", tmp_path / "out").remarks[0]

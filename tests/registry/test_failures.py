@@ -17,12 +17,13 @@ from chessreg.errors import BadInputError, ChessregError, NotFoundError, Registr
 from chessreg.masking import mask
 from chessreg.registry import migrations, names, tables
 from chessreg.registry.database import Database
-from chessreg.registry.engines import explain, explained
+from chessreg.registry.engines import AwayError, explain, explained
 from chessreg.registry.identity import new_id
 from chessreg.registry.place import place_of
 from chessreg.registry.sqlite import dbapi as sqlite3
 
 from ..full_disk import no_space_beyond
+from ..postgres import Door
 
 NOBODY = 65534
 
@@ -181,9 +182,9 @@ def test_a_number_beyond_64_bits_is_told(sqlite_path: Path) -> None:
 
 
 def test_half_a_surrogate_is_no_text(sqlite_path: Path) -> None:
-    with Database.open(sqlite_path) as database, pytest.raises(BadInputError, match="is no text"):  # noqa: SIM117
+    with Database.open(sqlite_path) as database, pytest.raises(BadInputError, match="is not UTF-8"):  # noqa: SIM117
         with database.read() as session:
-            session.scalar(text("SELECT :word"), {"word": "a\ud800"})
+            session.scalar(text("SELECT :word"), {"word": "a" * 5000 + "\ud800"})
 
 
 def test_a_damaged_file_is_told(sqlite_path: Path) -> None:
@@ -213,6 +214,33 @@ def test_a_server_that_is_not_there_is_told_without_the_password() -> None:
     assert "hunter2" not in str(caught.value)
     with pytest.raises(RegistryError, match=r"cannot be found|does not answer"):
         Database.open("postgresql://nowhere.invalid/x")
+
+
+def test_reads_wait_for_a_server_that_is_away_only_where_they_are_told_to(postgres: Any, tmp_path: Path) -> None:
+    class StopError(Exception):
+        pass
+
+    def leave() -> None:
+        raise StopError
+
+    door = Door(str(postgres.migrated()), tmp_path)
+    door.open()
+    lines: list[str] = []
+    with Database.open(door.url) as database:
+        door.close()
+        database._dispose()
+        with pytest.raises(AwayError):
+            database.data_version()
+        with database.waiting(lines.append, door.open):
+            assert database.data_version().endswith(".0")
+        assert [line.partition("the registry")[0] for line in lines] == ["waiting: ", ""]
+        assert lines[1] == "the registry answers again"
+        door.close()
+        database._dispose()
+        with pytest.raises(StopError), database.waiting(lines.append, leave):
+            database.data_version()
+        with pytest.raises(AwayError):
+            database.data_version()
 
 
 def test_a_database_that_the_server_lacks_is_told(postgres: Any) -> None:

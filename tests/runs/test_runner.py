@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -90,6 +91,92 @@ def test_what_needs_all_units_waits_until_the_registry_has_them(session, monkeyp
     with session.database.read() as sql:
         undisturbed = sql.scalars(select(tables.Statistic).where(tables.Statistic.run_id == other.run_id)).one()
     assert (rerun.value, rerun.p, rerun.n) == (undisturbed.value, undisturbed.p, undisturbed.n)
+
+
+def test_a_registry_that_does_not_answer_holds_no_unit_up(session, toy, monkeypatch):
+    from chessreg.runs import background, task
+
+    taken, in_time, all_done = background.ingest, [], threading.Event()
+
+    def silent(database, store, on_fragment):
+        if began:
+            in_time.append(all_done.wait(20))
+        return taken(database, store, on_fragment)
+
+    began: list[float] = []
+
+    def on_progress(fraction, text):
+        began.append(fraction)
+        if fraction == 1:
+            all_done.set()
+
+    monkeypatch.setattr(background, "ingest", silent)
+    monkeypatch.setattr(task, "FLUSH_ROWS", 1)  # each unit is a fragment
+    report = session.run(toy.spec(positions=5), kind=str(TOY), on_progress=on_progress)
+    assert report.state == "complete"
+    assert in_time
+    assert all(in_time), "the units waited for the registry"
+
+
+def test_an_interrupted_run_says_what_it_did_though_the_registry_does_not_answer(session, toy, monkeypatch):
+    from chessreg.registry.engines import AwayError
+    from chessreg.runs import attempt, background
+
+    began: list[float] = []
+
+    def away(*_):
+        raise AwayError("the registry does not answer")
+
+    def on_progress(fraction, text):
+        if not began:
+            monkeypatch.setattr(background, "ingest", away)
+            monkeypatch.setattr(attempt, "missing_units", away)
+        began.append(fraction)
+        if len(began) == 3:
+            raise KeyboardInterrupt
+
+    report = session.run(toy.spec(positions=5), kind=str(TOY), on_progress=on_progress)
+    assert (report.interrupted, report.state, report.missing) == (True, "partial", 2)
+    monkeypatch.undo()
+    assert session.run(toy.spec(positions=5), kind=str(TOY)).state == "complete"
+
+
+def test_a_run_that_the_registry_refuses_to_begin_leaves_nothing(session, toy, run_toy, monkeypatch):
+    from chessreg.errors import RegistryError
+    from chessreg.runs import background
+
+    def refused(*_):
+        raise RegistryError("the registry is being written by another process")
+
+    monkeypatch.setattr(background, "ingest", refused)
+    with pytest.raises(ChessregError, match="written by another process"):
+        session.run(toy.spec(positions=5), kind=str(TOY))
+    monkeypatch.undo()
+    assert list(session.store.incoming.iterdir()) == []
+    run_toy(positions=2)
+    assert count(session, tables.Run) == 1
+
+
+def test_the_third_ctrl_c_and_more_leave_the_end_to_be_recorded(monkeypatch):
+    from chessreg.runs import attempt
+
+    class Task:
+        stopping = False
+
+    with attempt.stop_on_signals(Task) as hold:
+        signal.raise_signal(signal.SIGINT)
+        assert Task.stopping
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        try:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+                signal.raise_signal(number)
+        except KeyboardInterrupt:
+            pytest.fail("the third one broke off what records the end")
+        monkeypatch.setattr(attempt, "END_SECONDS", 0.0)
+        hold()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
 
 
 def test_a_failing_kind_keeps_its_complete_units_and_says_why(session, tmp_path):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from uuid import UUID
 
 import pytest
 from sqlalchemy import update
 
-from chessreg.errors import NotFoundError
+from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import names, tables
 from chessreg.registry.identity import new_id
 from chessreg.scheduling import queue
@@ -86,3 +88,11 @@ def test_a_log_that_only_a_row_names_is_read_if_it_is_called_as_that_jobs_is(des
         )
         assert executor("local").logs(job.handle) == path
         assert log_of(store, job) == answer
+
+
+def test_a_folder_whose_name_is_not_utf8_queues_nothing(desk):
+    desk.folder = Path(os.fsdecode(b"/work/caf\xe9"))
+    with pytest.raises(BadInputError, match=r"caf\\udce9' is not UTF-8") as caught:
+        desk.launch(desk.order(count=2))
+    assert len(caught.value.message) < 100
+    assert desk.jobs() == []

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from pathlib import Path
 
 import pytest
-from sqlalchemy import make_url
 
 from chessreg import doctor as health
 from chessreg.errors import BadInputError
@@ -18,6 +16,7 @@ from chessreg.scheduling import queue, status
 from chessreg.scheduling.executors.local import LocalExecutor
 from chessreg.session import open_session
 
+from ..postgres import Door
 from ..postgres import postgres as postgres
 from .conftest import Desk
 
@@ -120,19 +119,6 @@ def test_a_job_launched_inside_the_store_is_refused(desk):
         queue.planned_work(desk.session.database, desk.session.store, desk.jobs()[0])
     desk.finish()
     assert desk.states() == ["failed"]
-
-
-class Door:
-    """The server's socket under another folder's name, there or not there as a test decides."""
-
-    def __init__(self, url: str, folder: Path) -> None:
-        given = make_url(url)
-        self.socket = Path(str(given.query["host"])) / f".s.PGSQL.{given.port or 5432}"
-        self.link = folder / self.socket.name
-        self.url = given.update_query_dict({"host": str(folder)}).render_as_string(hide_password=False)
-
-    def open(self) -> None:
-        self.link.symlink_to(self.socket)
 
 
 def test_a_worker_waits_for_a_registry_that_is_away_while_it_sets_up(postgres, tmp_path, make_desk, monkeypatch):

@@ -118,6 +118,30 @@ def test_damage_is_named_and_publishing_again_heals_it(store: Store, damage: obj
     assert store.verify(artifact.digest) == artifact
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"files": [[None, 2, "0" * 64]]},
+        {"files": [["a", 2, "0" * 64], [3, 2, "0" * 64]]},
+        {"files": [["a", 2]]},
+        {"files": ["abc"]},
+        {"files": [["a", "2", "0" * 64]]},
+        {"files": {"a": 2}},
+        {"bytes": True},
+        {"bytes": 2.5},
+        {"kind": None},
+    ],
+)
+def test_a_manifest_of_other_types_is_damaged(store: Store, changes: dict[str, object]) -> None:
+    artifact = publish(store, {"a": b"ab", "b": b""})
+    record = json.loads((artifact.path / module.MANIFEST).read_bytes()) | changes
+    (artifact.path / module.MANIFEST).write_text(json.dumps(record))
+    for read in (store.verify, store.artifact):
+        with pytest.raises(CorruptError, match="its manifest is damaged"):
+            read(artifact.digest)
+    assert list(store.list()) == []
+
+
 def test_a_manifest_that_was_changed_with_its_files_is_found(store: Store) -> None:
     ours, other = publish(store, {"a": b"1"}), publish(store, {"a": b"2"})
     for name in ("a", ".artifact.json"):

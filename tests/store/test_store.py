@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from store import Store, StoreError
-from store.files import WriterLock
+from store.files import WriterLock, parse_json
 from store.process import machine_name, system_id, this_process
 
 
@@ -206,3 +206,14 @@ lock = WriterLock(Path({str(store.tmp)!r}), "one"); print("held", flush=True); t
     (store.tmp / "two.lock").touch()  # a power cut took what it said
     assert [each.path.name for each in store.clean_staging(0)] == ["two.lock"]
     assert not list(store.tmp.iterdir())
+
+
+def test_json_that_is_nested_too_deeply_is_a_value_that_is_refused(store: Store) -> None:
+    """Python's reader raises RecursionError there, which is not a ValueError."""
+    for text in ("[" * 100_000, '{"a":' * 100_000, "{", ""):
+        with pytest.raises(ValueError):  # noqa: PT011
+            parse_json(text)
+    assert parse_json(b'{"a": [1]}') == {"a": [1]}
+    (store.root / "store.json").write_text("[" * 100_000)
+    with pytest.raises(StoreError, match=r"its store\.json is damaged"):
+        Store(store.root)

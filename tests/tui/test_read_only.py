@@ -84,6 +84,29 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+WRITING = {  # place → its actions that change a row, a file or a setting: what is not listed here must change nothing
+    "everywhere": "picture",
+    "messages": "drop again",
+    "home": "launch begin.demo begin.data begin.model cancel retry",
+    "runs": "add",
+    "annotate": "toggle_mark.star toggle_mark.pin toggle_mark.archive tag note name invalidate",
+    "compare": "pin",
+    "data": "add split",
+    "thing": "verify",
+    "lab": "store",
+    "jobs": "launch cancel cancel.launch retry priority.1 priority.-1",
+    "job": "cancel cancel.launch retry priority.1 priority.-1",
+    "launch": "file",
+    "form": "launch",
+    "result": "export",
+}
+
+
+def test_exactly_the_listed_actions_write() -> None:
+    listed = {f"{place}.{name}" for place, names in WRITING.items() for name in names.split()}
+    assert {action.name for action in ACTIONS if action.writes} == listed
+
+
 def test_an_action_writes_unless_it_is_declared_to_read() -> None:
     assert Action("runs", "any", "x", "Any").writes
     for action in ACTIONS:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chessreg.errors import DivergedError
+from chessreg.errors import ChessregError, DivergedError, first_line
 from chessreg.experiments.settings.sites import EncodedGames
 from store.files import replaced
 
@@ -127,9 +127,18 @@ def from_model_resumable(
             piece = from_model(model, encoded.part(low, high), layers, batch_games, on_progress=shift)
             with replaced(path, folder / f".{name}-{low}.{os.getpid()}") as file:
                 np.save(file, piece)
-        pieces.append(np.load(path))
+        pieces.append(read_piece(path))
         on_progress(high)
     return np.concatenate(pieces, axis=1)
+
+
+def read_piece(path: Path) -> np.ndarray:
+    """The sums of one group that an earlier attempt left. Raises ChessregError for a damaged file."""
+    try:
+        piece: np.ndarray = np.load(path, allow_pickle=False)
+    except Exception as error:  # damage can raise nearly anything in numpy
+        raise ChessregError(f"{path} is damaged: {first_line(error)}", "remove it to compute it again") from error
+    return piece
 
 
 def _shifted(on_progress: Callable[[int], None], low: int, done: int) -> None:

@@ -232,7 +232,7 @@ def fitted_rows(written: Encoding, rows: TokenRows | None, model: Network, name:
         if held > written.size and (padded == [written] or (named and written in padded)):
             return TokenRows(tuple(range(written.size)), unused=held - written.size)
         fitting = [one for one in names() if encoding_named(one).size == held] or [one.name for one in padded]
-        other = f"--encoding {fitting[0]}" if fitting else "choose another with --encoding"
+        other = f"--encoding {' or '.join(fitting)}" if fitting else "choose another with --encoding"
         raise BadInputError(
             f"{name} has a vocabulary of {held}, encoding {written.name} has {written.size}",
             "give the tokenizer.json that the model was trained with" if prompt else other,

@@ -9,15 +9,15 @@ them [in, out] and uses gelu_new, nanoGPT [out, in] with the exact GELU.
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from chessreg.errors import BadInputError
+from chessreg.errors import BadInputError, first_line
 from chessreg.models.importers.nanogpt import BUFFERS, file_layout, gpt2_logits
 from chessreg.models.importers.registry import Imported, register
 from chessreg.models.importers.source import Source, plain
+from store.files import read_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -119,20 +119,27 @@ def shape_of(raw: dict[str, Tensor], settings: dict[str, Any], conv1d: bool) -> 
 
 def settings_of(source: Source) -> dict[str, Any]:
     """The settings saved in the file, or in a config.json of a GPT-2 in the same folder; the inner ones of nested dicts
-    too."""
+    too.
+
+    Raises BadInputError for a config.json that is not JSON.
+    """
     found = [plain(source.content[key]) for key in SETTINGS if isinstance(source.content.get(key), dict)]
     config = source.path.with_name("config.json")
     if not found and config.is_file():
-        found.append(json.loads(config.read_text(encoding="utf-8")))
+        try:
+            found.append(read_json(config))
+        except (OSError, ValueError) as error:
+            raise BadInputError(f"{config} is not JSON: {first_line(error)}", "correct or remove it") from error
     return {key: value for settings in found for key, value in entries(settings)}
 
 
 def entries(settings: Any) -> Iterator[tuple[str, Any]]:
     """Keys and values of a dict and of the dicts in it, the outer ones last."""
-    if isinstance(settings, dict):
-        for value in settings.values():
-            yield from entries(value)
-        yield from settings.items()
+    dicts = [settings] if isinstance(settings, dict) else []
+    for each in dicts:
+        dicts.extend(value for value in each.values() if isinstance(value, dict))
+    for each in reversed(dicts):
+        yield from each.items()
 
 
 def heads_of(source: Source, settings: dict[str, Any], width: int) -> tuple[int | None, str]:

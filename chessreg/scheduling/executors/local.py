@@ -18,6 +18,7 @@ from chessreg.errors import BadInputError, ChessregError
 from chessreg.registry.machine import gpus
 from chessreg.registry.tables import Cause
 from chessreg.scheduling.executors import Needs, Seen, Work, ended
+from store.files import parse_json
 from store.process import boot_id, pid_start
 
 GIB = float(2**30)
@@ -172,7 +173,7 @@ def handle_of(pid: int, log: Path, slot: Slot) -> str:
 
 def _parsed(handle: str) -> dict[str, Any] | None:
     try:
-        process: dict[str, Any] = json.loads(handle)
+        process: dict[str, Any] = parse_json(handle)
         whole = {"pid", "started", "boot", "log", "gpu", "threads", "shared"} <= process.keys()
         return process if whole and isinstance(process["pid"], int) and isinstance(process["log"], str) else None
     except (ValueError, AttributeError):

@@ -22,6 +22,7 @@ from chessreg import child
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry.tables import Cause
 from chessreg.scheduling.executors import Seen, Work
+from store.files import parse_json
 
 CONNECT_SECONDS = 3.0
 ANSWER_SECONDS = 120.0  # starting a Ray of one's own takes a while
@@ -153,7 +154,7 @@ class RayExecutor:
 
 def is_handle(text: str) -> bool:
     try:
-        return bool(json.loads(text).keys() >= {"actor", "folder"})
+        return bool(parse_json(text).keys() >= {"actor", "folder"})
     except (ValueError, AttributeError):
         return False
 

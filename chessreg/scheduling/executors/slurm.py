@@ -23,6 +23,7 @@ from chessreg.registry.tables import Cause
 from chessreg.scheduling.executors import Seen, Work
 from chessreg.scheduling.executors.slurm_script import Profile, profile, script
 from chessreg.scheduling.worker import write
+from store.files import parse_json, read_json
 
 NOTE = "slurm.json"
 INSIST_SECONDS = 90.0  # Slurm kills a job that does not end; this long after, it is cancelled again
@@ -191,7 +192,7 @@ class SlurmExecutor:
     def _earlier(self, work: Work) -> Handle | None:
         """The job of this very work that is in Slurm already: its supervisor died before it could note that."""
         try:
-            noted = json.loads((work.folder / NOTE).read_text(encoding="utf-8"))
+            noted = read_json(work.folder / NOTE)
         except (OSError, ValueError):
             return None
         handle = Handle(**noted["handle"]) if noted.get("handle") else self._submitted(work, noted)
@@ -310,7 +311,7 @@ class Handle(NamedTuple):
     @classmethod
     def parsed(cls, text: str) -> Handle | None:
         try:
-            handle = cls(**json.loads(text))
+            handle = cls(**parse_json(text))
         except (ValueError, TypeError):
             return None
         texts = (handle.job, handle.script, handle.log)

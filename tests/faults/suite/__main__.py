@@ -2,6 +2,7 @@
 
 python tests/faults/suite --rounds 2000            all causes on all backends, spread evenly; a table at the end
 python tests/faults/suite --rounds 2000 --only 123 one round again (its faults are the same; races may differ)
+python tests/faults/suite --rounds 2000 --first 900  the rest of rounds that were stopped after the 900th
 
 stderr tells how far it is and what is wrong; stdout is the table, or with --json one object a cell. Exit status 1
 when anything was lost, doubled, orphaned or in a wrong state.
@@ -46,7 +47,8 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=44)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", type=int, help="play this round of so many alone")
+    parser.add_argument("--only", type=int, help="play this round alone")
+    parser.add_argument("--first", type=int, default=0, help="skip the rounds before this one: resume after a stop")
     parser.add_argument("--backend", choices=BACKENDS, action="append")
     parser.add_argument("--cause", choices=dict(CELLS), action="append")
     parser.add_argument("--kind", choices=KINDS, action="append", help="what is at work")
@@ -120,7 +122,7 @@ def main() -> int:
         if asked.quick:  # a fork is cheaper before torch is imported
             order.sort(key=lambda cell: cell[0] not in PLAYS)
         for number, (cause, kind) in enumerate(order):
-            if asked.only not in (None, number):
+            if asked.only not in (None, number) or number < asked.first:
                 continue
             backend = backends[number % len(backends)]
             at = time.monotonic()

@@ -336,6 +336,17 @@ def torch_checkpoint(world: World, data: bytes) -> None:
     import_checkpoint(world.file("ckpt.pt", data), world.folder / "out")
 
 
+TOKEN_FILES = HERE.parents[1] / "gpu" / "inputs"
+
+
+@target("zip bytes", lambda world: [path.read_bytes() for path in sorted(TOKEN_FILES.iterdir())], "descr shape |u1 <i4")
+def token_file(world: World, data: bytes) -> None:
+    """Games as tokens, to train on elsewhere."""
+    from chessreg.models.token_file import TokenFile
+
+    TokenFile.read(world.file("games.npz", data)).positions(64)
+
+
 def directions_seeds(world: World) -> list[bytes]:
     import torch
 

@@ -132,7 +132,7 @@ def test_draws_by_agreement_and_adjudication_have_no_loser() -> None:
 
 
 @pytest.mark.parametrize("word", ["Ke3", "Nf9", "--", "0000", "resign", "e2e5"])
-@pytest.mark.parametrize("tag", ["illegal move", "rules infraction", "normal", None])
+@pytest.mark.parametrize("tag", ["illegal move", "rules infraction", "adjudication", "normal", None])
 def test_an_illegal_move_at_the_end_is_a_forfeit_of_its_side(word: str, tag: str | None) -> None:
     tags = {} if tag is None else {"Termination": tag}
     found = read(game(f"1. e4 e5 2. {word} 0-1", "0-1", **tags), game(f"1. e4 {word} 1-0", "1-0", **tags))

@@ -98,3 +98,9 @@ def test_a_jobs_name_is_one_line_of_plain_characters(text: str) -> None:
     assert job_name("probe epochs=2 games=1,000 2/4") == "probe epochs=2 games=1,000 2/4"
     assert job_name("\n") == "chessreg"
     assert len(job_name(text * 100)) <= 100
+
+
+def test_a_folder_with_a_line_break_is_refused_wherever_the_log_is(tmp_path: Path) -> None:
+    for folder in ("a\nb", "a\rb", "a\x1bb", "a\u2028b"):
+        with pytest.raises(BadInputError, match="control character"):
+            script([work(tmp_path, "probe", str(tmp_path / folder), "x")], Profile(), tmp_path / "log.txt")
