@@ -162,7 +162,7 @@ def test_a_wrong_name_makes_no_registry(type_, tmp_path):
 def test_the_list_and_what_the_columns_mean(type_):
     assert "elo by intervention" in type_("--list")[1]
     rows = json.loads(type_("--list", "--json")[1])
-    assert {"title", "aliases", "paper", "made_by"} == set(rows[0])
+    assert {"title", "topic", "question", "aliases", "paper", "made_by", "has_runs"} == set(rows[0])
     code, out, _ = type_("elo", "--columns")
     assert code == 0
     assert "on the same openings" in out
