@@ -100,7 +100,7 @@ def commands(size: Size) -> list[tuple[str, list[str]]]:
             "The same model in matches: as it is, and while its states say that knights, bishops and queen are not "
             "where they began",
             [
-                'run vector --source probe --probe uci-board --board "b1=. c1=. d1=. f1=. g1=." --layers 2-5 '
+                'run vector --source board --probe uci-board --board "b1=. c1=. d1=. f1=. g1=." --layers 2-5 '
                 "--name unseen",
                 f"{of_uci} --name uci-plain",
                 f"{of_uci} --intervention.vector unseen --intervention.scale 60 --name uci-unseen",
@@ -110,7 +110,7 @@ def commands(size: Size) -> list[tuple[str, list[str]]]:
             "Skill: subtract what differs between games of strong and weak engines, and what differs when labels are "
             "shuffled; on this model no weakening by skill has been shown",
             [
-                "run vector --cache reference-fit --first-ply 20 --name skill",
+                "run vector --source contrastive --cache reference-fit --first-ply 20 --name skill",
                 "run vector --source shuffled --of skill --seed 1 --name shuffled",
                 f"{play} --name plain",
                 f"{play} --intervention.vector skill {edit} --name weakened",

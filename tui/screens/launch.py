@@ -184,7 +184,7 @@ class FormScreen(AppScreen):
         strip.names = tuple(f"preset {name}" if name else "no preset" for name in self.form.presets)
         strip.place = self.form.presets.index(self.form.preset)
         strip.display = len(strip.names) > 1
-        self.run_worker(self.build(), group="build")
+        self.run_worker(self.build(), group="build", exclusive=True)
         if self.form.typed or self.form.preset:
             (clear,) = (action for action in self.keyed_actions() if action.method == "clear_form")
             self.notify(f"the form is as you left it; {clear.shown_key} clears it", title=self.form.kind.name)
@@ -198,18 +198,24 @@ class FormScreen(AppScreen):
         self.app.remembered.set(DRAFTS, drafts or None)
 
     launched = False  # what is launched is no draft any more
+    built = ""  # the variant whose fields are shown
 
     async def build(self) -> None:
         """Mount the rows, a few at a time: fifty at once would keep a key waiting."""
         fields, wide = self.query_one(FieldList), min(24, max(len(field.path) for field in self.form.fields))
+        focused = self.row.field.key if self.row else None
+        self.built = self.form.variant
+        await fields.remove_children()
         for part in TITLES:
             rows = [FieldRow(field, wide) for field in self.form.fields if field.part == part]
             await fields.mount(Static(TITLES[part], classes=f"title -{part}", markup=False))
             for begin in range(0, len(rows), AT_ONCE):
                 await fields.mount(*rows[begin : begin + AT_ONCE])
         self.show_fields()
+        same = (n for n, row in enumerate(self.rows) if row.field.key == focused)
         needed = (n for n, row in enumerate(self.rows) if self.form.source(row.field.key) == "needed")
-        self.go(self.rows, next(needed, 0))
+        self.go(self.rows, next(same, next(needed, 0)))
+        self.filter_rows()
 
     def on_resize(self) -> None:
         self.set_class(self.size.width >= WIDE, "-wide")
@@ -242,6 +248,8 @@ class FormScreen(AppScreen):
         self.unchecked = False
         self.keep_draft()
         self.checked, self.outlook = self.form.check(), None
+        if self.form.variant != self.built:
+            self.run_worker(self.build(), group="build", exclusive=True)
         self.show_fields()
         self.tell()
         self.after_pause(self.plan)
@@ -462,10 +470,13 @@ class FormScreen(AppScreen):
         self.set_focus(row)
 
     def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
-        filter_words = self.filter_words = event.text.lower().split()
+        self.filter_words = event.text.lower().split()
+        self.filter_rows()
+
+    def filter_rows(self) -> None:
         for row in self.rows:
             text = f"{row.field.path} {row.field.text}".lower()
-            row.display = all(word in text for word in filter_words)
+            row.display = all(word in text for word in self.filter_words)
         for title in self.query("#fields > .title"):
             part = next(part for part, words in TITLES.items() if title.has_class(f"-{part}"))
             title.display = any(row.display for row in self.rows if row.field.part == part)
