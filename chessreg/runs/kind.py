@@ -210,8 +210,9 @@ def check_variants(cls: type[Kind]) -> None:
                 f"kind {cls.name}: `spec` is neither a subclass of Spec nor a discriminated union of such classes",
                 'spec = Annotated[SpecA | SpecB, Field(discriminator="mode")]',
             )
-        if tag and not variant.model_fields[tag].is_required():
-            raise BadInputError(f"kind {cls.name}: the tag {tag} of {variant.__name__} has a default", "remove it")
+        if tag and (tag not in variant.model_fields or not variant.model_fields[tag].is_required()):
+            what = "has a default" if tag in variant.model_fields else "is missing"
+            raise BadInputError(f"kind {cls.name}: the tag {tag} of {variant.__name__} {what}", f'{tag}: Literal["…"]')
         for each in settings_of(variant):
             other = found.setdefault(each.path, each)
             if (each.form, each.type, each.noun) != (other.form, other.type, other.noun):

@@ -337,14 +337,14 @@ def tag_of(model: Any) -> str:
 
 def variants_of(model: Any) -> dict[str, type[Settings]]:
     """Value of the tag → the class of its variant, in order; empty for a single class."""
-    tag, union = tag_of(model), get_args(model)[:1]
-    members = get_args(union[0]) if tag else ()
-    return {value: member for member in members for value in get_args(member.model_fields[tag].annotation)}
+    if not (tag := tag_of(model)):
+        return {}
+    return {value: each for each in models_of(model) for value in get_args(each.model_fields[tag].annotation)}
 
 
 def models_of(model: Any) -> tuple[type[Settings], ...]:
     """The classes of a union, or the one class."""
-    return tuple(dict.fromkeys(variants_of(model).values())) or (model,)
+    return get_args(get_args(model)[0]) if tag_of(model) else (model,)
 
 
 def names_of(model: Any) -> set[str]:

@@ -16,6 +16,7 @@ from sqlalchemy import select
 from chessreg.errors import RegistryError
 from chessreg.registry import tables
 from chessreg.runs.kind import kind, kinds
+from chessreg.runs.spec import tag_of, variants_of
 from chessreg.scheduling.presence import Presence
 from chessreg.session import open_session
 from tui.data import launch_form
@@ -31,7 +32,7 @@ TOY = str(Path(__file__).parent.parent / "kinds" / "toy_kind.py")
 
 # -- forms, without a screen ------------------------------------------------------------------------------------------
 
-SEVERAL = {"move-quality", "sae", "vector"}  # kinds that want one of several settings, none of them by itself
+SEVERAL = {"move-quality", "sae"}  # kinds that want one of several settings, none of them by itself
 
 
 @pytest.mark.parametrize("name", sorted(kinds()))
@@ -39,13 +40,27 @@ def test_every_kind_has_a_form_with_every_setting_at_its_default(name: str) -> N
     found = kinds()[name]
     form = Form(found, name)
     checked = form.check()
-    needed = {one.key for one in form.fields if one.needed}
+    needed = {tag} if (tag := tag_of(found.spec)) else {one.key for one in form.fields if one.needed}
     assert {key for key in checked.errors if checked.errors[key] == "it is needed"} == needed
     assert set(checked.errors) == needed
     assert bool(checked.general) == (name in SEVERAL)
     command, _ = command_of(["chessreg", "launch", name])
     options = {option for parameter in command.params for option in parameter.opts}
     assert {"--" + one.path.replace("_", "-") for one in form.fields} <= options
+
+
+VARIANTS = [(name, variant) for name, found in sorted(kinds().items()) for variant in variants_of(found.spec)]
+
+
+@pytest.mark.parametrize(("name", "variant"), VARIANTS)
+def test_a_variant_has_a_form_with_its_settings_alone(name: str, variant: str) -> None:
+    found = kinds()[name]
+    form = Form(found, name, {tag_of(found.spec): variant})
+    model = variants_of(found.spec)[variant]
+    shown = {one.path.partition(".")[0] for one in form.fields if one.part == "spec"}
+    assert shown == set(model.model_fields)
+    needed = {one.key for one in form.fields if one.needed} - {tag_of(found.spec)}
+    assert set(form.check().errors) == needed
 
 
 @pytest.mark.parametrize(

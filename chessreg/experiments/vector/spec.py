@@ -28,6 +28,17 @@ ProbeRef = Annotated[str, Ref("run:probe")]
 VectorRef = Annotated[str, Ref("run:vector")]
 
 
+def scale_of(coefficient: float, positions_summed: int, authors_positions: int = AUTHORS_POSITIONS) -> float:
+    """The scale at which a stored vector acts as the paper's coefficient does on the author's.
+
+    positions_summed is how many positions the stored vector's sides sum (1: averages). The author's are sums over 8.
+
+    >>> scale_of(0.1, positions_summed=1), scale_of(0.1, positions_summed=8)
+    (0.8, 0.1)
+    """
+    return coefficient * authors_positions / positions_summed
+
+
 class Directions(Spec):
     """The settings of every source."""
 
