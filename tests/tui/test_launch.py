@@ -296,6 +296,36 @@ async def test_choices_turn_presets_fill_and_words_find(drive, tmp_path: Path) -
         assert any("preset" in line and "policy" not in line for line in driver.lines[2:])
 
 
+async def test_the_form_has_the_settings_of_the_variant_that_is_chosen(drive, tmp_path: Path) -> None:
+    def rows(screen: FormScreen) -> set[str]:
+        return {row.field.path for row in screen.rows if row.field.part == "spec"}
+
+    async with drive(tmp_path, size=(140, 45)) as driver:
+        await driver.go("launch")
+        await driver.find_row("Train a model from scratch")
+        await driver.press("enter")
+        screen = driver.screen
+        assert isinstance(screen, FormScreen)
+        assert screen.row.field.path == "architecture", "it is needed first"
+        assert not {"attention", "packing"} & rows(screen)
+        assert "needed: architecture" in driver.text
+        await driver.press("space")
+        await driver.once(lambda: "packing" in rows(screen) and screen.row is not None)
+        assert screen.form.typed == {"architecture": "gpt2"}
+        assert (screen.row.field.path, "attention" in rows(screen)) == ("architecture", False)
+        await typed(driver, "block_size", "255")
+        await driver.press("home", "space", "space")  # past gpt2-best-moves, while its rows come
+        await driver.once(lambda: "attention" in rows(screen) and screen.row is not None)
+        assert not {"packing", "block_size", "game_loss"} & rows(screen)
+        assert "--block-size" not in screen.command()
+        assert screen.row.field.path == "architecture"
+        await driver.press("space")
+        await driver.once(lambda: "packing" in rows(screen) and screen.row is not None)
+        assert screen.command() == "chessreg launch train --architecture gpt2 --block-size 255"
+        await driver.press("p", "p", "p")  # a preset fills the tag in, the typed one stands above it
+        assert screen.form.variant == "gpt2"
+
+
 async def test_enter_and_space_turn_to_the_next_executor(drive, tmp_path: Path) -> None:
     async with drive(tmp_path) as driver:
         await open_toy(driver)

@@ -7,6 +7,7 @@ import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
@@ -96,8 +97,7 @@ class Form:
         form = cls(kind, reference)
         typed = draft.get("typed")
         if isinstance(typed, Mapping):
-            known = {each.key for each in form.fields_with(settings_of(kind.spec))}
-            form.typed = {key: text for key, text in typed.items() if key in known and isinstance(text, str)}
+            form.typed = {key: text for key, text in typed.items() if key in form.every_key and isinstance(text, str)}
         form.preset = draft["preset"] if draft.get("preset") in form.presets else ""
         return form
 
@@ -108,6 +108,11 @@ class Form:
             *fields_of(settings_of(self.kind.options), "options"),
             *fields_of(settings_of(LaunchOptions), "launch"),
         ]
+
+    @cached_property
+    def every_key(self) -> frozenset[str]:
+        """The keys of the fields of every variant."""
+        return frozenset(each.key for each in self.fields_with(settings_of(self.kind.spec)))
 
     @property
     def variant(self) -> str:
