@@ -19,9 +19,7 @@ from chessreg.runs.inputs import Inputs
 from chessreg.runs.spec import ExecutionOptions, Layers, Plies, Ref, Spec
 
 PAPER_CASCADE = 0.15  # times vectors that are sums over eight positions (specification 5.1)
-
 AUTHORS_POSITIONS = 8  # dots 25 to 32: what Karvonen's stored averages are sums over (specification 5.1)
-
 
 CacheRef = Annotated[str, Ref("run:cache")]
 ProbeRef = Annotated[str, Ref("run:probe")]
