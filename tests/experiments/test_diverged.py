@@ -37,7 +37,7 @@ RUNS = {
     "play": "--checkpoint overflowing --opponent random --games 2 --policy retry:2 --opening random:16",
     "play:edited": "--checkpoint reference --opponent random --games 2 --intervention.vector skill "
     "--intervention.layers 0 --intervention.scale 3e38",
-    "vector": "--checkpoint overflowing --dataset sample:fit --first-ply 4",
+    "vector": "--source contrastive-uncached --checkpoint overflowing --dataset sample:fit --first-ply 4",
     "sae": "--checkpoint overflowing --dataset sample:fit --tokens 200 --batch-tokens 100 --expansions 2",
     "sae:diverging": "--cache reference-fit --tokens 2000 --batch-tokens 100 --expansions 2 --learning-rate 1e37",
     "probe": "--cache reference-fit --learning-rate 1e37 --epochs 2",
