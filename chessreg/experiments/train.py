@@ -34,8 +34,10 @@ SEED = Field(TrainConfig.seed, description="seed of initialisation and of the or
 class AnyTraining(Spec):
     """The settings of every training, apart from those that it inherits from its `TrainConfig`."""
 
-    datasets: DatasetRefs = Field(description="data to train on, datasets or parts (NAME:PART), comma-separated")
-    heldout: Annotated[str | None, Ref("dataset")] = Field(None, description="data for the held-out loss")
+    datasets: DatasetRefs = Field(
+        description="games or positions to train on, datasets or parts (NAME:PART), comma-separated"
+    )
+    heldout: Annotated[str | None, Ref("dataset")] = Field(None, description="games or positions for the held-out loss")
     heldout_steps: int = Field(500, ge=1, description="steps between held-out losses, at points of the curve")
 
     @property
@@ -81,9 +83,7 @@ class BranchSpec(GamesEncoding, MovesOfPositions, BranchTraining):
     architecture: Literal["gpt2-best-moves"] = Field(
         description="a GPT-2 reads games, and learns the best move at positions of them"
     )
-    source_games: Annotated[str, Ref("dataset")] = Field(
-        description="the games that the positions of --datasets are of"
-    )
+    source_games: Annotated[str, Ref("dataset")] = Field(description="of positions: the games that they are of")
 
 
 class PositionSpec(MovesOfPositions, PositionTraining):
@@ -92,7 +92,7 @@ class PositionSpec(MovesOfPositions, PositionTraining):
     target: Literal["best", "played"] = Field("best", description="the move to predict; of games: the played one")
     min_characters: int = Field(60, ge=2, description="of games: leave out shorter game texts")
     source_games: Annotated[str | None, Ref("dataset")] = Field(
-        None, description="the games that the positions are of: learn only positions of these"
+        None, description="of positions: the games that they are of; only positions of these are learned"
     )
 
     @property
