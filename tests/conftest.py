@@ -328,9 +328,9 @@ def make_world(root: Path) -> None:
     from chessreg.experiments.cache import CacheSpec
     from chessreg.experiments.imported.specs import ImportedGamesSpec
     from chessreg.experiments.probe import ProbeSpec
-    from chessreg.experiments.vector import VectorSpec
     from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
     from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
+    from tests.specs import vector_spec
 
     (root / "games.pgn").write_text("".join(f"{world_game(n)}\n\n" for n in range(60)))
     twin = random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=32, block_size=1023, vocab_size=32), seed=0)
@@ -343,7 +343,7 @@ def make_world(root: Path) -> None:
             spec = CacheSpec(checkpoint="reference", dataset=f"sample:{part}", max_sites=16)
             session.run(spec, name=f"reference-{part}")
         session.run(ProbeSpec(cache="reference-fit", epochs=1), name="reference-board")
-        session.run(VectorSpec(cache="reference-fit", first_ply=6), name="skill")
+        session.run(vector_spec(source="contrastive", cache="reference-fit", first_ply=6), name="skill")
         (root / "plain.pgn").write_text(match_of_two())
         session.run(ImportedGamesSpec(file=str(root / "plain.pgn")), name="plain")  # the demo plays its `plain`
 

@@ -16,6 +16,8 @@ import pytest
 from click.testing import CliRunner
 
 from chessreg.cli import chessreg
+from chessreg.cli.root import run_command_line
+from chessreg.errors import BadInputError
 from chessreg.models.decoding.session import DecodingSession
 from chessreg.registry import tables
 from chessreg.runs.kind import kind
@@ -29,7 +31,8 @@ EXAMPLES = dict(re.findall(r"<!-- (\S+) -->\n```\w+\n(.*?)```", TEXT, re.DOTALL)
 
 def test_there_is_an_example_of_each():
     assert list(EXAMPLES) == [
-        "centre_kind.py", "centre_kind.sql", "encoding.py", "adapter.py", "tests/entities/toy_entity.py",
+        "centre_kind.py", "mobility_kind.py", "centre_kind.sql", "encoding.py", "adapter.py",
+        "tests/entities/toy_entity.py",
     ]  # fmt: skip
 
 
@@ -75,6 +78,113 @@ def test_the_query_shows_what_the_kind_made(world_session, centre):
         chessreg, ["--registry", session.database.reference, "query", "pawns in the centre", "--json"]
     )
     assert "thirty" in {row["run"] for row in json.loads(asked.output)["rows"]}
+
+
+@pytest.fixture
+def mobility(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run a chessreg command on the kind with a tagged spec; returns its exit status, stdout and stderr."""
+    path = tmp_path / "mobility_kind.py"
+    path.write_text(EXAMPLES["mobility_kind.py"])
+
+    def typed(*words: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        where = ["--registry", str(world / "registry.db"), "--store", str(world / "store")]
+        status = run_command_line([*where, *(str(path) if word == "KIND" else word for word in words)])
+        return status, *capsys.readouterr()
+
+    return typed
+
+
+def test_a_tagged_spec_of_a_users_kind_shows_and_takes_the_settings_of_one_variant(mobility):
+    _, shown, _ = mobility("run", "KIND", "--help")
+    assert "  games   the games of a dataset\n  random  games of random moves\n" in shown
+    settings = shown.partition("Settings of every start")[2]
+    assert "--plies" in settings
+    assert "--positions" not in settings
+    _, shown, _ = mobility("run", "KIND", "--start", "random", "--help")
+    settings = shown.partition("Settings of --start random")[2]
+    assert "--positions" in settings
+    assert "--dataset" not in settings
+    for words, error in (
+        ([], "--start: one of games, random"),
+        (["--start", "random", "--dataset", "sample"], "--dataset belongs to --start games, not to random"),
+        (["--start", "games"], "--dataset: field required"),
+    ):
+        status, _, told = mobility("run", "KIND", *words)
+        assert (status, told.splitlines()[0]) == (4, f"error: {error}")
+
+
+def test_a_tagged_spec_runs_is_read_back_swept_and_queried(mobility, tmp_path, world_session):
+    status, out, told = mobility("run", "KIND", "--start", "games", "--dataset", "sample", "--games", "6", "--json")
+    assert status == 0, told
+    run = json.loads(out)["run_id"]
+    assert mobility("run", "KIND", "--start", "games", "--dataset", "sample", "--games", "6", "--plies", "8")[0] == 0
+    assert mobility("reproduce", run, "--run")[0] == 0
+    (tmp_path / "spec.toml").write_text('start = "random"\npositions = 3\n')
+    status, out, _ = mobility("run", "KIND", "--spec", str(tmp_path / "spec.toml"), "--json")
+    assert (status, json.loads(out)["done"]) == (0, 3)
+    asked = "select start, positions, games, count(*) as n from mobility_run group by all order by start"
+    status, out, told = mobility("query", "--sql", asked, "--format", "csv")
+    assert (status, out.split()) == (0, ["start,positions,games,n", "games,,6,1", "random,3,,1"]), told
+    grid = ["--grid", "start=random|games", "--dry-run", "--json"]
+    status, out, told = mobility("launch", "KIND", "--grid", "plies=2|4", "--start", "random", "--dry-run", "--json")
+    assert [row["units"] for row in json.loads(out)["runs"]] == [10, 10], told
+    _, _, told = mobility("launch", "KIND", "--positions", "3", *grid)
+    assert "--positions belongs to --start random, not to games" in told
+
+
+def test_the_form_of_a_tagged_spec_has_the_fields_of_the_chosen_variant(tmp_path):
+    from tui.data.launch_form import Form
+
+    path = tmp_path / "mobility_kind.py"
+    path.write_text(EXAMPLES["mobility_kind.py"])
+    form = Form(kind(str(path)), str(path))
+    spec_fields = lambda: [one.path for one in form.fields if one.part == "spec"]
+    assert spec_fields() == ["start", "seed", "replicate", "plies"]
+    assert form.check().errors == {"start": "it is needed"}
+    form.give("start", "random")
+    form.give("positions", "4")
+    assert spec_fields() == ["start", "seed", "replicate", "plies", "positions"]
+    assert form.check().spec.positions == 4
+    form.give("start", "games")
+    assert "positions" not in spec_fields()
+    assert form.check().errors == {"dataset": "it is needed"}
+    assert "--positions" not in form.command()
+    assert form.explicit_names == ("start",)
+    form.give("start", "random|games")  # each run of a sweep has its own variant
+    assert form.check().general == ["dataset: it is needed"]
+    form.give("start", "random")
+    assert form.text("positions") == "4"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (
+            'start: Literal["games"] = Field(',
+            'start: Literal["games"] = Field("games", ',
+            "start of OfGames has a default",
+        ),
+        (
+            "class OfRandomPlay(Mobility):",
+            "class OfRandomPlay(Mobility):\n    games: str = ''",
+            "games is a number",
+        ),
+        ("OfGames | OfRandomPlay", "OfGames | Mobility", "the tag start of Mobility is missing"),
+        ("OfGames | OfRandomPlay, Field", "int | str, Field", "neither a subclass of Spec nor a discriminated union"),
+        (
+            'Annotated[OfGames | OfRandomPlay, Field(discriminator="start")]',
+            "OfGames | OfRandomPlay",
+            "neither a subcl",
+        ),
+    ],
+)
+def test_a_tagged_spec_that_cannot_work_is_refused_with_the_reason(tmp_path, before, after, message):
+    path = tmp_path / "mobility_kind.py"
+    assert before in EXAMPLES["mobility_kind.py"]
+    path.write_text(EXAMPLES["mobility_kind.py"].replace(before, after))
+    with pytest.raises(BadInputError, match=message):
+        kind(str(path))
 
 
 @pytest.fixture(scope="module")

@@ -195,16 +195,16 @@ def cell_orders(
     where: str,
 ) -> list[Order]:
     """One order a cell of `table`'s grid and cells, over `base` and a preset; one order where it has neither."""
-    from chessreg.runs.spec import build, merged, nested
+    from chessreg.runs.spec import build, merged, names_of, nested
     from chessreg.scheduling.launch import cell_name, cells
 
     orders = []
     for number, cell in enumerate(cells(table.get("grid", {}), table.get("cells", ()))):
         values = merged(base, nested(cell))
-        wrong = values.keys() - kind.spec.model_fields.keys() - kind.options.model_fields.keys()
+        wrong = values.keys() - names_of(kind.spec) - kind.options.model_fields.keys()
         if wrong:
             raise BadInputError(f"{where}: {kind.name} has no setting {', '.join(sorted(wrong))}")
-        spec = build(kind.spec, {k: v for k, v in values.items() if k in kind.spec.model_fields}, preset)
+        spec = build(kind.spec, {k: v for k, v in values.items() if k in names_of(kind.spec)}, preset)
         execution = build(kind.options, {k: v for k, v in values.items() if k in kind.options.model_fields})
         explicit = tuple(sorted({*preset, *values}))
         orders.append(order_of(kind, spec, execution, explicit, cell_name(name, cell, number), queueing))

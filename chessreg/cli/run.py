@@ -8,17 +8,26 @@ import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from pydantic import BaseModel
 
 from chessreg.cli.base import FilePath, Home, NameText, emit, json_option, pass_home
 from chessreg.errors import BadInputError, NotFoundError, RegistryError
 from chessreg.named import clipped
-from chessreg.runs.spec import Setting, nested, settings_of, several
+from chessreg.runs.spec import (
+    Setting,
+    flag_at,
+    names_of,
+    nested,
+    settings_from,
+    settings_of,
+    settings_shown,
+    several,
+    tag_of,
+    variants_of,
+)
 
 if TYPE_CHECKING:
     from chessreg.runs.kind import Kind
@@ -105,8 +114,35 @@ class KindCommand(click.Command):
             name, params=[*settings, *execution, *own], callback=self.go, help=text, short_help=kind.summary
         )
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        self.typed = list(args)
+        return super().parse_args(ctx, args)
+
+    def typed_tag(self, ctx: click.Context) -> str | None:
+        """The value of the tag in the command, its spec file or its preset: help shows the settings of that variant."""
+        params, _, _ = self.make_parser(ctx).parse_args(self.typed)
+        tag = tag_of(self.kind.spec)
+        from_file = read_toml(Path(params["spec"])) if "spec" in params else {}
+        filled = self.kind.preset(params["preset"]) if "preset" in params else {}
+        found = (values[tag] for values in (params, from_file, filled) if tag in values)
+        return next(found, None)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for title, parameters in self.groups.items():
+        groups, tag = dict(self.groups), tag_of(self.kind.spec)
+        if tag:
+            value, flag, known = self.typed_tag(ctx), flag_at([tag]), variants_of(self.kind.spec)
+            first, *shown = settings_shown(self.kind.spec, value)
+            if value in known:
+                shown.insert(0, first)
+            else:
+                with formatter.section(f"{flag} is required (give one with --help for its settings)"):
+                    formatter.write_dl(
+                        [(name, each.model_fields[tag].description or "") for name, each in known.items()]
+                    )
+            del groups["Settings"]
+            title = f"Settings of {flag} {value}" if value in known else f"Settings of every {tag}"
+            groups = {title: [option(setting) for setting in shown], **groups}
+        for title, parameters in groups.items():
             records = [r for r in (p.get_help_record(ctx) for p in parameters) if r]
             if title == "Options":
                 records += [r for r in (p.get_help_record(ctx) for p in [self.get_help_option(ctx)] if p) if r]
@@ -146,7 +182,7 @@ def settings(kind: Kind, params: dict[str, Any]) -> tuple[Any, Any, dict[str, st
     from chessreg.runs.spec import build, merged
 
     from_file = read_toml(Path(params["spec"])) if params["spec"] else {}
-    wrong = from_file.keys() - kind.spec.model_fields.keys() - kind.options.model_fields.keys() - {"kind", "name"}
+    wrong = from_file.keys() - names_of(kind.spec) - kind.options.model_fields.keys() - {"kind", "name"}
     if wrong:
         raise BadInputError(f"{params['spec']}: {kind.name} has no setting {', '.join(sorted(wrong))}")
     if from_file.get("kind", kind.name) != kind.name:
@@ -155,7 +191,7 @@ def settings(kind: Kind, params: dict[str, Any]) -> tuple[Any, Any, dict[str, st
     sources = {key: str(params["spec"]) for key in from_file} | dict.fromkeys(spec_given | execution_given, "given")
     filled = kind.preset(params["preset"]) if params.get("preset") else {}
     sources = dict.fromkeys(filled, f"preset {params.get('preset')}") | sources
-    in_file = {k: v for k, v in from_file.items() if k in kind.spec.model_fields}
+    in_file = {k: v for k, v in from_file.items() if k in names_of(kind.spec)}
     spec = build(kind.spec, merged(in_file, spec_given), filled)
     execution = build(
         kind.options, merged({k: v for k, v in from_file.items() if k in kind.options.model_fields}, execution_given)
@@ -220,7 +256,7 @@ def recorded(home: Home, reference: str) -> tuple[Kind, Any, tuple[str, ...]]:
             raise NotFoundError(f"run {reference} has not begun", f"chessreg jobs {reference}")
         kind = of_record(sql.get_one(tables.KindRecord, (record.kind, record.version)))
         spec_values, explicit = record.spec, tuple(record.explicit)
-    return kind, kind.spec(**spec_values), explicit
+    return kind, settings_from(kind.spec, spec_values), explicit
 
 
 def execute(
@@ -319,8 +355,7 @@ class OrNone(click.ParamType):
         return NONE if str(value).strip().lower() == "none" else self.item.convert(value, param, ctx)
 
 
-@cache
-def options(model: type[BaseModel]) -> list[click.Option]:
+def options(model: Any) -> list[click.Option]:
     """An option for every setting, without a click default, so that given and defaulted stay apart."""
     return [option(setting) for setting in settings_of(model)]
 
@@ -351,7 +386,7 @@ def parameter(path: str) -> str:
     return path.replace(".", "_").replace("-", "_").lower()
 
 
-def given_values(model: type[BaseModel], params: dict[str, Any]) -> dict[str, Any]:
+def given_values(model: Any, params: dict[str, Any]) -> dict[str, Any]:
     """The values given on the command line, nested as the model is."""
     given = ((setting.path, params.get(parameter(setting.path))) for setting in settings_of(model))
     return nested({path: None if value is NONE else value for path, value in given if value is not None})

@@ -406,7 +406,8 @@ def import_reference(database: Database, store: Store, name: str | None = None, 
     with as_file(files("chessreg") / "data" / data) as folder:
         if not folder.is_dir():
             raise NotFoundError(
-                "this installation of chessreg carries no reference model", "chessreg run train makes one"
+                "this installation of chessreg carries no reference model",
+                "chessreg run train --architecture gpt2 makes one",
             )
         return import_checkpoint(database, store, folder, name=name or called)
 

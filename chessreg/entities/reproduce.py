@@ -27,7 +27,7 @@ from chessreg.runs import attempt, transfer
 from chessreg.runs.ingest import TABLES
 from chessreg.runs.kind import RESULT_TABLES, Kind, of_record
 from chessreg.runs.resolve import references
-from chessreg.runs.spec import ExecutionOptions, Spec, build
+from chessreg.runs.spec import ExecutionOptions, Spec, build, settings_from
 from chessreg.terminal import visible
 from store import places
 from store.errors import StoreError
@@ -251,7 +251,7 @@ def replays(database: Database, run_id: UUID) -> bool:
     with database.read() as session:
         run = session.get_one(tables.Run, run_id)
         kind = of_record(session.get_one(tables.KindRecord, (run.kind, run.version)))
-        return kind.replays(kind.spec(**run.spec))
+        return kind.replays(settings_from(kind.spec, run.spec))
 
 
 def again(
@@ -318,7 +318,7 @@ def apart(database: Database, store: Store, run_id: UUID, *, with_itself: bool =
                 f"run {short} was made by version {version} of kind {kind.name}, here is version {kind.version}",
                 "check out the commit that `chessreg reproduce` prints",
             )
-        spec = kind.spec(**run.spec)
+        spec = settings_from(kind.spec, run.spec)
         named = [ref.removeprefix("run:").partition("/")[0] for ref in references(spec).values() if ref[:4] == "run:"]
         roots = [lineage.Node("run", id.hex) for id in (run_id, *map(uuid_of, named))]
         trees = [lineage.tree(session, root, up=True) for root in roots]

@@ -104,7 +104,7 @@ class Vectors(Entity):
         columns[2], columns[4], Column("layers", "layers"), Column("norms", "norm", number=True), *columns[5:7],
         Column("tags", "tags"),
     )  # fmt: skip
-    none_yet = "no vectors yet: chessreg run vector --cache CACHE"
+    none_yet = "no vectors yet: chessreg run vector --source contrastive --cache CACHE"
     hidden = ("detail", "cosines", "checkpoint", "checkpoint_id")
     list_help = "List the directions, one line a layer."
     show_help = "Show one direction: what it was made from, its norms, its cosines with others of its layer and model."

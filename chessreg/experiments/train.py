@@ -15,55 +15,40 @@ from chessreg.encodings.fen77 import Fen77
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.decisions import Decisions, decisions
 from chessreg.games.dataset import numbers
+from chessreg.models.train_config import BranchTraining, PositionTraining, TextTraining, TrainConfig
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.spec import AtMost, Beta, ExecutionOptions, Ref, Spec
+from chessreg.runs.spec import AtMost, ExecutionOptions, Ref, Spec
 
 if TYPE_CHECKING:
     from chessreg.games.dataset import Games
     from chessreg.models.branches import BranchCorpus
-    from chessreg.models.training import Corpus, PositionCorpus, TrainConfig, TrainerOptions, TrainPoint
+    from chessreg.models.training import Corpus, PositionCorpus, TrainerOptions, TrainPoint
     from chessreg.runs.task import Task
 
 MOST_PARAMETERS = 10**11
-GPT2_ONLY = ("activation", "biases", "packing")
-FEN_ONLY = ("attention", "embedding", "target")
 DatasetRefs = Annotated[tuple[str, ...], Ref("dataset")]
+SEED = Field(TrainConfig.seed, description="seed of initialisation and of the order of the data (the author's)")
 
 
-class TrainSpec(Spec):
-    datasets: DatasetRefs = Field(description="games to train on, datasets or parts (NAME:PART), comma-separated")
-    heldout: Annotated[str | None, Ref("dataset")] = Field(None, description="games for the held-out loss")
-    encoding: str = Field("pgn-char-32", description=f"how chess is written: {', '.join(names())}")
-    architecture: Literal["gpt2", "fen-encoder"] = Field(
-        "gpt2", description="gpt2: the next token, of games; fen-encoder: the move of a position (encoding fen-77)"
+class AnyTraining(Spec):
+    """The settings of every training, apart from those that it inherits from its `TrainConfig`."""
+
+    datasets: DatasetRefs = Field(
+        description="games or positions to train on, datasets or parts (NAME:PART), comma-separated"
     )
-    min_characters: int = Field(60, ge=2, description="leave out shorter game texts")
-    n_layer: Annotated[int, AtMost(1000, "no model has more")] = Field(
-        8, ge=1, description="layers (Karvonen Table 5: 8 and 16)"
-    )
-    n_head: int = Field(8, ge=1, description="attention heads (Table 5)")
-    n_embd: Annotated[int, AtMost(100_000, "no model has more")] = Field(512, ge=8, description="d_model (Table 5)")
-    block_size: Annotated[int, AtMost(1_000_000, "memory holds them")] = Field(
-        1023, ge=8, description="context, in tokens (Table 5)"
-    )
-    activation: Literal["gelu", "gelu_new"] = Field(
-        "gelu", description="of a GPT-2's MLP: exact, or GPT-2's own (Davis)"
-    )
-    biases: bool = Field(False, description="a GPT-2 with biases (Davis)")
-    dropout: float = Field(0.0, ge=0, lt=1, description="of embedding, attention and residual")
-    attention: Literal["causal", "bidirectional"] = Field(
-        "causal", description="of a FEN encoder: what a character of the position sees"
-    )
-    embedding: Literal["own", "tied"] = Field(
-        "own", description="of a FEN encoder: rows of its own, or the author's one table for characters and actions"
-    )
-    target: Literal["best", "played"] = Field("best", description="of a FEN encoder: the move to predict")
-    source_games: Annotated[str | None, Ref("dataset")] = Field(
-        None,
-        description="of positions: the games that they are of; only these positions are learned, and a gpt2 reads the "
-        "game before each",
-    )
+    heldout: Annotated[str | None, Ref("dataset")] = Field(None, description="games or positions for the held-out loss")
+    heldout_steps: int = Field(500, ge=1, description="steps between held-out losses, at points of the curve")
+
+    @property
+    def drawn_by(self) -> int:
+        """The seed of all that is drawn: a replicate draws other weights and another order."""
+        return self.seed + self.replicate
+
+
+class MovesOfPositions(AnyTraining):
+    """Positions with best moves, held out by number and by the games they are from."""
+
     heldout_source_games: Annotated[str | None, Ref("dataset")] = Field(
         None, description="the games of the held-out positions"
     )
@@ -75,34 +60,51 @@ class TrainSpec(Spec):
         description="which --heldout-moves are taken: the first of the file, which may be of few games, or of an order "
         "that is drawn by game and ply, the same for every seed",
     )
-    batch_moves: Annotated[int, AtMost(1_000_000_000, "memory holds them")] = Field(
-        0, ge=0, description="of positions: moves to predict in one update, instead of batch_tokens"
+
+
+class GamesEncoding(Spec):
+    """How games are written for a GPT-2."""
+
+    encoding: str = Field("pgn-char-32", description=f"how games are written: {', '.join(names())}")
+
+    @property
+    def explicit_attention(self) -> bool:
+        return self.encoding != "pgn-char-32"  # whose runs keep the kernel, and so the digits, they had
+
+
+class TextSpec(GamesEncoding, AnyTraining, TextTraining):
+    seed: int = SEED
+    architecture: Literal["gpt2"] = Field(description="a GPT-2 learns the next token of games")
+    min_characters: int = Field(60, ge=2, description="leave out shorter game texts")
+
+
+class BranchSpec(GamesEncoding, MovesOfPositions, BranchTraining):
+    seed: int = SEED
+    architecture: Literal["gpt2-best-moves"] = Field(
+        description="a GPT-2 reads games, and learns the best move at positions of them"
     )
-    game_loss: float = Field(
-        0.0, ge=0, description="of a gpt2 that learns best moves: weight of the tokens of the game itself"
+    source_games: Annotated[str, Ref("dataset")] = Field(description="of positions: the games that they are of")
+
+
+class PositionSpec(MovesOfPositions, PositionTraining):
+    seed: int = SEED
+    architecture: Literal["fen-encoder"] = Field(description="a FEN encoder, causal or bidirectional, learns moves")
+    target: Literal["best", "played"] = Field("best", description="the move to predict; of games: the played one")
+    min_characters: int = Field(60, ge=2, description="of games: leave out shorter game texts")
+    source_games: Annotated[str | None, Ref("dataset")] = Field(
+        None, description="of positions: the games that they are of; only positions of these are learned"
     )
-    packing: Literal["blocks", "games", "stream"] = Field(
-        "blocks", description="blocks that begin with a game, one game a row, or a stream cut anywhere (Davis)"
-    )
-    steps: Annotated[int, AtMost(1_000_000_000, "the schedule is no longer")] = Field(
-        600_000, ge=1, description="updates (Table 5)"
-    )
-    batch_tokens: Annotated[int, AtMost(1_000_000_000, "memory holds them")] = Field(
-        102_300, ge=64, description="tokens in one update (Table 5: 100 rows)"
-    )
-    optimizer: Literal["adamw", "muon"] = Field("adamw", description="muon: for the blocks' matrices, AdamW elsewhere")
-    learning_rate: float = Field(3e-4, gt=0, description="AdamW's (Table 5)")
-    muon_learning_rate: float = Field(0.02, gt=0, description="Muon's")
-    schedule: Literal["cosine", "trapezoid"] = Field("cosine", description="how the rates fall (Table 5: cosine)")
-    warmup_steps: int = Field(2000, ge=0, description="steps until the full rate (Table 5)")
-    decay_steps: int = Field(0, ge=0, description="trapezoid: steps of linear decay at the end")
-    final_fraction: float = Field(0.1, ge=0, le=1, description="of the rate, at the end (Table 5: 3e-5 of 3e-4)")
-    weight_decay: float = Field(0.1, ge=0, description="on matrices (Table 5)")
-    beta1: Beta = Field(0.9, description="AdamW's (Table 5)")
-    beta2: Beta = Field(0.95, description="AdamW's (Table 5)")
-    grad_clip: float = Field(1.0, gt=0, description="largest gradient norm (Table 5)")
-    heldout_steps: int = Field(500, ge=1, description="steps between held-out losses, at points of the curve")
-    seed: int = Field(1337, description="of initialisation and of the order of games (the author's)")
+
+    @property
+    def encoding(self) -> str:
+        return Fen77.name
+
+    @property
+    def explicit_attention(self) -> bool:
+        return True
+
+
+TrainSpec = Annotated[TextSpec | BranchSpec | PositionSpec, Field(discriminator="architecture")]
 
 
 class TrainOptions(ExecutionOptions):
@@ -116,10 +118,10 @@ class TrainOptions(ExecutionOptions):
 
 
 DAVIS: dict[str, Any] = {  # specification 1.5 and 2, from the published script; the number of steps is reconstructed
-    "encoding": "uci-square-72", "min_characters": 2, "n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 512,
-    "activation": "gelu_new", "biases": True, "dropout": 0.1, "packing": "stream", "steps": 4_100_000,
-    "batch_tokens": 3072, "learning_rate": 2e-4, "warmup_steps": 0, "final_fraction": 0.0, "weight_decay": 0.01,
-    "beta2": 0.999,
+    "architecture": "gpt2", "encoding": "uci-square-72", "min_characters": 2, "n_layer": 12, "n_head": 12,
+    "n_embd": 768, "block_size": 512, "activation": "gelu_new", "biases": True, "dropout": 0.1, "packing": "stream",
+    "steps": 4_100_000, "batch_tokens": 3072, "learning_rate": 2e-4, "warmup_steps": 0, "final_fraction": 0.0,
+    "weight_decay": 0.01, "beta2": 0.999,
 }  # fmt: skip
 DAVIS_SMALL: dict[str, Any] = DAVIS | {  # a model for two CPU cores: a game a row, so that prompts begin at position 0
     "n_layer": 8, "n_head": 6, "n_embd": 192, "block_size": 255, "dropout": 0.0, "packing": "games", "steps": 17_000,
@@ -128,7 +130,7 @@ DAVIS_SMALL: dict[str, Any] = DAVIS | {  # a model for two CPU cores: a game a r
 
 
 AUTHOR: dict[str, Any] = {  # Junkin's specification 2.1, 2.3 and 3.4: the public code and its logs
-    "architecture": "fen-encoder", "encoding": "fen-77", "attention": "bidirectional", "embedding": "tied",
+    "architecture": "fen-encoder", "attention": "bidirectional", "embedding": "tied",
     "n_layer": 8, "n_head": 8, "n_embd": 512, "batch_moves": 2048, "steps": 600_000, "learning_rate": 3e-4,
     "warmup_steps": 2000, "final_fraction": 0.1, "weight_decay": 0.1, "beta1": 0.9, "beta2": 0.95, "grad_clip": 1.0,
 }  # fmt: skip
@@ -143,8 +145,8 @@ class Train(Kind):
     """Train a model from scratch, of any size.
 
     A GPT-2 on games (Karvonen 2024, section 3 and Table 5; Davis 1.5, 2), or a FEN encoder, causal or bidirectional, on
-    positions (Junkin 2.1). A GPT-2 on positions is the FEN encoders' twin: it reads the game in which they stand
-    (--source-games) once, and each best move is a branch that sees only the game before it.
+    positions (Junkin 2.1). A GPT-2 on best moves is the FEN encoders' twin: it reads the game of its positions once,
+    and each best move is a branch that sees only the game before it.
 
     The whole training is one unit; its state is saved every few minutes in the run's folder, and an interrupted run
     goes on with the exact next batch. The checkpoint is the output `checkpoint`, in Hugging Face format.
@@ -152,8 +154,8 @@ class Train(Kind):
 
     name = "train"
     example = (
-        "--datasets sample:fit --heldout sample:test --n-layer 2 --n-head 2 --n-embd 32 --block-size 255 "
-        "--steps 20 --batch-tokens 2048 --warmup-steps 5"
+        "--architecture gpt2 --datasets sample:fit --heldout sample:test --n-layer 2 --n-head 2 --n-embd 32 "
+        "--block-size 255 --steps 20 --batch-tokens 2048 --warmup-steps 5"
     )
     tables = ("metric_point",)
     spec = TrainSpec
@@ -173,25 +175,20 @@ class Train(Kind):
         if (parameters := parameters_of(spec)) > MOST_PARAMETERS:
             raise BadInputError(f"--n-layer and --n-embd make {parameters:.2g} parameters", "lower one of them")
         check_fit(spec)
-        read = [(reference, "datasets", spec.source_games) for reference in spec.datasets]
-        for reference, field, games in [
-            *read,
-            *([(spec.heldout, "heldout", spec.heldout_source_games)] if spec.heldout else []),
-        ]:
-            if games is not None:
+        read = [(reference, "datasets") for reference in spec.datasets]
+        for reference, field in [*read, *([(spec.heldout, "heldout")] if spec.heldout else [])]:
+            if (games := games_of(spec, field)) is not None:
                 inputs.dataset(games, field_of_games(field))
-            elif spec.architecture == "gpt2":
+            if isinstance(spec, TextSpec):
                 inputs.dataset(reference, field)
-            if spec.architecture == "gpt2" and games is None:
-                continue
-            if spec.target == "best" and inputs.items(reference, field)[0].content == "games":
+            elif getattr(spec, "target", "best") == "best" and inputs.items(reference, field)[0].content == "games":
                 hint = "--target played, or a dataset of positions"
                 raise BadInputError("a dataset of games knows no best moves", hint)
         return 1
 
     def check(self, spec: TrainSpec, inputs: Inputs) -> None:
         """BadInputError for so few games that they fill no row."""
-        if spec.architecture != "gpt2" or spec.source_games is not None or spec.packing == "games":
+        if not isinstance(spec, TextSpec) or spec.packing == "games":
             return
         needed, there = spec.block_size + (spec.packing == "blocks"), 0
         for reference in spec.datasets:
@@ -205,11 +202,11 @@ class Train(Kind):
 
     def estimate(self, spec: TrainSpec, inputs: Inputs) -> Estimate:
         parameters = parameters_of(spec)
-        if spec.batch_moves:
-            remark = f"about {spec.steps * spec.batch_moves:,} moves to predict"
-        else:
+        if isinstance(spec, TextSpec):
             tokens = spec.steps * spec.batch_tokens
             remark = f"about {tokens:,} characters, {6 * parameters * tokens:.2g} floating-point operations"
+        else:
+            remark = f"about {spec.steps * spec.batch_moves:,} moves to predict"
         return Estimate({"metric_point": spec.steps // 20 * 3}, parameters * 4, (remark,))
 
     def run(self, task: Task[TrainSpec, TrainOptions]) -> None:
@@ -217,21 +214,21 @@ class Train(Kind):
             self.train(task)
 
     def train(self, task: Task[TrainSpec, TrainOptions]) -> None:
-        from chessreg.models.branches import BranchCorpus, BranchTrainer
+        from chessreg.models.branches import BranchTrainer
         from chessreg.models.training import Trainer
 
         spec = task.spec
-        config, options = settings(task)
-        made = corpus(spec, spec.datasets, task.inputs, "datasets", stream=spec.packing == "stream")
-        branched = isinstance(made, BranchCorpus)
-        trainer = (BranchTrainer if branched else Trainer)(config, made, task.folder, options)  # type: ignore[arg-type]
+        options = trainer_options(task.options)
+        made = corpus(spec, spec.datasets, task.inputs)
+        trainer_type: type[Trainer] = BranchTrainer if isinstance(spec, BranchSpec) else Trainer
+        trainer = trainer_type(spec, made, task.folder, options)  # type: ignore[arg-type]
         heldout = corpus(spec, (spec.heldout,), task.inputs, "heldout") if spec.heldout else None
-        measure = measure_of(spec, task.inputs) if spec.heldout_moves else None
+        measure = measure_of(spec, task.inputs) if not isinstance(spec, TextSpec) and spec.heldout_moves else None
 
         task.resume(trainer.step / spec.steps)
 
         def on_point(point: TrainPoint) -> None:
-            what = "characters" if spec.source_games is None and spec.architecture == "gpt2" else "moves"
+            what = "characters" if isinstance(spec, TextSpec) else "moves"
             text = f"loss {point.loss:.4f}, {point.tokens_per_second:,.0f} {what}/s"
             task.progress(point.step / spec.steps, text)
 
@@ -249,73 +246,47 @@ def parameters_of(spec: TrainSpec) -> int:
 
 
 def check_fit(spec: TrainSpec) -> None:
-    """BadInputError where architecture, encoding and options do not go together."""
-    if spec.architecture == "gpt2" and encoding(spec.encoding).content != "history":
+    """BadInputError where the encoding or the held-out data do not fit the rest."""
+    if isinstance(spec, GamesEncoding) and encoding(spec.encoding).content != "history":
         raise BadInputError(f"{spec.encoding} writes positions", "give --architecture fen-encoder")
-    if spec.architecture == "fen-encoder" and spec.encoding != Fen77.name:
-        raise BadInputError(f"a FEN encoder does not read {spec.encoding}", f"give --encoding {Fen77.name}")
-    if spec.source_games is not None and spec.architecture == "gpt2":
-        if not spec.batch_moves:
-            raise BadInputError("how many moves one update predicts is not said", "--batch-moves 256")
-        if spec.packing != "blocks":
-            raise BadInputError("--packing is no setting of games with best moves", "leave it out")
-    elif spec.game_loss or (spec.batch_moves and spec.architecture == "gpt2"):
-        raise BadInputError(
-            "--game-loss and --batch-moves are of best moves in games", "give --source-games, or leave them out"
-        )
-    if (spec.source_games is not None or spec.heldout_moves) and spec.target != "best":
+    if not isinstance(spec, MovesOfPositions):
+        return
+    if isinstance(spec, PositionSpec) and spec.target != "best" and (spec.source_games or spec.heldout_moves):
         hint = "leave them or --target out"
         raise BadInputError("--source-games and --heldout-moves are of positions with best moves", hint)
     if (spec.heldout_source_games is not None or spec.heldout_moves) and not spec.heldout:
         raise BadInputError("there are no held-out positions", "give --heldout")
-    one_sided = (spec.heldout_source_games is None) != (spec.source_games is None)
-    if one_sided and spec.heldout and spec.architecture == "gpt2":
-        raise BadInputError(
-            "only one of the two datasets is of games with best moves", "--source-games and --heldout-source-games"
-        )
-    if spec.heldout_moves and spec.architecture == "gpt2" and spec.heldout_source_games is None:
-        raise BadInputError("--heldout-moves counts positions", "give --heldout-source-games, or leave it out")
+    if isinstance(spec, BranchSpec) and spec.heldout and spec.heldout_source_games is None:
+        raise BadInputError("the games of the held-out positions are missing", "give --heldout-source-games")
     if spec.heldout_order != "file" and not spec.heldout_moves:
         raise BadInputError("all held-out positions are taken, in whatever order", "give --heldout-moves")
-    for name in FEN_ONLY if spec.architecture == "gpt2" else GPT2_ONLY:
-        if getattr(spec, name) != TrainSpec.model_fields[name].default:
-            raise BadInputError(f"--{name} is no setting of a {spec.architecture}", "leave it out")
 
 
-def settings(task: Task[TrainSpec, TrainOptions]) -> tuple[TrainConfig, TrainerOptions]:
+def trainer_options(options: TrainOptions) -> TrainerOptions:
     from chessreg.models.devices import prepare
-    from chessreg.models.training import TrainConfig, TrainerOptions
+    from chessreg.models.training import TrainerOptions
 
-    spec, options = task.spec, task.options
-    shared = set(TrainConfig.__dataclass_fields__) & set(TrainSpec.model_fields)
-    values = {name: getattr(spec, name) for name in shared}
-    values["seed"] = spec.seed + spec.replicate
-    if spec.architecture == "fen-encoder":
-        values["block_size"] = Fen77.length
-    config = TrainConfig(
-        vocab_size=encoding(spec.encoding).size,
-        explicit_attention=spec.encoding != "pgn-char-32",  # whose runs keep the kernel, and so the digits, they had
-        **values,
-    )
     device = prepare(options.device, options.threads)
-    return config, TrainerOptions(
+    return TrainerOptions(
         device, options.micro_tokens, options.autocast, options.compile, options.log_steps, options.checkpoint_seconds
     )
 
 
 def corpus(
-    spec: TrainSpec, references: tuple[str, ...], inputs: Inputs, field: str = "datasets", stream: bool = False
+    spec: TrainSpec, references: tuple[str, ...], inputs: Inputs, field: str = "datasets"
 ) -> Corpus | PositionCorpus | BranchCorpus:
     """These datasets as token ids, in their order; short games and copies left out.
 
-    field: the setting that names them.
+    field: the setting that names them. A stream is cut for training only: held-out games are read one by one.
     """
     from chessreg.models.training import Corpus
 
-    if games_of(spec, field) is not None or (field == "heldout" and spec.heldout_moves):
-        return corpus_of_decisions(spec, references, inputs, field)
-    if spec.architecture == "fen-encoder":
-        return position_corpus(spec, references, inputs, field)
+    if isinstance(spec, BranchSpec):
+        return branch_corpus(spec, references, inputs, field)
+    if isinstance(spec, PositionSpec):
+        counted = field == "heldout" and spec.heldout_moves
+        of_decisions = games_of(spec, field) is not None or counted
+        return (decision_corpus if of_decisions else position_corpus)(spec, references, inputs, field)
     tokens, lengths = [], []
     for reference in references:
         for ids, lengths_of in written_games(spec, reference, inputs, field):
@@ -324,12 +295,12 @@ def corpus(
     if not tokens:
         raise BadInputError(f"no game text has {spec.min_characters} characters")
     offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
-    made = Corpus(np.concatenate(tokens), offsets)
-    return made.stream(spec.block_size) if stream else made
+    made = Corpus(np.concatenate(tokens), offsets, encoding(spec.encoding).size)
+    return made.stream(spec.block_size) if spec.packing == "stream" and field == "datasets" else made
 
 
 def written_games(
-    spec: TrainSpec, reference: str, inputs: Inputs, field: str
+    spec: TextSpec, reference: str, inputs: Inputs, field: str
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """The token ids of the games of a dataset that are trained on, and the games' lengths; 10,000 games at a time."""
     games, places = chosen_games(spec, reference, inputs, field)
@@ -338,7 +309,7 @@ def written_games(
         yield written.ids, np.diff(written.offsets)
 
 
-def chosen_games(spec: TrainSpec, reference: str, inputs: Inputs, field: str) -> tuple[Games, np.ndarray]:
+def chosen_games(spec: TextSpec | PositionSpec, reference: str, inputs: Inputs, field: str) -> tuple[Games, np.ndarray]:
     """The games of a dataset and the rows of those that are trained on."""
     games, part = inputs.dataset(reference, field)
     places = games.rows(part)
@@ -350,7 +321,7 @@ def chosen_games(spec: TrainSpec, reference: str, inputs: Inputs, field: str) ->
     return games, places[np.concatenate(keep)] if keep else places
 
 
-def position_corpus(spec: TrainSpec, references: tuple[str, ...], inputs: Inputs, field: str) -> PositionCorpus:
+def position_corpus(spec: PositionSpec, references: tuple[str, ...], inputs: Inputs, field: str) -> PositionCorpus:
     """Every position of these datasets, with the action to predict: the best move, or the one that was played. Of
     datasets of positions a copy of an earlier position is left out."""
     from chessreg.models.training import PositionCorpus
@@ -381,16 +352,17 @@ def position_corpus(spec: TrainSpec, references: tuple[str, ...], inputs: Inputs
     return made
 
 
-def games_of(spec: TrainSpec, field: str) -> str | None:
+def games_of(spec: AnyTraining, field: str) -> str | None:
     """The games that the positions of `datasets` or of `heldout` are of, where they are named."""
-    return spec.source_games if field == "datasets" else spec.heldout_source_games
+    name = field_of_games(field)
+    return getattr(spec, name) if isinstance(spec, MovesOfPositions) else None
 
 
 def field_of_games(field: str) -> str:
     return "source_games" if field == "datasets" else "heldout_source_games"
 
 
-def chosen_decisions(spec: TrainSpec, reference: str, inputs: Inputs, field: str) -> Decisions:
+def chosen_decisions(spec: MovesOfPositions, reference: str, inputs: Inputs, field: str) -> Decisions:
     """The positions of a dataset that are learned, or held out: a position that comes twice is two decisions."""
     found = decisions(inputs, reference, games_of(spec, field), field, field_of_games(field))
     if field != "heldout" or not 0 < spec.heldout_moves < len(found):
@@ -399,21 +371,22 @@ def chosen_decisions(spec: TrainSpec, reference: str, inputs: Inputs, field: str
     return found.chosen(np.sort(order[: spec.heldout_moves]))
 
 
-def corpus_of_decisions(
-    spec: TrainSpec, references: tuple[str, ...], inputs: Inputs, field: str
-) -> PositionCorpus | BranchCorpus:
-    """Decisions as a FEN encoder reads them, or as branches of their games. BadInputError for a game that is longer
-    than the context."""
-    from chessreg.models.branches import BranchCorpus
+def decision_corpus(spec: PositionSpec, references: tuple[str, ...], inputs: Inputs, field: str) -> PositionCorpus:
+    """Decisions as a FEN encoder reads them."""
     from chessreg.models.training import PositionCorpus
 
+    fen = Fen77()
+    tables = [chosen_decisions(spec, each, inputs, field).columns("fen", "best") for each in references]
+    tokens = [fen.boards(table["fen"]).ids.reshape(-1, fen.length) for table in tables]
+    actions = [action(fen, move) for table in tables for move in table["best"]]
+    return PositionCorpus(np.concatenate(tokens), np.array(actions, np.int16))
+
+
+def branch_corpus(spec: BranchSpec, references: tuple[str, ...], inputs: Inputs, field: str) -> BranchCorpus:
+    """Decisions as branches of their games. BadInputError for a game that is longer than the context."""
+    from chessreg.models.branches import BranchCorpus
+
     every = [chosen_decisions(spec, reference, inputs, field) for reference in references]
-    if spec.architecture == "fen-encoder":
-        fen = Fen77()
-        tables = [each.columns("fen", "best") for each in every]
-        tokens = [fen.boards(table["fen"]).ids.reshape(-1, fen.length) for table in tables]
-        actions = [action(fen, move) for table in tables for move in table["best"]]
-        return PositionCorpus(np.concatenate(tokens), np.array(actions, np.int16))
     written = encoding(spec.encoding)
     ids, lengths, games, seen, answers, before = [], [np.zeros(1, np.int64)], [], [], [], 0
     for each in every:
@@ -429,7 +402,7 @@ def corpus_of_decisions(
     offsets = np.cumsum([0, *map(len, answers)])
     made = BranchCorpus(
         np.concatenate(ids), np.cumsum(np.concatenate(lengths)), np.concatenate(games), np.concatenate(seen),
-        np.concatenate(answers), offsets,
+        np.concatenate(answers), offsets, written.size,
     )  # fmt: skip
     if made.longest > spec.block_size:
         hint = f"--block-size {made.longest}"
@@ -437,7 +410,7 @@ def corpus_of_decisions(
     return made
 
 
-def measure_of(spec: TrainSpec, inputs: Inputs) -> Callable[[Any], Mapping[str, float]]:
+def measure_of(spec: BranchSpec | PositionSpec, inputs: Inputs) -> Callable[[Any], Mapping[str, float]]:
     """What is measured of a model on the held-out positions besides its loss: shares of moves, 0 to 1."""
     from chessreg.experiments.move_accuracy import judged
     from chessreg.models.checkpoint import CheckpointInfo
@@ -497,7 +470,7 @@ def publish(task: Task[TrainSpec, TrainOptions], trainer: Any) -> None:
         **checkpoint_row(
             info,
             task.last_output.digest,
-            training_datasets=[spec.source_games] if spec.source_games else list(spec.datasets),
+            training_datasets=[games] if (games := games_of(spec, "datasets")) else list(spec.datasets),
             run_id=task.run_id,
         ),
     )

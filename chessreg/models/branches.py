@@ -7,7 +7,7 @@ one pass over the game. Imports torch and numpy only, as the training loop does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chessreg.models.adapters.gpt2 import GPT2
-from chessreg.models.training import TrainConfig, Trainer, TrainerOptions, autocast, random_of
+from chessreg.models.train_config import BranchTraining
+from chessreg.models.training import Trainer, TrainerOptions, autocast, random_of
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,10 @@ class BranchCorpus:
         seen: np.ndarray,
         answers: np.ndarray,
         answer_offsets: np.ndarray,
+        vocab_size: int = 32,
     ) -> None:
         order = np.lexsort((seen, game))
-        self.tokens, self.offsets, self.answers = tokens, offsets, answers
+        self.tokens, self.offsets, self.answers, self.vocab_size = tokens, offsets, answers, vocab_size
         self.seen, self.begin, self.end = seen[order], answer_offsets[:-1][order], answer_offsets[1:][order]
         self.games, first, self.moves = np.unique(game[order], return_index=True, return_counts=True)
         self.first = np.append(first, len(game))
@@ -69,17 +71,17 @@ class BranchCorpus:
         self.longest = int((self.seen + written).max())
         """The most tokens that a branch needs before its last one."""
 
-    def batches(self, config: TrainConfig, rng: np.random.Generator) -> list[list[list[int]]]:
+    def batches(self, batch_moves: int, rng: np.random.Generator) -> list[list[list[int]]]:
         """The games of an epoch in batches of `batch_moves` branches, each of games of similar length."""
         order = rng.permutation(len(self.games))
         buckets = [order[start : start + 4096] for start in range(0, len(order), 4096)]
         order = np.concatenate([bucket[np.argsort(self.lengths[bucket], kind="stable")] for bucket in buckets])
-        batch = (np.cumsum(self.moves[order]) - 1) // config.batch_moves
+        batch = (np.cumsum(self.moves[order]) - 1) // batch_moves
         cut = np.split(order, np.flatnonzero(np.diff(batch)) + 1)
         return [cut[number][:, None].tolist() for number in rng.permutation(len(cut))]
 
-    def pieces(self, rows: list[list[int]], config: TrainConfig, most_tokens: int) -> Iterator[Branches]:
-        """These games in passes of at most so many tokens."""
+    def pieces(self, rows: list[list[int]], game_loss: float, most_tokens: int) -> Iterator[Branches]:
+        """These games in passes of at most `most_tokens` tokens, their own tokens weighted by `game_loss`."""
         start, chosen = 0, np.array(rows)[:, 0]
         while start < len(chosen):
             stop, longest = start, 0
@@ -88,7 +90,7 @@ class BranchCorpus:
                 if stop > start and longest * (stop + 1 - start) > most_tokens:
                     break
                 stop += 1
-            yield self.laid(chosen[start:stop], config.game_loss)
+            yield self.laid(chosen[start:stop], game_loss)
             start = stop
 
     def laid(self, rows: np.ndarray, game_loss: float = 0.0) -> Branches:
@@ -141,15 +143,13 @@ def branch_loss(model: GPT2, piece: Branches, options: TrainerOptions) -> Tensor
 
 
 @torch.no_grad()
-def branch_means(
-    model: GPT2, corpus: BranchCorpus, config: TrainConfig, options: TrainerOptions
-) -> tuple[float, float]:
+def branch_means(model: GPT2, corpus: BranchCorpus, options: TrainerOptions) -> tuple[float, float]:
     """Nats per move, summed over its tokens, and the share of moves whose every token is the most probable one: of
     those, and no others, the greedy text is the move. Of all games of the corpus."""
     summed, right = 0.0, 0
     model.eval()
     order = np.argsort(corpus.lengths, kind="stable")[:, None].tolist()
-    for piece in corpus.pieces(order, replace(config, game_loss=0.0), options.micro_tokens):
+    for piece in corpus.pieces(order, 0.0, options.micro_tokens):
         logits = piece.logits(model, options).cpu()
         summed += float(F.cross_entropy(logits, piece.labels, reduction="sum"))
         wrong = torch.zeros(piece.moves).index_add_(0, piece.move, (logits.argmax(-1) != piece.labels).float())
@@ -162,14 +162,16 @@ class BranchTrainer(Trainer):
     """A GPT-2 that learns branches. `config.batch_moves` moves make an update, whose loss is nats per move; the game's
     own tokens count `config.game_loss` of a nat."""
 
+    config: BranchTraining
     corpus: BranchCorpus  # type: ignore[assignment]
     model: GPT2
 
     def epoch_batches(self) -> list[list[list[int]]]:
-        return self.corpus.batches(self.config, random_of(self.config.seed, self.epoch))
+        return self.corpus.batches(self.config.batch_moves, random_of(self.config.drawn_by, self.epoch))
 
     def parts(self) -> list[tuple[Branches]]:  # type: ignore[override]
-        return [(piece,) for piece in self.corpus.pieces(self.next_rows(), self.config, self.options.micro_tokens)]
+        pieces = self.corpus.pieces(self.next_rows(), self.config.game_loss, self.options.micro_tokens)
+        return [(piece,) for piece in pieces]
 
     def counted(self, piece: Branches) -> int:  # type: ignore[override]
         return piece.moves
@@ -181,4 +183,4 @@ class BranchTrainer(Trainer):
         return branch_loss(self.model, piece, self.options)
 
     def measured(self, heldout: BranchCorpus) -> tuple[float, float]:
-        return branch_means(self.model, heldout, self.config, self.options)
+        return branch_means(self.model, heldout, self.options)

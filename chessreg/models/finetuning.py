@@ -25,7 +25,8 @@ from chessreg.encodings.fen77 import FenError
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.adapters.bridge import hugging_face_model
 from chessreg.models.adapters.llama import served
-from chessreg.models.training import IGNORED, TrainConfig, Trainer, TrainerOptions, autocast, random_of
+from chessreg.models.train_config import TrainConfig
+from chessreg.models.training import IGNORED, Trainer, TrainerOptions, autocast, random_of
 
 if TYPE_CHECKING:
     from chessreg.encodings.prompts import PromptEncoding
@@ -54,6 +55,8 @@ class FinetuneConfig(TrainConfig):
     and n_layer, n_head, n_embd, block_size, vocab_size. lora_rank 0 tunes every weight; `dropout` is that of LoRA.
     """
 
+    block_size: int = 1023
+    vocab_size: int = 32
     family: str = "llama"
     source: str = ""
     batch_positions: int = 128
@@ -251,7 +254,7 @@ class Finetuner(Trainer):
         return Tuned(hf, self.config, explicit).train()
 
     def epoch_batches(self) -> list[list[list[int]]]:
-        order = random_of(self.config.seed, self.epoch).permutation(len(self.corpus))
+        order = random_of(self.config.drawn_by, self.epoch).permutation(len(self.corpus))
         size = self.config.batch_positions
         return [order[i : i + size, None].tolist() for i in range(0, len(order), size)]
 

@@ -1,8 +1,8 @@
 """The training loop: token ids in, a Hugging Face checkpoint and a loss curve out (Karvonen 2024, Table 5).
 
-Imports torch and numpy only, so that the same file trains on a bare GPU box. Everything that decides the
-result is in `TrainConfig`; batch k of epoch e is a function of (seed, e, k), so a resumed run sees exactly the batches
-that an uninterrupted one would.
+Imports torch and numpy only, so that the same file trains on a bare GPU box. Everything that decides the result is in a
+`TrainConfig` (train_config.py); batch k of epoch e is a function of (seed, e, k), so a resumed run sees exactly the
+batches that an uninterrupted one would.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,83 +24,33 @@ from torch import Tensor
 from chessreg.errors import BadInputError, ChessregError, first_line
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.adapters.gpt2 import GPT2, GPT2Config, fused
+from chessreg.models.train_config import GPT2Training, PositionTraining, TextTraining, TrainConfig
 
 SEEDS = 2**64  # torch and numpy take these many, from 0 on
 IGNORED = -100  # the label of padding: cross_entropy skips it
 
 
-@dataclass(frozen=True)
-class TrainConfig:
-    """What decides the trained weights. The defaults are Karvonen's (Table 5) where the paper gives one.
-
-    rows "blocks" packs games into rows of block_size + 1 characters, each beginning with a game, as the paper does;
-    "games" gives every game its own row, so that a character's position is its place in its game, and batches rows of
-    similar length; "stream" takes the items of the corpus as they are (`Corpus.stream`). attention and embedding are a
-    FEN encoder's, activation and biases a GPT-2's. batch_moves, if not 0, is the number of moves to predict in an
-    update instead of batch_tokens; game_loss is of games with branches (branches.py).
-    """
-
-    n_layer: int = 8
-    n_head: int = 8
-    n_embd: int = 512
-    block_size: int = 1023
-    vocab_size: int = 32
-    architecture: Literal["gpt2", "fen-encoder"] = "gpt2"
-    attention: Literal["causal", "bidirectional"] = "causal"
-    embedding: Literal["own", "tied"] = "own"
-    activation: str = "gelu"
-    biases: bool = False
-    dropout: float = 0.0
-    explicit_attention: bool = False  # below 256 tokens on a CPU: faster than the fused kernel, in other last digits
-    packing: Literal["blocks", "games", "stream"] = "blocks"
-    steps: int = 600_000
-    batch_tokens: int = 102_300
-    batch_moves: int = 0
-    game_loss: float = 0.0
-    optimizer: Literal["adamw", "muon"] = "adamw"
-    learning_rate: float = 3e-4
-    muon_learning_rate: float = 0.02
-    schedule: Literal["cosine", "trapezoid"] = "cosine"
-    warmup_steps: int = 2000
-    decay_steps: int = 0  # trapezoid: the last steps, over which the rate falls to final_fraction
-    final_fraction: float = 0.1
-    weight_decay: float = 0.1
-    beta1: float = 0.9
-    beta2: float = 0.95
-    grad_clip: float = 1.0
-    seed: int = 1337
-
-    def model(self) -> GPT2 | FenEncoder:
-        """The model with its initial weights, drawn from torch's generator."""
-        shape = self.n_layer, self.n_head, self.n_embd
-        if self.architecture == "fen-encoder":
-            kernel = functools.partial(attend, causal=self.attention == "causal", explicit=self.explicit_attention)
-            model: GPT2 | FenEncoder = FenEncoder(
-                FenConfig(*shape, self.attention, self.embedding, self.dropout), kernel
-            )
-        else:
-            kernel = functools.partial(attend, explicit=self.explicit_attention)
-            config = GPT2Config(
-                *shape,
-                self.block_size,
-                self.vocab_size,
-                activation=self.activation,
-                bias=self.biases,
-                dropout=self.dropout,
-            )
-            model = GPT2(config, kernel)
-        model.initialise()
-        return model
-
-    def rate(self, step: int) -> float:
-        """The factor on the learning rates at this step (0-based)."""
-        if step < self.warmup_steps:
-            return (step + 1) / self.warmup_steps
-        if self.schedule == "trapezoid":
-            left = (self.steps - step) / max(self.decay_steps, 1)
-            return self.final_fraction + (1 - self.final_fraction) * min(1.0, left)
-        done = (step - self.warmup_steps) / max(self.steps - self.warmup_steps, 1)
-        return self.final_fraction + (1 - self.final_fraction) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+def initial_model(config: TrainConfig, vocab_size: int) -> GPT2 | FenEncoder:
+    """The model of a configuration with its initial weights, drawn from torch's generator."""
+    shape, explicit = (config.n_layer, config.n_head, config.n_embd), config.explicit_attention
+    if isinstance(config, PositionTraining):
+        kernel = functools.partial(attend, causal=config.attention == "causal", explicit=explicit)
+        model: GPT2 | FenEncoder = FenEncoder(
+            FenConfig(*shape, config.attention, config.embedding, config.dropout), kernel
+        )
+    else:
+        assert isinstance(config, GPT2Training)
+        sizes = GPT2Config(
+            *shape,
+            config.block_size,
+            vocab_size,
+            activation=config.activation,
+            bias=config.biases,
+            dropout=config.dropout,
+        )
+        model = GPT2(sizes, functools.partial(attend, explicit=explicit))
+    model.initialise()
+    return model
 
 
 @dataclass(frozen=True)
@@ -132,10 +82,11 @@ class TrainPoint:
 
 
 class Corpus:
-    """Games as token ids: `tokens` uint8 [n], game i at offsets[i]:offsets[i + 1]. Every game begins with `;`."""
+    """Games as token ids below `vocab_size`: `tokens` uint8 [n], game i at offsets[i]:offsets[i + 1]. Every game begins
+    with `;`."""
 
-    def __init__(self, tokens: np.ndarray, offsets: np.ndarray) -> None:
-        self.tokens, self.offsets = tokens, offsets
+    def __init__(self, tokens: np.ndarray, offsets: np.ndarray, vocab_size: int = 32) -> None:
+        self.tokens, self.offsets, self.vocab_size = tokens, offsets, vocab_size
         self.lengths = np.diff(offsets)
 
     def row(self, games: list[int], limit: int) -> np.ndarray:
@@ -152,11 +103,13 @@ class Corpus:
             first, last = int(self.offsets[start]), int(self.offsets[end])
             pieces.append(self.tokens[first : last - (last - first) % length])
         tokens = np.concatenate(pieces)
-        return Corpus(tokens, np.arange(0, len(tokens) + 1, length))
+        return Corpus(tokens, np.arange(0, len(tokens) + 1, length), self.vocab_size)
 
 
 class PositionCorpus:
     """Positions as token ids, uint8 [n, 77], and the action to predict for each, int16 [n]."""
+
+    vocab_size = 0  # the model of positions has its own
 
     def __init__(self, tokens: np.ndarray, actions: np.ndarray) -> None:
         self.tokens, self.actions = tokens, actions
@@ -170,11 +123,15 @@ def random_of(seed: int, epoch: int) -> np.random.Generator:
 
 def epoch_rows(corpus: Corpus | PositionCorpus, config: TrainConfig, epoch: int) -> list[list[list[int]]]:
     """The batches of one epoch: batch → rows → the games of a row. A pure function of (corpus, config, epoch)."""
-    rng = random_of(config.seed, epoch)
+    rng = random_of(config.drawn_by, epoch)
     order = rng.permutation(len(corpus.lengths))
+    if isinstance(config, PositionTraining):
+        size = config.batch_moves
+        return [order[i : i + size, None].tolist() for i in range(0, len(order), size)]
+    assert isinstance(config, TextTraining)
     limit = config.block_size + 1
-    if config.packing == "stream" or isinstance(corpus, PositionCorpus):
-        size = config.batch_moves or max(1, config.batch_tokens // config.block_size)
+    if config.packing == "stream":
+        size = max(1, config.batch_tokens // config.block_size)
         return [order[i : i + size, None].tolist() for i in range(0, len(order), size)]
     if config.packing == "blocks":
         rows: list[list[int]] = [[]]
@@ -339,7 +296,7 @@ class Trainer:
     ) -> None:
         self.config, self.corpus, self.folder = config, corpus, folder
         self.options = options or TrainerOptions()
-        torch.manual_seed(config.seed)
+        torch.manual_seed(config.drawn_by)
         self.model = self.initial().to(self.options.device)
         self.optimizers = optimizers(self.model, config)
         self.step = self.tokens_seen = self.epoch = self.position = 0
@@ -348,7 +305,7 @@ class Trainer:
         self.batches = self.epoch_batches()
         if not self.batches:
             hint = "a smaller --block-size, --packing games, or more games"
-            raise BadInputError(f"all games together fill no row of {config.block_size:,} tokens", hint)
+            raise BadInputError("all games together fill no row of the model's context", hint)
         self.curve: list[TrainPoint] = []
         self.since: list[Tensor] = []  # the losses of the steps since the last point of the curve
         if self.state_path.exists():
@@ -360,7 +317,7 @@ class Trainer:
 
     def initial(self) -> Any:
         """The model that training begins with; what is drawn comes from torch's generator."""
-        return self.config.model()
+        return initial_model(self.config, self.corpus.vocab_size)
 
     def epoch_batches(self) -> list[list[list[int]]]:
         """The batches of the present epoch."""
@@ -376,7 +333,7 @@ class Trainer:
 
     def parts(self) -> list[tuple[Tensor, Tensor]]:
         """The next batch as inputs and labels, in portions of one forward pass."""
-        batch = collate(self.corpus, self.next_rows(), self.config.block_size + 1)
+        batch = collate(self.corpus, self.next_rows(), self.model.block_size + 1)
         return list(micro_batches(*batch, self.options))
 
     def counted(self, inputs: Tensor, labels: Tensor) -> int:
@@ -385,7 +342,7 @@ class Trainer:
 
     def read(self, inputs: Tensor, labels: Tensor) -> int:
         """How many tokens go through the model with one portion, padding and a FEN encoder's own token included."""
-        return inputs.numel() + (len(inputs) if self.config.architecture == "fen-encoder" else 0)
+        return inputs.numel() + (len(inputs) if isinstance(self.config, PositionTraining) else 0)
 
     def summed_loss(self, forward: Callable[..., Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
         """The summed cross-entropy of one portion, in nats."""
@@ -452,7 +409,7 @@ class Trainer:
         """One update; returns the batch's mean loss as a tensor, so that nothing waits for the device."""
         parts = self.parts()
         if self.config.dropout:  # the same draws when a run is taken up again
-            torch.manual_seed((self.config.seed << 32 | self.step) % SEEDS)
+            torch.manual_seed((self.config.drawn_by << 32 | self.step) % SEEDS)
         count = sum(self.counted(*part) for part in parts)
         summed = torch.zeros((), device=self.options.device)
         for part in parts:

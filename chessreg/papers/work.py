@@ -45,6 +45,7 @@ from chessreg.registry.names import NOW
 from chessreg.runs.ingest import ingest
 from chessreg.runs.kind import Kind, kind
 from chessreg.runs.resolve import identified, missing_units, resolve
+from chessreg.runs.spec import settings_from
 
 if TYPE_CHECKING:
     from chessreg.session import Session
@@ -122,7 +123,7 @@ class Work:
         values = self.settings(step, references)
         preset = step_kind.preset(values.pop("preset")) if "preset" in values else {}
         try:
-            return step_kind, step_kind.spec(**(preset | values))
+            return step_kind, settings_from(step_kind.spec, preset | values)
         except ValidationError as error:
             wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
             raise BadInputError(f"step {step.name}: {wrong}") from error

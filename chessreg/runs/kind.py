@@ -22,7 +22,7 @@ from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.masking import is_secret_name
 from chessreg.named import Registry, checked_name
 from chessreg.runs.exits import FILE_MODULES, guard
-from chessreg.runs.spec import ExecutionOptions, Spec, settings_of
+from chessreg.runs.spec import ExecutionOptions, Spec, models_of, names_of, settings_of, tag_of, variants_of
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -61,7 +61,7 @@ class Kind:
     version: ClassVar[int] = 1
     tables: ClassVar[tuple[str, ...]]  # the result tables that its rows go into
     determinism: ClassVar[Literal["exact", "statistical"]] = "exact"
-    spec: ClassVar[type[Spec]] = Spec
+    spec: ClassVar[Any] = Spec  # a subclass of Spec, or a discriminated union of such classes
     options: ClassVar[type[ExecutionOptions]] = ExecutionOptions
     columns: ClassVar[Mapping[str, type[BaseModel]]] = {}  # result table → the kind's extra columns of it
     queries: ClassVar[tuple[str, ...]] = ()  # the catalogue queries that show its results
@@ -131,9 +131,21 @@ class Kind:
         return {table: schema_of(model) for table, model in models.items()}
 
 
+def schema_of(model: Any) -> dict[str, Any]:
+    """The JSON schema of a model. Of a discriminated union: one object with the properties of every variant."""
+    schemas = [_schema_of(each) for each in models_of(model)]
+    if not (tag := tag_of(model)):
+        return schemas[0]
+    merged: dict[str, Any] = {"type": "object", "title": f"by {tag}"}
+    for part in ("$defs", "properties"):
+        merged[part] = {name: value for schema in schemas for name, value in schema.get(part, {}).items()}
+    merged["properties"][tag] = {"type": "string", "enum": list(variants_of(model))}
+    return merged
+
+
 @lru_cache(maxsize=500)
-def schema_of(model: type[BaseModel]) -> dict[str, Any]:
-    """The JSON schema of a model, made once: those of all kinds take as long as a query."""
+def _schema_of(model: type[BaseModel]) -> dict[str, Any]:
+    """Made once: the schemas of all kinds take as long as a query."""
     return model.model_json_schema()
 
 
@@ -172,7 +184,8 @@ def checked(cls: type[Kind]) -> Kind:
             f"kind {cls.name}: its result tables must be some of {', '.join(RESULT_TABLES)}",
             f"{', '.join(sorted(unknown))} is none" if unknown else "it has no `tables`",
         )
-    both = set(cls.spec.model_fields) & set(cls.options.model_fields)
+    check_variants(cls)
+    both = names_of(cls.spec) & set(cls.options.model_fields)
     if both:
         raise BadInputError(f"kind {cls.name}: {', '.join(sorted(both))} is both a setting and an execution option")
     texts = (each.path for model in (cls.spec, cls.options) for each in settings_of(model) if each.form == "text")
@@ -182,9 +195,32 @@ def checked(cls: type[Kind]) -> Kind:
             "read it from the environment or a file in run()",
         )
     for preset, values in cls.presets.items():
-        if wrong := set(values) - set(cls.spec.model_fields):
+        if wrong := min((set(values) - set(each.model_fields) for each in models_of(cls.spec)), key=len):
             raise BadInputError(f"kind {cls.name}: preset {preset} fills {', '.join(sorted(wrong))}", "no such setting")
     return cls()
+
+
+def check_variants(cls: type[Kind]) -> None:
+    """Raise BadInputError for a `spec` that is neither a Spec nor a union of them, for a tag with a default, and for a
+    setting that means different things in two variants."""
+    tag, found = tag_of(cls.spec), dict[str, Any]()
+    for variant in models_of(cls.spec):
+        if not (inspect.isclass(variant) and issubclass(variant, Spec)):
+            raise BadInputError(
+                f"kind {cls.name}: `spec` is neither a subclass of Spec nor a discriminated union of such classes",
+                'spec = Annotated[SpecA | SpecB, Field(discriminator="mode")]',
+            )
+        if tag and (tag not in variant.model_fields or not variant.model_fields[tag].is_required()):
+            what = "has a default" if tag in variant.model_fields else "is missing"
+            raise BadInputError(f"kind {cls.name}: the tag {tag} of {variant.__name__} {what}", f'{tag}: Literal["…"]')
+        for each in settings_of(variant):
+            other = found.setdefault(each.path, each)
+            if (each.form, each.type, each.noun) != (other.form, other.type, other.noun):
+                raise BadInputError(
+                    f"kind {cls.name}: the setting {each.path} is a {other.form} in one variant, and a {each.form} in "
+                    f"{variant.__name__}",
+                    "give one of them another name",
+                )
 
 
 def load_file(reference: str) -> Kind:
@@ -421,9 +457,9 @@ def of_spec(spec: Spec, reference: str | Kind | None = None) -> Kind:
         return kind(reference)
     module = type(spec).__module__.removeprefix(f"{OWN}.").partition(".")[0]
     for cls in own_kinds(module):
-        if cls.spec is type(spec):
+        if type(spec) in models_of(cls.spec):
             return checked(cls)
     for candidate in kinds().values():
-        if candidate.spec is type(spec):
+        if type(spec) in models_of(candidate.spec):
             return candidate
     raise NotFoundError(f"no kind of experiment has the spec {type(spec).__name__}", "give kind='./file.py'")

@@ -1,6 +1,9 @@
 """Specs, which decide a result and are hashed; execution options, which do not and are recorded per attempt.
 
 Both also as data: `Setting` describes each field once, for command line, dry run and launch form.
+
+A kind with several forms of one experiment has a discriminated union of specs, `Annotated[A | B, Field(discriminator=
+"tag")]`. The required setting `tag` chooses the variant; every function here takes a class or such a union as `model`.
 """
 
 from __future__ import annotations
@@ -8,16 +11,20 @@ from __future__ import annotations
 import re
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails, PydanticUndefined
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError, PydanticUndefined
 
 from chessreg.errors import BadInputError
+from chessreg.marks import BOUNDS, Doc
+from chessreg.marks import AtMost as AtMost
+from chessreg.marks import Distinct as Distinct
+from chessreg.marks import Share as Share
 from chessreg.named import clipped
 
 
@@ -29,37 +36,6 @@ class Ref:
     """
 
     noun: str  # "dataset", "checkpoint", or "run:KIND"
-
-
-@dataclass(frozen=True)
-class AtMost:
-    """Marks the largest value of a number, with the reason. It is checked, and not part of the recorded schema."""
-
-    value: int
-    why: str
-
-    def refuse(self, value: Any) -> None:
-        if value is not None and value > self.value:
-            raise ValueError(f"at most {self.value:,}: {self.why}")
-
-
-@dataclass(frozen=True)
-class Distinct:
-    """Marks a list that names nothing twice. It is checked, and not part of the recorded schema."""
-
-    def refuse(self, value: Any) -> None:
-        for place, item in enumerate(value):
-            if item in value[:place]:
-                raise ValueError(f"{item!r} is there twice")
-
-
-@dataclass(frozen=True)
-class Share:
-    """Marks a number from 0 to less than 1. It is checked, and not part of the recorded schema."""
-
-    def refuse(self, value: Any) -> None:
-        if not 0 <= value < 1:
-            raise ValueError("at least 0 and less than 1")
 
 
 @dataclass(frozen=True)
@@ -104,7 +80,7 @@ class Settings(BaseModel):
         if value == () and field.is_required():
             raise ValueError("it names nothing")
         for mark in marks_of(field):
-            if isinstance(mark, (AtMost, Distinct, Share)):
+            if isinstance(mark, BOUNDS):
                 mark.refuse(value)
         return value
 
@@ -244,14 +220,39 @@ class Setting:
         return text
 
 
+def settings_of(model: Any) -> tuple[Setting, ...]:
+    """The settings of a model in their order, those of nested settings dotted. Of a union: its tag, then the settings
+    of every variant, each path once; it is needed if every variant needs it."""
+    if not (tag := tag_of(model)):
+        return _settings_of(model)
+    found: dict[str, Setting] = {tag: tag_setting(model)}
+    for each in (each for variant in models_of(model) for each in _settings_of(variant) if each.path != tag):
+        first = found.setdefault(each.path, each)
+        choices = tuple(dict.fromkeys((*first.choices, *each.choices)))
+        default = each.default if first.needed else first.default
+        found[each.path] = replace(first, choices=choices, default=default, optional=first.optional or each.optional)
+    return tuple(found.values())
+
+
+def settings_shown(model: Any, value: str | None) -> tuple[Setting, ...]:
+    """The settings that a user sees: of a union the tag, then those of the variant of this value of the tag, the needed
+    ones first. Without a known value: those that all variants have alike."""
+    if not (tag := tag_of(model)):
+        return _settings_of(model)
+    known = variants_of(model)
+    chosen = [known[value]] if value in known else list(models_of(model))
+    first, *others = (_settings_of(variant) for variant in chosen)
+    alike = (each for each in first if each.path != tag and all(each in other for other in others))
+    return (tag_setting(model, chosen), *sorted(alike, key=lambda each: not each.needed))
+
+
 @cache
-def settings_of(model: type[BaseModel], prefix: str = "") -> tuple[Setting, ...]:
-    """The settings of a model in their order, those of nested settings dotted."""
+def _settings_of(model: type[BaseModel], prefix: str = "") -> tuple[Setting, ...]:
     settings: list[Setting] = []
     for name, field in model.model_fields.items():
         kind = bare(field.annotation)
         if isinstance(kind, type) and issubclass(kind, Settings):
-            settings += settings_of(kind, f"{prefix}{name}.")
+            settings += _settings_of(kind, f"{prefix}{name}.")
         else:
             settings.append(setting_of(prefix + name, field))
     return tuple(settings)
@@ -266,7 +267,7 @@ def setting_of(path: str, field: FieldInfo) -> Setting:
     common: dict[str, Any] = {
         "path": path,
         "default": default,
-        "text": field.description or "",
+        "text": field.description or next((mark.text for mark in marks_of(field) if isinstance(mark, Doc)), ""),
         "optional": optional,
         "type": item if item in (int, float, bool) else str,
     }
@@ -325,6 +326,64 @@ def value_text(value: Any) -> str:
     return str(value)
 
 
+# -- discriminated unions ---------------------------------------------------------------------------------------------
+
+
+def tag_of(model: Any) -> str:
+    """The name of the setting that chooses a variant of a union; empty for a single class."""
+    marks = get_args(model)[1:] if get_origin(model) is Annotated else ()
+    return next((str(mark.discriminator) for mark in marks if isinstance(mark, FieldInfo) and mark.discriminator), "")
+
+
+def variants_of(model: Any) -> dict[str, type[Settings]]:
+    """Value of the tag → the class of its variant, in order; empty for a single class."""
+    if not (tag := tag_of(model)):
+        return {}
+    return {value: each for each in models_of(model) for value in get_args(each.model_fields[tag].annotation)}
+
+
+def models_of(model: Any) -> tuple[type[Settings], ...]:
+    """The classes of a union, or the one class."""
+    return get_args(get_args(model)[0]) if tag_of(model) else (model,)
+
+
+def names_of(model: Any) -> set[str]:
+    """The names of the settings of a class, or of all variants of a union."""
+    return {name for variant in models_of(model) for name in variant.model_fields}
+
+
+def tag_setting(model: Any, told: Sequence[type[Settings]] = ()) -> Setting:
+    """The tag of a union as a setting, its text that of these variants: the description of the tag in each."""
+    tag, known = tag_of(model), variants_of(model)
+    texts = (f"{value}: {each.model_fields[tag].description}" for value, each in known.items() if each in told)
+    return Setting(path=tag, form="choice", default=PydanticUndefined, text="; ".join(texts), choices=tuple(known))
+
+
+def variant_of(model: Any, values: Mapping[str, Any]) -> type[Settings]:
+    """The class that these settings are of. Raises ValidationError for a union's tag that is missing or unknown."""
+    if not (tag := tag_of(model)):
+        chosen: type[Settings] = model
+        return chosen
+    known, given = variants_of(model), values.get(tag)
+    if isinstance(given, str) and given in known:
+        return known[given]
+    problem = PydanticCustomError("literal_error" if tag in values else "missing", f"one of {', '.join(known)}")
+    raise ValidationError.from_exception_data(tag, [InitErrorDetails(type=problem, loc=(tag,), input=given)])
+
+
+def settings_from(model: Any, values: Mapping[str, Any]) -> Any:
+    """The settings object of these values, tag included. Raises ValidationError, and BadInputError for a setting of
+    another variant."""
+    chosen, tag = variant_of(model, values), tag_of(model)
+    for name in (name for name in values if tag and name not in chosen.model_fields):
+        if owners := [value for value, variant in variants_of(model).items() if name in variant.model_fields]:
+            raise BadInputError(
+                f"{flag_at([name])} belongs to {flag_at([tag])} {' or '.join(owners)}, not to {values[tag]}",
+                f"leave it out, or give {flag_at([tag])} {owners[0]}",
+            )
+    return chosen(**values)
+
+
 # -- values ------------------------------------------------------------------------------------------------------------
 
 
@@ -360,17 +419,17 @@ def merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def made(model: type[Any], typed: dict[str, Any], preset: Mapping[str, Any] = NONE) -> Any:
+def made(model: Any, typed: dict[str, Any], preset: Mapping[str, Any] = NONE) -> Any:
     """The settings object of what was typed, and of a preset beneath it. Raises ValidationError, and BadInputError for
     what was typed and has no effect."""
-    settings = model(**merged(dict(preset), typed))
+    settings = settings_from(model, merged(dict(preset), typed))
     for name, why in settings.without_effect().items() if isinstance(settings, Settings) else ():
-        if name in typed and typed[name] != model.model_fields[name].default:
+        if name in typed and typed[name] != type(settings).model_fields[name].default:
             raise BadInputError(f"{flag_at([name])} {value_text(typed[name])} has no effect: {why}", "leave it out")
     return settings
 
 
-def build(model: type[Any], typed: dict[str, Any], preset: Mapping[str, Any] = NONE) -> Any:
+def build(model: Any, typed: dict[str, Any], preset: Mapping[str, Any] = NONE) -> Any:
     """The settings object, as `made`. Raises BadInputError with every complaint at once, named as options."""
     try:
         return made(model, typed, preset)

@@ -124,10 +124,11 @@ def do(order: dict[str, Any], folder: Path, begun: Callable[[Any], None]) -> boo
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.kind import recorded as find
     from chessreg.runs.resolve import check, missing_units, resolve
+    from chessreg.runs.spec import settings_from
     from store import Store
 
     kind = find(order["source"])
-    spec = kind.spec(**order["spec"])
+    spec = settings_from(kind.spec, order["spec"])
     granted = granted_here()
     options = kind.options(**order["execution_options"])
     options = options.model_copy(update=settings_of(options, granted))

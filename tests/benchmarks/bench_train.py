@@ -27,7 +27,8 @@ import torch
 
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.adapters.gpt2 import ACTIVATIONS, GPT2, GPT2Config, fused
-from chessreg.models.training import TrainConfig, TrainerOptions, attend, optimizers, total_loss
+from chessreg.models.train_config import TrainConfig
+from chessreg.models.training import TrainerOptions, attend, optimizers, total_loss
 
 LAYERS, HEADS, WIDTH, VOCABULARY = 8, 6, 192, 72
 PEERS = ("peer", "peer with its activation in one kernel")

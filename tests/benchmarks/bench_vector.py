@@ -31,12 +31,13 @@ from chessreg.encodings.pgn_char import PgnChar
 from chessreg.entities.adding import add_sample
 from chessreg.entities.checkpoint import import_reference
 from chessreg.experiments.settings.skill import SkillSettings
-from chessreg.experiments.vector import VectorOptions, VectorSpec
+from chessreg.experiments.vector import VectorOptions
 from chessreg.experiments.vector.contrast import gather
 from chessreg.models.devices import prepare
 from chessreg.models.language_model import LanguageModel
 from chessreg.runs.resolve import with_references
 from chessreg.session import open_session
+from tests.specs import vector_spec
 
 AUTHORS_LENGTH = 364  # tokens of each game that the author's code runs
 
@@ -97,7 +98,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, open_session(f"{folder}/r.db", f"{folder}/s") as session:
         add_sample(session.database, session.store, name="sample")
         import_reference(session.database, session.store, name="reference")
-        settings = VectorSpec(
+        settings = vector_spec(
+            source="contrastive-uncached",
             checkpoint="reference", dataset="sample", reduction="summed", first_ply=50, last_ply=64, whole_games=True,
             skill=SkillSettings(bins=4), per_class=given.games,
         )  # fmt: skip
@@ -106,7 +108,7 @@ def main() -> None:
         began = time.process_time()
         session.model("reference", device)
         loading = time.process_time() - began
-        recipes = VectorSpec(**with_references(settings, session.inputs).model_dump())
+        recipes = with_references(settings, session.inputs)
         games = gather(recipes, session.inputs)
         texts = games.games.texts(games.places)
 

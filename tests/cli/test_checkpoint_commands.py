@@ -269,6 +269,6 @@ def test_the_shared_checkpoint_of_karvonens_layout(here: Any, shared_data: Path)
 
 
 def test_the_help_of_an_import_and_of_a_training_lists_the_encodings() -> None:
-    for words in (["import", "checkpoint", "--help"], ["run", "train", "--help"]):
+    for words in (["import", "checkpoint", "--help"], ["run", "train", "--architecture", "gpt2", "--help"]):
         told = " ".join(CliRunner().invoke(chessreg, words).output.split())
         assert [name for name in names() if name not in told.replace("- ", "-")] == []

@@ -64,7 +64,8 @@ BAD = [
     "merge words.csv", "dataset add https://example.org/games.pgn", "import checkpoint http://example.org/model.pt",
     "import probe tensor.pth",
     "run cache --checkpoint model --dataset jan", "run imported-games --file nothere.csv",
-    "run train --datasets jan --heldout jan", "run cache", "launch cache --checkpoint model --dataset jan",
+    "run train --architecture gpt2 --datasets jan --heldout jan", "run cache",
+    "launch cache --checkpoint model --dataset jan",
     "launch imported-probe --files tensor.pth --on moon", "launch imported-probe --files tensor.pth --on slurm:",
 ]  # fmt: skip
 

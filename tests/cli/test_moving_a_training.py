@@ -7,7 +7,7 @@ from chessreg.models.training import Trainer
 from tests.conftest import PUZZLES
 
 TRAIN = (
-    "run", "train", "--datasets", "puzzles", "--architecture", "fen-encoder", "--encoding", "fen-77", "--n-layer", "1",
+    "run", "train", "--datasets", "puzzles", "--architecture", "fen-encoder", "--n-layer", "1",
     "--n-head", "2", "--n-embd", "16", "--steps", "6", "--batch-moves", "2", "--warmup-steps", "1", "--threads", "1",
 )  # fmt: skip
 

@@ -216,7 +216,16 @@ def test_an_encoding_that_does_not_fit_is_refused(typed: Any, llama: Path) -> No
         status, _, err = typed("import", "checkpoint", llama, *words)
         assert status != 0
         assert message in err, err
-    status, _, err = typed("run", "train", "--datasets", "sample:fit", "--encoding", "prompt-junkin-1-0123456789ab")
+    status, _, err = typed(
+        "run",
+        "train",
+        "--architecture",
+        "gpt2",
+        "--datasets",
+        "sample:fit",
+        "--encoding",
+        "prompt-junkin-1-0123456789ab",
+    )
     assert status != 0
     assert "a tokenizer of its own" in err
 

@@ -37,7 +37,7 @@ RUNS = {
     "play": "--checkpoint overflowing --opponent random --games 2 --policy retry:2 --opening random:16",
     "play:edited": "--checkpoint reference --opponent random --games 2 --intervention.vector skill "
     "--intervention.layers 0 --intervention.scale 3e38",
-    "vector": "--checkpoint overflowing --dataset sample:fit --first-ply 4",
+    "vector": "--source contrastive-uncached --checkpoint overflowing --dataset sample:fit --first-ply 4",
     "sae": "--checkpoint overflowing --dataset sample:fit --tokens 200 --batch-tokens 100 --expansions 2",
     "sae:diverging": "--cache reference-fit --tokens 2000 --batch-tokens 100 --expansions 2 --learning-rate 1e37",
     "probe": "--cache reference-fit --learning-rate 1e37 --epochs 2",
@@ -83,7 +83,8 @@ def test_activations_that_do_not_fit_their_type_are_refused(world, world_session
 def test_training_that_diverges_says_so(world, world_session, capsys):
     words = ["--registry", str(world / "registry.db"), "--store", str(world / "store"), "run", "train"]
     settings = (
-        "--datasets sample:fit --n-layer 1 --n-head 1 --n-embd 8 --steps 40 --batch-tokens 512 --warmup-steps 0 "
+        "--architecture gpt2 --datasets sample:fit "
+        "--n-layer 1 --n-head 1 --n-embd 8 --steps 40 --batch-tokens 512 --warmup-steps 0 "
         "--learning-rate 1e30 --log-steps 5"
     )
     assert run_command_line([*words, *settings.split()]) == 1

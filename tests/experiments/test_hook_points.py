@@ -12,9 +12,9 @@ from chessreg.experiments.play import PlaySpec
 from chessreg.experiments.probe import ProbeSpec
 from chessreg.experiments.probe_apply import ApplySpec
 from chessreg.experiments.settings.interventions import InterventionSettings
-from chessreg.experiments.vector import VectorSpec
 from chessreg.models.hook_points import EMBED, LN_FINAL, PATTERNS, RESID_POST, RESID_PRE
 from chessreg.session import Session
+from tests.specs import vector_spec
 
 FEW = {"checkpoint": "reference", "dataset": "sample:fit", "games": 36, "max_sites": 6}
 
@@ -71,8 +71,8 @@ def test_a_probe_names_its_hook_point_and_is_refused_where_residuals_are_edited(
 
 
 def test_a_vector_names_its_hook_point_and_so_does_its_control(session: Session) -> None:
-    session.run(VectorSpec(cache="all", first_ply=2, hook_point=RESID_PRE), name="pre")
-    session.run(VectorSpec(source="random", of="pre"), name="pre-random")
+    session.run(vector_spec(source="contrastive", cache="all", first_ply=2, hook_point=RESID_PRE), name="pre")
+    session.run(vector_spec(source="random", of="pre"), name="pre-random")
     for name in ("pre", "pre-random"):
         from chessreg.runs.fitted import vector_rows
 
@@ -103,7 +103,7 @@ def test_a_point_that_the_model_lacks_is_refused_by_name(session: Session, setti
 def test_a_hook_point_needs_a_cache_that_holds_it(session: Session) -> None:
     with pytest.raises(NotFoundError, match="the cache holds no ln_final"):
         session.run(ProbeSpec(cache="posts", hook_point=LN_FINAL))
-    with pytest.raises(BadInputError, match="there is no --cache"):
-        VectorSpec(checkpoint="reference", dataset="sample:fit", hook_point=LN_FINAL)
-    with pytest.raises(BadInputError, match="the cascade"):
-        VectorSpec(source="cascade", cache="all", first_ply=2, hook_point=RESID_PRE)
+    with pytest.raises(BadInputError, match="--hook-point belongs to --source contrastive, not to"):
+        vector_spec(source="contrastive-uncached", checkpoint="reference", dataset="sample:fit", hook_point=LN_FINAL)
+    with pytest.raises(BadInputError, match="--hook-point belongs to --source contrastive, not to cascade"):
+        vector_spec(source="cascade", cache="all", first_ply=2, hook_point=RESID_PRE)

@@ -17,7 +17,7 @@ from chessreg.entities.dataset import split_dataset
 from chessreg.errors import BadInputError
 from chessreg.experiments.move_accuracy import MoveAccuracyOptions, MoveAccuracySpec, has_form
 from chessreg.experiments.settings.decisions import Decisions, decisions
-from chessreg.experiments.train import TrainOptions, TrainSpec, chosen_decisions, corpus
+from chessreg.experiments.train import TrainOptions, chosen_decisions, corpus
 from chessreg.games.moves import unpack
 from chessreg.models.branches import BranchCorpus
 from chessreg.registry import tables
@@ -25,13 +25,14 @@ from chessreg.runs.kind import kind
 from chessreg.runs.resolve import resolve
 from chessreg.session import Session, open_session
 from tests.conftest import PLIES, write_games
+from tests.specs import train_spec
 
 SHAPE: dict[str, Any] = {"n_layer": 1, "n_head": 2, "n_embd": 16, "warmup_steps": 2, "steps": 12, "batch_moves": 24}
 LEARN = {"datasets": ("decisions",), "source_games": "fit", "heldout": "decisions", "heldout_source_games": "test"}
 TWINS: dict[str, dict[str, Any]] = {
-    "bidirectional": {"architecture": "fen-encoder", "encoding": "fen-77", "attention": "bidirectional"},
-    "causal": {"architecture": "fen-encoder", "encoding": "fen-77"},
-    "games": {"block_size": 400},
+    "bidirectional": {"architecture": "fen-encoder", "attention": "bidirectional"},
+    "causal": {"architecture": "fen-encoder"},
+    "games": {"architecture": "gpt2-best-moves", "block_size": 400},
 }
 HOW = TrainOptions(threads=1, log_steps=4, autocast=False)
 
@@ -48,7 +49,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
             add_dataset(session.database, session.store, [folder / f"{name}.pgn"], name=name)
         add_dataset(session.database, session.store, [folder / "decisions.csv"], name="decisions")
         for name, settings in TWINS.items():
-            session.run(TrainSpec(**SHAPE, **LEARN, **settings, heldout_moves=20, heldout_steps=12), HOW, name=name)
+            session.run(train_spec(**SHAPE, **LEARN, **settings, heldout_moves=20, heldout_steps=12), HOW, name=name)
     return folder
 
 
@@ -77,7 +78,7 @@ def curve(session: Session, name: str) -> dict[str, float]:
 
 def test_held_out_positions_that_are_drawn_are_of_more_games_and_do_not_go_by_the_file(session: Session) -> None:
     def held(**settings: Any) -> Any:
-        spec = TrainSpec(**SHAPE, **LEARN, **TWINS["causal"], heldout_moves=12, **settings)
+        spec = train_spec(**SHAPE, **LEARN, **TWINS["causal"], heldout_moves=12, **settings)
         read = session.inputs
         spec = resolve(kind("train"), spec, read).spec
         return chosen_decisions(spec, spec.heldout, read, "heldout")
@@ -210,7 +211,7 @@ def test_positions_of_other_games_can_be_left_out(session: Session) -> None:
 
 
 def test_a_game_is_written_once_with_its_branches(session: Session) -> None:
-    spec = TrainSpec(**SHAPE, **LEARN, **TWINS["games"])
+    spec = train_spec(**SHAPE, **LEARN, **TWINS["games"])
     references = (session.inputs.reference("dataset", "decisions"),)
     resolved = spec.model_copy(update={"source_games": session.inputs.reference("dataset", "fit")})
     made = corpus(resolved, references, session.inputs)
@@ -245,16 +246,14 @@ def test_what_is_read_before_a_decision_is_the_prompt_of_the_moves_before_it(ses
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"source_games": None, "heldout_source_games": None, "batch_moves": 0}, "games are needed"),
-        ({"batch_moves": 0}, "--batch-moves 256"),
-        ({"heldout_source_games": None}, "only one of the two"),
+        ({"heldout_source_games": None}, "give --heldout-source-games"),
         ({"heldout_order": "drawn"}, "give --heldout-moves"),
         ({"block_size": 60}, "the context is 60"),
         ({"source_games": "decisions"}, "games are needed"),
         ({"datasets": ("fit",)}, "knows no best moves"),
-        ({"packing": "games"}, "--packing is no setting"),
+        ({"packing": "games"}, "--packing belongs to --architecture gpt2, not to gpt2-best-moves"),
         ({"heldout": None}, "no held-out positions"),
-        ({**TWINS["causal"], "game_loss": 0.5}, "are of best moves in games"),
+        ({**TWINS["causal"], "game_loss": 0.5}, "--game-loss belongs to --architecture gpt2-best-moves"),
         ({**TWINS["causal"], "target": "played"}, "positions with best moves"),
         (
             {**TWINS["causal"], "source_games": None, "target": "played", "heldout_moves": 5},
@@ -264,7 +263,10 @@ def test_what_is_read_before_a_decision_is_the_prompt_of_the_moves_before_it(ses
 )
 def test_what_does_not_go_together_is_refused(session: Session, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInputError, match=message) as caught:
-        session.run(TrainSpec(**{**SHAPE, **LEARN, **TWINS["games"], **settings}), HOW)
+        session.run(
+            train_spec(**{**SHAPE, **LEARN, **(TWINS["games"] if "architecture" not in settings else {}), **settings}),
+            HOW,
+        )
     assert "\n" not in str(caught.value)
 
 
@@ -304,4 +306,4 @@ def test_positions_without_best_moves_teach_and_ask_nothing(session: Session, tm
         asked(session, "causal", dataset="bare", source_games=None)
     for settings in (TWINS["causal"], TWINS["games"]):
         with pytest.raises(BadInputError, match="no position has a best move"):
-            session.run(TrainSpec(**{**SHAPE, **LEARN, **settings, "datasets": ("bare",), "heldout_moves": 0}), HOW)
+            session.run(train_spec(**{**SHAPE, **LEARN, **settings, "datasets": ("bare",), "heldout_moves": 0}), HOW)

@@ -129,8 +129,8 @@ def test_probe_edit_and_vector_tables_say_what_was_trained_on(world_session):
     from chessreg.experiments.cache import CacheSpec
     from chessreg.experiments.edit import EditSpec
     from chessreg.experiments.probe import ProbeSpec
-    from chessreg.experiments.vector import VectorSpec
     from chessreg.queries import run_sql
+    from tests.specs import vector_spec
 
     session, fit = world_session, world_session.inputs.reference("dataset", "sample:fit")
     probe = {"cache": "reference-fit", "test_cache": "reference-test", "epochs": 1}
@@ -142,8 +142,11 @@ def test_probe_edit_and_vector_tables_say_what_was_trained_on(world_session):
         checkpoint="reference", probe="reference-board", dataset="sample:fit", games=3, per_game=1, samples=0,
         controls=0, shuffled=0, allow_overlap=True,
     ), name="edited")  # fmt: skip
-    session.run(VectorSpec(cache="reference-fit", first_ply=6, seed=9, allow_overlap=True), name="directed")
-    session.run(VectorSpec(source="random", of="directed", seed=2), name="drawn")
+    session.run(
+        vector_spec(source="contrastive", cache="reference-fit", first_ply=6, seed=9, allow_overlap=True),
+        name="directed",
+    )
+    session.run(vector_spec(source="random", of="directed", seed=2), name="drawn")
 
     def said(title, run):
         return {row["overlap"] for row in session.query(title, run=run).rows}

@@ -15,12 +15,12 @@ import torch
 from chessreg.entities.adding import add_dataset
 from chessreg.errors import BadInputError
 from chessreg.experiments.puzzles import Puzzle, PuzzlesOptions, PuzzlesSpec, views
-from chessreg.experiments.vector import VectorSpec
 from chessreg.registry import tables
 from chessreg.runs.kind import kind
 from chessreg.session import Session, open_session
 from tests.conftest import PUZZLES
 from tests.language_models import bring_in
+from tests.specs import vector_spec
 
 FEN = "fen"
 
@@ -147,7 +147,7 @@ def test_an_edit_changes_what_is_solved_and_is_recorded(session: Session) -> Non
     from chessreg.experiments.cache import CacheSpec
 
     session.run(CacheSpec(checkpoint=FEN, dataset="sample:fit", sites="white-turns", games=36), name="fen-fit")
-    session.run(VectorSpec(cache="fen-fit", first_ply=2), name="fen-skill")
+    session.run(vector_spec(source="contrastive", cache="fen-fit", first_ply=2), name="fen-skill")
     spec = PuzzlesSpec(checkpoint=FEN, dataset="puzzles", intervention={"vector": "fen-skill", "scale": 30.0})
     edited = rows_of(session, session.run(spec).run_id)
     plain = rows_of(session, session.run(PuzzlesSpec(checkpoint=FEN, dataset="puzzles")).run_id)

@@ -13,7 +13,6 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.cache import CacheSpec
 from chessreg.experiments.probe import ProbeSpec
 from chessreg.experiments.settings.skill import SkillSettings
-from chessreg.experiments.vector import VectorSpec
 from chessreg.games.moves import replay
 from chessreg.games.reader import boards_of
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
@@ -22,6 +21,7 @@ from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.runs.activations import load_cache
 from chessreg.runs.fitted import load_probe, load_vector
 from chessreg.session import open_session
+from tests.specs import vector_spec
 
 NAMES = {"uci-square-72": "uci", "fen-77": "fen"}
 
@@ -97,8 +97,8 @@ def test_a_contrast_from_the_model_is_that_of_the_cached_sites(world_session, na
     two = {"skill": SkillSettings(bins=2), "first_ply": 5, "last_ply": 20}
     named = {"checkpoint": NAMES[name], "dataset": "sample:fit", "sites": "turns"}
     cache = run(world_session, CacheSpec(**named, dtype="float32"))
-    cached = run(world_session, VectorSpec(cache=cache, **two))
-    streamed = run(world_session, VectorSpec(**named, **two))
+    cached = run(world_session, vector_spec(source="contrastive", cache=cache, **two))
+    streamed = run(world_session, vector_spec(source="contrastive-uncached", **named, **two))
     for layer in (0, 1):
         one, other = (load_vector(world_session.inputs, reference, layer) for reference in (cached, streamed))
         np.testing.assert_allclose(one, other, atol=1e-5)
@@ -153,4 +153,4 @@ def test_what_a_dataset_of_positions_cannot_tell_is_refused_in_one_line(world_se
         with pytest.raises(BadInputError, match=why):
             world_session.run(ProbeSpec(cache=cache, label=label))
     with pytest.raises(BadInputError, match="holds positions, and games are needed"):
-        world_session.run(VectorSpec(checkpoint="fen", dataset=positions[0]))
+        world_session.run(vector_spec(source="contrastive-uncached", checkpoint="fen", dataset=positions[0]))

@@ -18,7 +18,6 @@ from chessreg.errors import BadInputError, DivergedError
 from chessreg.experiments.perplexity import PerplexitySpec
 from chessreg.experiments.settings.games import GameBatches
 from chessreg.experiments.token_legality import TokenLegalitySpec, predictions, turns_of
-from chessreg.experiments.train import TrainSpec
 from chessreg.games.moves import pack, unpack
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
@@ -28,6 +27,7 @@ from chessreg.registry import tables
 from chessreg.runs.kind import kind
 from chessreg.session import open_session
 from tests.experiments.test_moves_of_encodings import uci_model
+from tests.specs import train_spec
 
 GAMES = 6
 PROMOTES = "e2e4 d7d5 e4d5 e7e6 d5e6 d8g5 e6e7 g5f6 e7f8q e8f8"
@@ -142,7 +142,12 @@ def test_a_model_of_positions_is_asked_for_every_move(session: Any) -> None:
 
 def test_games_that_were_trained_on_are_refused(session: Any) -> None:
     settings = {"n_layer": 1, "n_head": 1, "n_embd": 8, "block_size": 64, "batch_tokens": 64, "steps": 1}
-    session.run(TrainSpec(datasets=("sample:fit",), encoding="uci-square-72", packing="games", **settings), name="seen")
+    session.run(
+        train_spec(
+            architecture="gpt2", datasets=("sample:fit",), encoding="uci-square-72", packing="games", **settings
+        ),
+        name="seen",
+    )
     for spec in (PerplexitySpec, TokenLegalitySpec):
         with pytest.raises(BadInputError, match="made from"):
             session.run(spec(checkpoint="seen", dataset="sample:fit", games=2))

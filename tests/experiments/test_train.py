@@ -12,7 +12,7 @@ import pytest
 from chessreg.encodings import encoding
 from chessreg.entities.adding import add_dataset
 from chessreg.errors import BadInputError, ChessregError
-from chessreg.experiments.train import TrainOptions, TrainSpec, corpus
+from chessreg.experiments.train import TrainOptions, corpus
 from chessreg.games.moves import replay, unpack
 from chessreg.models.decoding.session import DecodingSession
 from chessreg.registry import tables
@@ -21,10 +21,12 @@ from chessreg.runs.kind import kind
 from chessreg.runs.resolve import identified
 from chessreg.runs.unfinished import alone
 from store.errors import StoreError
+from tests.specs import train_spec
 
 SHAPE: dict[str, Any] = {"n_layer": 2, "n_head": 2, "n_embd": 32, "warmup_steps": 3, "learning_rate": 5e-3, "seed": 3}
-UCI = {"encoding": "uci-square-72", "block_size": 128, "batch_tokens": 1500, "steps": 25}
-FEN = {"architecture": "fen-encoder", "encoding": "fen-77", "batch_tokens": 4000, "steps": 40}
+UCI = {"architecture": "gpt2", "encoding": "uci-square-72", "block_size": 128, "batch_tokens": 1500, "steps": 25}
+FEN = {"architecture": "fen-encoder", "batch_moves": 51, "steps": 40}
+GPT2 = {**SHAPE, "architecture": "gpt2"}
 HOW = TrainOptions(threads=1, log_steps=5, autocast=False)
 
 
@@ -48,7 +50,7 @@ def positions(world: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def trained(session: Any, **settings: Any) -> tuple[Any, dict[str, list[float]], Any]:
     """The model of a training, its curves by name, and its checkpoint's row."""
-    report = session.run(TrainSpec(**{**SHAPE, **settings}), HOW)
+    report = session.run(train_spec(**{**SHAPE, **settings}), HOW)
     with session.database.read() as sql:
         points = sql.query(tables.MetricPoint).filter_by(run_id=report.run_id).all()
         row = sql.query(tables.Checkpoint).filter_by(run_id=report.run_id).one()
@@ -82,14 +84,17 @@ def test_a_gpt2_learns_games_in_uci(world_session: Any, settings: dict[str, Any]
 
 
 def test_a_stream_is_cut_anywhere_and_loses_the_rest_of_a_thousand_games(world_session: Any) -> None:
-    spec = TrainSpec(**SHAPE, **UCI, datasets=("sample:fit",), packing="stream")
+    spec = train_spec(**SHAPE, **UCI, datasets=("sample:fit",), packing="stream")
     recipes = (world_session.inputs.reference("dataset", "sample:fit"),)
-    whole, cut = (corpus(spec, recipes, world_session.inputs, stream=stream) for stream in (False, True))
+    whole, cut = (
+        corpus(spec.model_copy(update={"packing": packing}), recipes, world_session.inputs)
+        for packing in ("blocks", "stream")
+    )
     assert len(cut.tokens) == len(whole.tokens) // 128 * 128
     np.testing.assert_array_equal(cut.tokens, whole.tokens[: len(cut.tokens)])
     assert (np.diff(cut.offsets) == 128).all()
     games, part = world_session.inputs.dataset(recipes[0])
-    pgn = corpus(TrainSpec(datasets=("sample:fit",)), recipes, world_session.inputs)
+    pgn = corpus(train_spec(architecture="gpt2", datasets=("sample:fit",)), recipes, world_session.inputs)
     texts = [encoding("pgn-char-32").encode(text) for text in games.texts(games.rows(part)) if len(text) >= 60]
     np.testing.assert_array_equal(pgn.tokens, np.concatenate(texts))
 
@@ -115,7 +120,7 @@ def test_a_fen_encoder_learns_the_moves_of_positions(
 
 
 def test_games_train_a_fen_encoder_with_the_moves_that_were_played(world_session: Any, positions: str) -> None:
-    spec = TrainSpec(**SHAPE, **FEN, datasets=("sample:fit",), target="played", min_characters=2)
+    spec = train_spec(**SHAPE, **FEN, datasets=("sample:fit",), target="played", min_characters=2)
     of_games = corpus(spec, (world_session.inputs.reference("dataset", "sample:fit"),), world_session.inputs)
     of_positions = corpus(spec, (world_session.inputs.reference("dataset", positions),), world_session.inputs)
     asked, told = (
@@ -130,20 +135,23 @@ def test_games_train_a_fen_encoder_with_the_moves_that_were_played(world_session
 def test_what_does_not_go_together_is_refused(world_session: Any, positions: str) -> None:
     for settings, message in (
         ({"encoding": "fen-77"}, "writes positions"),
-        ({"architecture": "fen-encoder"}, "does not read pgn-char-32"),
-        ({**FEN, "biases": True}, "--biases is no setting of a fen-encoder"),
-        ({"attention": "bidirectional"}, "--attention is no setting of a gpt2"),
+        (
+            {**FEN, "encoding": "pgn-char-32"},
+            "--encoding belongs to --architecture gpt2 or gpt2-best-moves, not to fen",
+        ),
+        ({**FEN, "biases": True}, "--biases belongs to --architecture gpt2 or gpt2-best-moves, not to fen-encoder"),
+        ({"attention": "bidirectional"}, "--attention belongs to --architecture fen-encoder, not to gpt2"),
         (FEN, "knows no best moves"),
     ):
         with pytest.raises(BadInputError, match=message) as caught:
-            world_session.run(TrainSpec(**{**SHAPE, "datasets": ("sample:fit",), **settings}))
+            world_session.run(train_spec(**{**GPT2, "datasets": ("sample:fit",), **settings}))
         assert "\n" not in str(caught.value)
     with pytest.raises(BadInputError, match="games are needed"):
-        world_session.run(TrainSpec(**SHAPE, datasets=(positions,)))
+        world_session.run(train_spec(**GPT2, datasets=(positions,)))
 
 
 def test_games_too_few_to_fill_a_row_are_told_before_anything_is_recorded(world_session: Any) -> None:
-    spec = TrainSpec(datasets=("sample:test",), **{**SHAPE, "block_size": 1_000_000}, steps=2)
+    spec = train_spec(datasets=("sample:test",), **{**GPT2, "block_size": 1_000_000}, steps=2)
     recipes = (world_session.inputs.reference("dataset", "sample:test"),)
     tokens = len(corpus(spec, recipes, world_session.inputs).tokens)  # type: ignore[union-attr]
     with world_session.database.read() as sql:
@@ -160,12 +168,12 @@ def test_games_too_few_to_fill_a_row_are_told_before_anything_is_recorded(world_
 
 
 def test_a_checkpoint_goes_by_the_name_of_the_run_that_trained_it(world_session: Any) -> None:
-    world_session.run(TrainSpec(**{**SHAPE, "steps": 2}, datasets=("sample:fit",)), HOW, name="mine")
+    world_session.run(train_spec(**{**GPT2, "steps": 2}, datasets=("sample:fit",)), HOW, name="mine")
     assert world_session.model("mine").n_layers == SHAPE["n_layer"]
 
 
 def test_a_second_process_at_one_training_is_refused_and_harms_nothing(world_session: Any) -> None:
-    spec = TrainSpec(**{**SHAPE, "steps": 10, "seed": 5}, datasets=("sample:fit",))
+    spec = train_spec(**{**GPT2, "steps": 10, "seed": 5}, datasets=("sample:fit",))
     run_id = uuid_of(identified(kind("train"), spec, world_session.inputs)[1])
     with (
         alone(world_session.store, run_id, ["state.pt"]),
@@ -177,7 +185,7 @@ def test_a_second_process_at_one_training_is_refused_and_harms_nothing(world_ses
 
 
 def test_progress_of_a_training_that_goes_on_begins_where_it_broke_off(world_session: Any) -> None:
-    spec = TrainSpec(**SHAPE | UCI | {"seed": 12}, datasets=("sample:fit",), packing="games")
+    spec = train_spec(**SHAPE | UCI | {"seed": 12}, datasets=("sample:fit",), packing="games")
 
     def stop(fraction: float, text: str) -> None:
         if fraction >= 0.4:
@@ -190,7 +198,7 @@ def test_progress_of_a_training_that_goes_on_begins_where_it_broke_off(world_ses
 
 
 def test_a_damaged_state_is_told_in_one_line_with_its_file(world_session: Any) -> None:
-    spec = TrainSpec(**{**SHAPE, "steps": 10, "seed": 6}, datasets=("sample:fit",))
+    spec = train_spec(**{**GPT2, "steps": 10, "seed": 6}, datasets=("sample:fit",))
     run_id = uuid_of(identified(kind("train"), spec, world_session.inputs)[1])
     state = world_session.store.run_folder(run_id.hex) / "state.pt"
     state.write_bytes(b"PK\x03\x04 no archive")

@@ -10,6 +10,8 @@ from chessreg.experiments.settings.skill import SkillSettings
 from chessreg.experiments.vector import Vector, VectorSpec
 from chessreg.runs.activations import load_cache
 from chessreg.runs.fitted import load_direction, load_vector, vector_rows
+from chessreg.runs.spec import build
+from tests.specs import vector_spec
 
 from .vector.runs import STREAM, made, recipe
 
@@ -49,8 +51,10 @@ def test_one_pass_of_the_model_gives_what_a_float32_cache_gives(world_session):
     from chessreg.experiments.cache import CacheSpec
 
     world_session.run(CacheSpec(checkpoint="reference", dataset="sample:fit", dtype="float32"), name="exact")
-    cached = made(world_session, VectorSpec(cache="exact", first_ply=6, last_ply=20), "from-cache")
-    run = made(world_session, VectorSpec(**STREAM), "from-model", batch_games=5)
+    cached = made(
+        world_session, vector_spec(source="contrastive", cache="exact", first_ply=6, last_ply=20), "from-cache"
+    )
+    run = made(world_session, vector_spec(**STREAM), "from-model", batch_games=5)
     for layer in (0, 1):
         one, other = (load_vector(world_session.inputs, r, layer) for r in (cached, run))
         np.testing.assert_allclose(one, other, atol=2e-6)
@@ -59,8 +63,8 @@ def test_one_pass_of_the_model_gives_what_a_float32_cache_gives(world_session):
 
 def test_sums_over_positions_are_as_many_times_the_averages(world_session):
     whole = {**STREAM, "whole_games": True}
-    run = made(world_session, VectorSpec(**whole, reduction="summed"), "summed")
-    averaged = made(world_session, VectorSpec(**whole), "averaged")
+    run = made(world_session, vector_spec(**whole, reduction="summed"), "summed")
+    averaged = made(world_session, vector_spec(**whole), "averaged")
     row = vector_rows(world_session.inputs, run)[1]
     assert row.detail["positions_summed"] == row.detail["positions_per_game"] == 8  # dots at plies 6, 8, … 20
     for side in ("vector", "high", "low"):
@@ -80,10 +84,10 @@ def test_sums_over_games_of_unequal_length_are_refused():
 
 def test_the_first_games_in_total_or_of_each_class(world_session):
     halves = SkillSettings(bins=2)
-    run = made(world_session, VectorSpec(**STREAM, skill=halves, total=25), "first-25")
+    run = made(world_session, vector_spec(**STREAM, skill=halves, total=25), "first-25")
     detail = vector_rows(world_session.inputs, run)[0].detail
     assert detail["games_low"] + detail["games_high"] == 25
-    run = made(world_session, VectorSpec(**STREAM, skill=halves, per_class=4), "four-each")
+    run = made(world_session, vector_spec(**STREAM, skill=halves, per_class=4), "four-each")
     detail = vector_rows(world_session.inputs, run)[0].detail
     assert (detail["games_low"], detail["games_high"]) == (4, 4)
 
@@ -92,7 +96,7 @@ def test_a_killed_pass_goes_on_from_the_games_it_had(world_session, monkeypatch)
     from chessreg.experiments.vector import sums
     from chessreg.models.language_model import LanguageModel
 
-    spec = VectorSpec(**STREAM, skill=SkillSettings(bins=2), layers=(1,))
+    spec = vector_spec(**STREAM, skill=SkillSettings(bins=2), layers=(1,))
     expected = load_vector(world_session.inputs, made(world_session, spec, "undisturbed"), 1)
     monkeypatch.setattr(sums, "GROUP", 10)
     forward, seen = LanguageModel.residuals, []
@@ -124,11 +128,14 @@ def test_each_layer_of_a_cascade_sees_the_earlier_vectors_added(world_session):
     from chessreg.experiments.vector.contrast import gather
     from chessreg.models.edits import ResidualEdit
 
-    spec = VectorSpec(**STREAM, source="cascade", skill=SkillSettings(bins=2))
+    spec = vector_spec(**STREAM | {"source": "cascade-uncached"}, skill=SkillSettings(bins=2))
     assert spec.cascade_scale == pytest.approx(1.2)
-    assert VectorSpec(**STREAM, source="cascade", reduction="summed", whole_games=True).cascade_scale == 0.15
+    assert (
+        vector_spec(**STREAM | {"source": "cascade-uncached"}, reduction="summed", whole_games=True).cascade_scale
+        == 0.15
+    )
     run = made(world_session, spec, "cascade")
-    plain = made(world_session, VectorSpec(**STREAM, skill=SkillSettings(bins=2)), "no-cascade")
+    plain = made(world_session, vector_spec(**STREAM, skill=SkillSettings(bins=2)), "no-cascade")
     inputs = world_session.inputs
     first = load_vector(inputs, run, 0)
     np.testing.assert_allclose(first, load_vector(inputs, plain, 0), atol=1e-6)
@@ -155,7 +162,7 @@ def test_a_coefficient_on_sums_and_its_scale_on_averages_are_one_edit(world_sess
     from chessreg.models.edits import ResidualEdit
 
     whole = {**STREAM, "whole_games": True}
-    runs = [made(world_session, VectorSpec(**whole, reduction=p), p) for p in ("summed", "averaged")]
+    runs = [made(world_session, vector_spec(**whole, reduction=p), p) for p in ("summed", "averaged")]
     model, tokens = world_session.model("reference"), torch.arange(24)[None]
     logits = []
     for run in runs:
@@ -172,7 +179,9 @@ def test_a_coefficient_on_sums_and_its_scale_on_averages_are_one_edit(world_sess
 
 
 def test_presets_are_the_papers_and_the_authors_readings(world_session):
-    paper, author = (VectorSpec(cache="reference-fit", **Vector().preset(n)) for n in ("paper", "author-2024"))
+    paper, author = (
+        vector_spec(source="contrastive", cache="reference-fit", **Vector().preset(n)) for n in ("paper", "author-2024")
+    )
     assert (paper.per_class, paper.total) == (2000, None)
     assert (author.per_class, author.total) == (None, 2000)
     for spec in (paper, author):
@@ -180,40 +189,50 @@ def test_presets_are_the_papers_and_the_authors_readings(world_session):
         assert (spec.skill.strata, spec.skill.keep, spec.skill.bins) == ("pooled", (0, -1), 6)
 
 
+CACHED = {"source": "contrastive", "cache": "a"}
+
+
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({}, "needs activations"),
-        ({"checkpoint": "reference"}, "needs activations"),
-        ({"cache": "a", "dataset": "b"}, "--dataset is set, but source contrastive does not use it"),
-        ({"cache": "a", "of": "b"}, "--of is set"),
-        ({"source": "random"}, "needs --of"),
-        ({"source": "shuffled", "of": "a", "first_ply": 3}, "it takes all else from that run"),
-        ({"source": "probe"}, "needs --probe"),
-        ({"cache": "a", "direction_norm": "unit"}, "--direction-norm is set"),
-        ({"cache": "a", "whole_games": True}, "--last-ply"),
-        ({"cache": "a", "first_ply": 9, "last_ply": 8}, "no ply lies between"),
-        ({"cache": "a", "cascade_scale": 0.2}, "--cascade-scale is set"),
+        ({}, "--source: one of contrastive, contrastive-uncached"),
+        ({"source": "conflict"}, "--source: one of contrastive, contrastive-uncached"),
+        ({"source": "contrastive"}, "--cache: field required"),
+        ({"source": "contrastive-uncached", "checkpoint": "reference"}, "--dataset: field required"),
+        ({**CACHED, "dataset": "b"}, "--dataset belongs to --source contrastive-uncached or cascade-uncached, not to"),
+        ({**CACHED, "of": "b"}, "--of belongs to --source random or shuffled or shuffled-probe"),
+        ({"source": "random"}, "--of: field required"),
+        ({"source": "shuffled", "of": "a", "first_ply": 3}, "--first-ply belongs to --source"),
+        ({"source": "probe"}, "--probe: field required"),
+        ({"source": "board", "probe": "a"}, "--board: field required"),
+        ({**CACHED, "direction_norm": "unit"}, "--direction-norm belongs to --source probe or board"),
+        ({**CACHED, "whole_games": True}, "--last-ply"),
+        ({**CACHED, "first_ply": 9, "last_ply": 8}, "no ply lies between"),
+        ({**CACHED, "cascade_scale": 0.2}, "--cascade-scale belongs to --source cascade or cascade-uncached"),
     ],
 )
 def test_settings_that_would_change_nothing_or_miss_something_are_refused(settings, complaint):
-    with pytest.raises(BadInputError, match=complaint):
-        VectorSpec(**settings)
+    with pytest.raises(BadInputError, match=complaint) as caught:
+        build(VectorSpec, settings)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_recorded_spec_is_the_spec(world_session):
-    for name in ("skill", made(world_session, VectorSpec(source="random", of="skill", seed=5), "random-5")):
+    for name in ("skill", made(world_session, vector_spec(source="random", of="skill", seed=5), "random-5")):
         run = world_session.inputs.run(recipe(world_session, name))
-        assert VectorSpec(**run.spec).model_dump(mode="json") == run.spec
+        assert vector_spec(**run.spec).model_dump(mode="json") == run.spec
 
 
 def test_no_late_position_is_told(world_session):
     with pytest.raises(BadInputError, match="ply 400"):
-        world_session.run(VectorSpec(cache="reference-fit", first_ply=400))
+        world_session.run(vector_spec(source="contrastive", cache="reference-fit", first_ply=400))
 
 
 def test_a_layer_that_is_not_there_is_told(world_session):
-    for spec in (VectorSpec(cache="reference-fit", layers=(7,)), VectorSpec(source="random", of="skill", layers=(7,))):
+    for spec in (
+        vector_spec(source="contrastive", cache="reference-fit", layers=(7,)),
+        vector_spec(source="random", of="skill", layers=(7,)),
+    ):
         with pytest.raises(BadInputError, match="layer 7"):
             world_session.run(spec)
 
@@ -222,8 +241,8 @@ def test_the_games_behind_a_vector_are_known_also_without_a_cache(world_session)
     from chessreg.experiments.settings.overlap import trained_on
 
     inputs = world_session.inputs
-    run = made(world_session, VectorSpec(**STREAM), "from-model")
-    control = made(world_session, VectorSpec(source="random", of="from-model", seed=1), "its-control")
+    run = made(world_session, vector_spec(**STREAM), "from-model")
+    control = made(world_session, vector_spec(source="random", of="from-model", seed=1), "its-control")
     games, part = inputs.dataset(inputs.reference("dataset", "sample:fit"))
     for reference in (run, control):
         ((_, places),), _ = trained_on(inputs, reference)
@@ -235,7 +254,7 @@ def test_games_that_the_model_was_trained_on_are_refused(world_session, monkeypa
 
     games, _ = world_session.inputs.dataset(world_session.inputs.reference("dataset", "sample"))
     monkeypatch.setattr(overlap, "trained_on", lambda inputs, recipe: ([(games, np.arange(20))], None))
-    spec = VectorSpec(**STREAM, replicate=2)
+    spec = vector_spec(**STREAM, replicate=2)
     with pytest.raises(BadInputError, match="--allow-overlap"):
         world_session.run(spec)
     run = made(world_session, spec.model_copy(update={"allow_overlap": True}), "overlapping")

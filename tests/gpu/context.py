@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from chessreg.models.token_file import TokenFile
-from chessreg.models.training import Corpus, TrainConfig
+from chessreg.models.train_config import TextTraining
+from chessreg.models.training import Corpus
 
 INPUTS = Path(__file__).parent / "inputs"
 """Token files of a few games of the bundled sample, made by make_inputs.py."""
@@ -149,13 +150,14 @@ class Context:
 
     def corpus(self, tokens: int) -> Corpus:
         """The bundled training games, repeated until there are this many tokens: speed does not depend on the text."""
-        return repeat_games(self.games.tokens, self.games.lengths, tokens)
+        return repeat_games(self.games.tokens, self.games.lengths, tokens, self.games.size)
 
 
-def repeat_games(tokens: np.ndarray, lengths: np.ndarray, least: int) -> Corpus:
+def repeat_games(tokens: np.ndarray, lengths: np.ndarray, least: int, vocab_size: int) -> Corpus:
     """Games as a corpus of at least this many tokens."""
     times = -(-least // len(tokens))
-    return Corpus(np.tile(tokens, times), np.concatenate([[0], np.cumsum(np.tile(lengths, times), dtype=np.int64)]))
+    offsets = np.concatenate([[0], np.cumsum(np.tile(lengths, times), dtype=np.int64)])
+    return Corpus(np.tile(tokens, times), offsets, vocab_size)
 
 
 def pad_rows(rows: Sequence[np.ndarray] | Sequence[Sequence[int]]) -> Tensor:
@@ -177,7 +179,7 @@ def matmul_precision(precision: Precision) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def count_flops_per_token(config: TrainConfig) -> float:
+def count_flops_per_token(config: TextTraining, vocab_size: int) -> float:
     """Floating-point operations of one training token, forward and backward: 6N + 12·L·d·T.
 
     PaLM (Chowdhery et al. 2022), Appendix B: N parameters in matrix products (blocks and output head; embeddings are
@@ -185,7 +187,7 @@ def count_flops_per_token(config: TrainConfig) -> float:
     nothing is recomputed. Model FLOPs utilisation (MFU) is this times tokens per second over the device's peak.
     """
     width = config.n_embd
-    products = 12 * config.n_layer * width**2 + config.vocab_size * width
+    products = 12 * config.n_layer * width**2 + vocab_size * width
     return 6 * products + 12 * config.n_layer * width * config.block_size
 
 

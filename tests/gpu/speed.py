@@ -23,7 +23,8 @@ from chessreg.models.decoding.session import DecodingSession
 from chessreg.models.gated_sae import Adam, GatedSae, train_step
 from chessreg.models.hook_points import hook_point
 from chessreg.models.language_model import LanguageModel, compute_stored_activations
-from chessreg.models.training import TrainConfig, Trainer, TrainerOptions
+from chessreg.models.train_config import TextTraining
+from chessreg.models.training import Trainer, TrainerOptions
 
 Measurement = tuple[str, Callable[[], Mapping[str, Any]]]
 Shape = tuple[int, int, int]
@@ -58,16 +59,15 @@ def measure_product(context: Context, precision: Precision) -> dict[str, Any]:
 # -- training ----------------------------------------------------------------------------------------------------------
 
 
-def make_training_config(context: Context, shape: Shape, **settings: Any) -> TrainConfig:
+def make_training_config(context: Context, shape: Shape, **settings: Any) -> TextTraining:
     """A model of PGN characters as Karvonen 2024 trains it: blocks of 1,023 characters, 100 of them in an update."""
     sizes = context.sizes
     layers, heads, width = shape
-    return TrainConfig(
+    return TextTraining(
         n_layer=layers,
         n_head=heads,
         n_embd=width,
         block_size=sizes.block_size,
-        vocab_size=context.games.size,
         batch_tokens=sizes.batch_rows * sizes.block_size,
         **settings,
     )
@@ -99,11 +99,12 @@ def measure_training(context: Context, shape: Shape, rows: int, compiled: bool) 
         first = time.perf_counter() - began
         seconds = context.time_call(lambda: trainer.train_step(forward))
     tokens_per_s = trainer.tokens_seen / trainer.step / seconds
+    flops = count_flops_per_token(config, context.games.size)
     context.training_speeds.setdefault(shape, {})[rows, compiled] = tokens_per_s
     return {
         "tokens_per_s": tokens_per_s,
         "ms_per_update": 1000 * seconds,
-        "mfu": count_flops_per_token(config) * tokens_per_s / (1e12 * context.peak_tflops("bfloat16")),
+        "mfu": flops * tokens_per_s / (1e12 * context.peak_tflops("bfloat16")),
         "first_update_s": first,
         "memory_gb": context.memory_gb(),
     }

@@ -323,10 +323,13 @@ def test_the_inputs_are_those_of_the_bundled_sample(gpu: Any) -> None:
             np.testing.assert_array_equal(getattr(committed, array), getattr(made, array), err_msg=f"{name} {array}")
 
 
-def test_flops_are_those_of_palm(gpu: Any) -> None:
+def test_flops_are_those_of_palm(gpu: Any, tmp_path: Path) -> None:
     """6N + 12·L·H·Q·T (Appendix B), N counted from the model's own matrices."""
     setting = gpu.context.Context(torch.device("cpu"), gpu.context.TINY)
     config = gpu.speed.make_training_config(setting, (2, 4, 32))
-    model = config.model()
+    model = gpu.speed.Trainer(config, setting.corpus(1000), tmp_path).model
     matrices = sum(parameter.numel() for parameter in [*model.matrices(), model.wte.weight])
-    assert gpu.context.count_flops_per_token(config) == 6 * matrices + 12 * 2 * 4 * 8 * config.block_size
+    assert (
+        gpu.context.count_flops_per_token(config, setting.games.size)
+        == 6 * matrices + 12 * 2 * 4 * 8 * config.block_size
+    )

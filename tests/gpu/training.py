@@ -85,8 +85,7 @@ class Fit:
             muon_learning_rate=0.02, weight_decay=0.01, schedule="trapezoid", warmup_steps=sizes.warmup_steps,
             steps=sizes.training_steps, decay_steps=1, final_fraction=0.02,
         )  # fmt: skip
-        config = replace(config, vocab_size=self.games.size)
-        corpus = repeat_games(self.games.tokens, self.games.lengths, 1)
+        corpus = repeat_games(self.games.tokens, self.games.lengths, 1, self.games.size)
         options = TrainerOptions(
             str(context.device), context.fastest_training(sizes.small)[0] * sizes.block_size, compile=compiled,
             log_steps=sizes.log_steps, checkpoint_seconds=float("inf"),
@@ -114,6 +113,7 @@ class Fit:
                 self.running = False
         if not trainer.step:
             raise LeftOut("no time left")
+        flops = count_flops_per_token(config, self.games.size)
         speeds = [point["tokens_per_s"] for point in curve[1:]]  # the first point includes compilation
         tokens_per_s = float(np.median(speeds)) if speeds else trainer.tokens_seen / (time.monotonic() - began)
         return {
@@ -123,7 +123,7 @@ class Fit:
             "epochs": trainer.tokens_seen / len(corpus.tokens),
             "loss": curve[-1]["loss"] if curve else None,
             "tokens_per_s": tokens_per_s,
-            "mfu": count_flops_per_token(config) * tokens_per_s / (1e12 * context.peak_tflops("bfloat16")),
+            "mfu": flops * tokens_per_s / (1e12 * context.peak_tflops("bfloat16")),
             "last_learning_rate_factor": trainer.config.rate(trainer.step - 1),
             "optimizer": config.optimizer,
             "compiled": compiled,
@@ -144,7 +144,7 @@ class Fit:
     def evaluate_loss(self) -> dict[str, Any]:
         """Nats per token on held-out games, each in its own row, in float32."""
         assert self.games is not None
-        corpus = repeat_games(self.games.heldout_tokens, self.games.heldout_lengths, 1)
+        corpus = repeat_games(self.games.heldout_tokens, self.games.heldout_lengths, 1, self.games.size)
         model = read_shards(self.folder).to(self.context.device)
         games = min(self.context.sizes.evaluated_games, len(corpus.lengths))
         loss, _ = mean_loss(model, corpus, TrainerOptions(str(self.context.device), autocast=False), games)

@@ -16,7 +16,7 @@ from sqlalchemy import func, select
 from chessreg.cli.root import run_command_line
 from chessreg.registry import tables
 from chessreg.runs.kind import RESULT_TABLES, kind, kinds
-from chessreg.runs.spec import settings_of
+from chessreg.runs.spec import names_of, settings_of, tag_of, variants_of
 
 from ..file_locks import HAS_PROC_LOCKS, holds_log, read_once, watched
 
@@ -73,9 +73,16 @@ def test_a_kind_is_helped_planned_killed_resumed_reproduced_queried_and_drawn(
     example = shlex.split(found.example)
     assert example, f"kind {found.name} has no example"
 
+    tag, variants = tag_of(found.spec), variants_of(found.spec)
+    for value, model in variants.items() or {"": found.spec}.items():
+        _, shown, _ = chessreg("run", name, *([f"--{tag}", value] if value else []), "--help")
+        listed = {word.strip(",") for line in shown.partition("Settings")[2].splitlines() for word in line.split()[:1]}
+        for field in (*model.model_fields, *found.options.model_fields):
+            assert any(flag.startswith(f"--{field.replace('_', '-')}") for flag in listed)
+        for field in names_of(found.spec) - set(model.model_fields):
+            assert f"--{field.replace('_', '-')}" not in listed
     _, shown, _ = chessreg("run", name, "--help")
-    for field in (*found.spec.model_fields, *found.options.model_fields):
-        assert f"--{field.replace('_', '-')}" in shown
+    assert all(f"  {value} " in shown for value in variants)
 
     status, out, err = chessreg("run", name, *example, "--dry-run", "--json")
     assert status == 0, err

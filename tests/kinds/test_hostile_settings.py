@@ -80,7 +80,7 @@ def test_a_value_of_a_setting_is_planned_or_refused_in_one_line(name, every, wor
 FIT = "cache --checkpoint reference --dataset sample:fit --games 4"
 EDIT = "edit --checkpoint reference --probe reference-board --dataset sample:test --games 5 --per-game 2"
 PLAY = "play --checkpoint reference --opponent random --adjudication none --policy legal"
-TRAIN = "train --datasets sample:fit"
+TRAIN = "train --architecture gpt2 --datasets sample:fit"
 NEVER = {  # what no machine can do, and the option that the message names
     f"{FIT} --sites nowhere": "nowhere",
     f"{FIT} --layers 0,0": "--layers",
@@ -100,7 +100,7 @@ NEVER = {  # what no machine can do, and the option that the message names
     "probe --cache reference-fit --label nothing": "nothing",
     "probe --cache reference-fit --device cuda:7": "--device",
     "probe-apply --probe reference-board --cache reference-test --layers 1,1": "--layers",
-    "vector --cache reference-fit --layers 1,1": "--layers",
+    "vector --source contrastive --cache reference-fit --layers 1,1": "--layers",
     "sae": "give --cache RUN, or --checkpoint and --dataset",
     "sae --cache reference-fit --layers 5": "layer 5 is not one of the model's 0 to 1",
     "sae --cache reference-fit --hook-points hook_embed": "hook_embed is not in the cache",
@@ -111,8 +111,8 @@ NEVER = {  # what no machine can do, and the option that the message names
     "sae --cache reference-fit --heldout sample:fit": "are among those that the SAE was made from",
     "sae --checkpoint reference --dataset sample:test --sites nowhere": "nowhere",
     "sae --checkpoint reference --dataset sample:test --games 1": "one game is too few",
-    "vector --cache reference-fit --first-ply 20000": "--first-ply",
-    "vector --cache reference-fit --first-ply 4 --threads 100000": "--threads",
+    "vector --source contrastive --cache reference-fit --first-ply 20000": "--first-ply",
+    "vector --source contrastive --cache reference-fit --first-ply 4 --threads 100000": "--threads",
     f"{EDIT} --layers 1,1": "--layers",
     f"{EDIT} --layers 9": "9",
     f"{EDIT} --layer-sets 0-1000000000000": "0-1000000000000",
@@ -132,8 +132,8 @@ NEVER = {  # what no machine can do, and the option that the message names
     f"{TRAIN} --n-layer 1000 --n-embd 99840": "--n-embd",
     f"{TRAIN} --batch-tokens 1000000000000": "--batch-tokens",
     f"{TRAIN} --beta1 1": "--beta1",
-    "train --datasets ,": "'--datasets': it is needed",
-    "train --datasets none": "no dataset 'none'",
+    "train --architecture gpt2 --datasets ,": "'--datasets': it is needed",
+    "train --architecture gpt2 --datasets none": "no dataset 'none'",
     f"{TRAIN} --device mps": "--device",
     "imported-games --file /etc/passwd": "passwd",
     "imported-aggregates --file /etc/passwd": "not the columns of the grid-search CSV",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +10,13 @@ import torch
 import torch.nn.functional as F
 
 from chessreg.models.branches import BranchCorpus, BranchTrainer, branch_loss, branch_means
-from tests.models.test_training import CONFIG, HOW, corpus
+from chessreg.models.train_config import BranchTraining
+from chessreg.models.training import initial_model
+from tests.models.test_training import HOW, corpus
 
-BRANCHED = replace(CONFIG, batch_moves=12, steps=30)
+BRANCHED = BranchTraining(
+    n_layer=2, n_head=2, n_embd=32, block_size=31, steps=30, warmup_steps=5, learning_rate=5e-3, seed=3, batch_moves=12
+)
 
 
 def branched(games: int = 40) -> BranchCorpus:
@@ -33,17 +36,17 @@ def branched(games: int = 40) -> BranchCorpus:
 
 
 def batches_of(data: BranchCorpus, epoch: int) -> list[list[list[int]]]:
-    return data.batches(BRANCHED, np.random.default_rng([BRANCHED.seed, epoch]))
+    return data.batches(BRANCHED.batch_moves, np.random.default_rng([BRANCHED.seed, epoch]))
 
 
 @pytest.mark.parametrize("game_loss", [0.0, 0.3])
 def test_branches_of_a_game_equal_rows_of_their_own(game_loss: float) -> None:
     """Loss and gradients, to 1e-5; and a branch neither sees another nor what came after its place."""
-    data, config = branched(), replace(BRANCHED, game_loss=game_loss)
+    data = branched()
     torch.manual_seed(0)
-    model = config.model()
+    model = initial_model(BRANCHED, 32)
     rows = list(range(len(data.games)))
-    together = sum(branch_loss(model, piece, HOW) for piece in data.pieces([[row] for row in rows], config, 400))
+    together = sum(branch_loss(model, piece, HOW) for piece in data.pieces([[row] for row in rows], game_loss, 400))
     ours = torch.autograd.grad(together, list(model.parameters()))
     alone = torch.zeros(())
     for row in rows:
@@ -69,7 +72,7 @@ def test_every_branch_is_in_one_batch_of_an_epoch_and_batches_have_as_many() -> 
     sizes = [int(data.moves[np.array(batch)[:, 0]].sum()) for batch in batches]
     assert len(sizes) == -(-sum(sizes) // 12)
     assert max(sizes) < 12 + 3  # a game is not divided
-    cut = [piece.tokens.numel() for piece in data.pieces(batches[0], BRANCHED, 60)]
+    cut = [piece.tokens.numel() for piece in data.pieces(batches[0], 0.0, 60)]
     assert len(cut) > 1
 
 
@@ -101,8 +104,8 @@ def test_a_gpt2_learns_branches_and_goes_on_after_an_interruption(tmp_path: Path
 def test_a_move_counts_as_found_where_every_token_is_the_most_probable() -> None:
     data = branched()
     torch.manual_seed(1)
-    model = BRANCHED.model()
-    _, right = branch_means(model, data, BRANCHED, HOW)
+    model = initial_model(BRANCHED, 32)
+    _, right = branch_means(model, data, HOW)
     found = 0
     for row, first in enumerate(data.first[:-1]):
         start = data.offsets[data.games[row]]

@@ -13,7 +13,8 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.adapters.gpt2 import GPT2, GPT2Config, random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, digest, load_model, read_info, save_checkpoint
 from chessreg.models.language_model import LanguageModel
-from chessreg.models.training import Corpus, TrainConfig, Trainer
+from chessreg.models.train_config import TextTraining
+from chessreg.models.training import Corpus, Trainer
 
 TOKENS = torch.arange(60).reshape(2, 30) % 32
 
@@ -87,7 +88,7 @@ def test_biases_that_a_model_has_are_kept_and_counted(tiny: LanguageModel, tmp_p
 
 
 def test_a_trained_gpt_leaves_with_equal_logits(tmp_path: Path) -> None:
-    config = TrainConfig(n_layer=3, n_head=4, n_embd=32, block_size=400)
+    config = TextTraining(n_layer=3, n_head=4, n_embd=32, block_size=400)
     trainer = Trainer(config, Corpus(np.zeros(900, np.uint8), np.array([0, 450, 900])), tmp_path)
     model, tokens = trainer.trained(), torch.randint(32, (2, 400))
     with torch.no_grad():

@@ -25,7 +25,6 @@ from chessreg.experiments.probe_apply import ApplySpec
 from chessreg.experiments.puzzles import PuzzlesSpec
 from chessreg.experiments.sae import SaeOptions, SaeSpec
 from chessreg.experiments.token_legality import TokenLegalitySpec
-from chessreg.experiments.vector import VectorSpec
 from chessreg.experiments.vector_apply import VectorApplySpec
 from chessreg.models.adapters import ADAPTERS as REGISTERED
 from chessreg.registry import tables
@@ -33,6 +32,7 @@ from chessreg.runs.spec import ExecutionOptions, Spec
 from chessreg.session import Session, open_session
 from tests.conftest import PUZZLES
 from tests.language_models import bring_in
+from tests.specs import vector_spec
 
 ENCODINGS = ("pgn-char-32", "uci-square-72", "uci-square-77", "fen-77", "prompt")
 ADAPTERS = ("gpt2", "causal-fen-encoder", "bidirectional-fen-encoder", "llama", "gpt_neox")
@@ -94,7 +94,9 @@ def attempt(session: Session, checkpoint: str, kind: str) -> None:
     if kind in ("probe", "probe-apply", "edit"):
         session.run(ProbeSpec(cache=f"{checkpoint}-cache", epochs=1), name=f"{checkpoint}-probe")
     if kind in ("vector", "vector-apply"):
-        session.run(VectorSpec(cache=f"{checkpoint}-cache", first_ply=2), name=f"{checkpoint}-vector")
+        session.run(
+            vector_spec(source="contrastive", cache=f"{checkpoint}-cache", first_ply=2), name=f"{checkpoint}-vector"
+        )
     if kind in OTHERS:
         spec, options = other(checkpoint, kind)
         session.run(spec, options)

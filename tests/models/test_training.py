@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 
 from chessreg.errors import BadInputError, ChessregError
+from chessreg.models.train_config import TextTraining
 from chessreg.models.training import (
     IGNORED,
     Corpus,
-    TrainConfig,
     Trainer,
     TrainerOptions,
     TrainPoint,
@@ -27,7 +27,7 @@ from chessreg.models.training import (
     epoch_rows,
 )
 
-CONFIG = TrainConfig(
+CONFIG = TextTraining(
     n_layer=2,
     n_head=2,
     n_embd=32,
@@ -48,7 +48,7 @@ def corpus(games: int = 300) -> Corpus:
     return Corpus(np.concatenate(rows).astype(np.uint8), np.r_[0, np.cumsum([len(r) for r in rows])])
 
 
-def trained(config: TrainConfig, folder: Path, stops: int = 0) -> tuple[Trainer, list[TrainPoint]]:
+def trained(config: TextTraining, folder: Path, stops: int = 0) -> tuple[Trainer, list[TrainPoint]]:
     """A finished run, interrupted and taken up again `stops` times on the way."""
     points: list[TrainPoint] = []
     for stop in range(1, stops + 1):
@@ -179,7 +179,7 @@ def test_sliced_attention_equals_the_fused_kernel(length: int) -> None:
 
 
 def test_the_learning_rate_follows_its_schedule() -> None:
-    cosine = TrainConfig(steps=100, warmup_steps=10)
+    cosine = TextTraining(steps=100, warmup_steps=10)
     assert cosine.rate(0) == pytest.approx(0.1)
     assert cosine.rate(9) == cosine.rate(10) == 1.0
     assert cosine.rate(55) == pytest.approx(0.55)
@@ -201,7 +201,7 @@ def test_seeds_below_0_and_above_32_bits_are_seeds_too(tmp_path: Path) -> None:
 def test_a_corpus_that_fills_no_row_is_told(tmp_path: Path, rows: Literal["blocks", "stream"]) -> None:
     few = corpus(2)
     few = few.stream(1023) if rows == "stream" else few
-    with pytest.raises(BadInputError, match=r"fill no row of 1,023 tokens .*--packing games"):
+    with pytest.raises(BadInputError, match=r"fill no row of the model's context .*--packing games"):
         Trainer(replace(CONFIG, packing=rows, block_size=1023), few, tmp_path, HOW)
     assert not list(tmp_path.iterdir())
 
@@ -213,7 +213,7 @@ def test_models_train_decode_and_fit_saes_without_other_packages() -> None:
 
         class Blocked:
             heavy = "sqlalchemy alembic chess zarr pyarrow duckdb textual click pydantic rich transformers".split()
-            light = "models", "errors", "named", "noise", "plugins"
+            light = "models", "errors", "marks", "named", "noise", "plugins"
 
             def find_spec(self, name, path=None, target=None):
                 parts = name.split(".")
@@ -228,9 +228,10 @@ def test_models_train_decode_and_fit_saes_without_other_packages() -> None:
         from chessreg.models.decoding.session import DecodingSession
         from chessreg.models.gated_sae import GatedSae
         from chessreg.models.language_model import LanguageModel
-        from chessreg.models.training import TrainConfig, Trainer
+        from chessreg.models.train_config import TextTraining
+        from chessreg.models.training import Trainer, initial_model
 
-        model = LanguageModel(TrainConfig(n_layer=2, n_embd=16, n_head=2, block_size=32).model())
+        model = LanguageModel(initial_model(TextTraining(n_layer=2, n_embd=16, n_head=2, block_size=32), 32))
         session = DecodingSession(model, 2)
         session.feed([[15, 6, 4], [15, 6]])
         scores = answer_logprobs(session, [[(27, 9)], [(4,), (5,)]])

@@ -20,6 +20,7 @@ from chessreg.papers.report import write
 from chessreg.papers.work import PREPARATIONS, Work, request
 from chessreg.registry import tables
 from chessreg.runs.kind import kind
+from chessreg.runs.spec import settings_from
 from chessreg.session import open_session
 
 from ..conftest import random_game
@@ -55,7 +56,7 @@ def planned(size, layers=12, d_model=768):
         names = {name: f"run:{number:064x}" for number, name in enumerate(sorted(step.needs))}
         values = dict(replaced(values, names))
         preset = kind(step.kind).preset(values.pop("preset")) if "preset" in values else {}
-        found[step.name] = step, kind(step.kind).spec(**(preset | values))
+        found[step.name] = step, settings_from(kind(step.kind).spec, preset | values)
     return found
 
 

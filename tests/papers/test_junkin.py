@@ -11,6 +11,7 @@ from sqlalchemy import func, select
 
 from chessreg.entities.adding import add_dataset
 from chessreg.errors import BadInputError, NotFoundError
+from chessreg.experiments.train import AnyTraining, check_fit
 from chessreg.papers import find
 from chessreg.papers.expected import TITLE
 from chessreg.papers.junkin import sizes
@@ -20,6 +21,7 @@ from chessreg.papers.report import write
 from chessreg.papers.work import PREPARATIONS, Work, request
 from chessreg.registry import tables
 from chessreg.runs.kind import kind
+from chessreg.runs.spec import settings_from
 from chessreg.session import open_session
 from tests.conftest import PUZZLES, write_games
 from tests.language_models import bring_in
@@ -49,17 +51,15 @@ def planned(size, made=None):
         if step.kind not in PREPARATIONS:
             names = {name: f"run:{number:064x}" for number, name in enumerate(sorted(step.needs))}
             settings = step.settings(made or Counted(29 * 64)) if callable(step.settings) else step.settings
-            found[step.name] = kind(step.kind).spec(**replaced(settings, names))
+            found[step.name] = settings_from(kind(step.kind).spec, replaced(settings, names))
     return found
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_every_step_has_what_it_needs_and_settings_that_its_kind_takes(size):
-    from chessreg.experiments.train import check_fit
-
     specs = planned(size)
     for spec in specs.values():
-        if isinstance(spec, kind("train").spec):
+        if isinstance(spec, AnyTraining):
             check_fit(spec)
     assert all(spec.checkpoint.endswith("/checkpoint") for name, spec in specs.items() if name.startswith("accuracy-"))
     without = {step.name for step in find("junkin").steps(asked(size, None))}
@@ -70,7 +70,7 @@ def test_twins_differ_in_the_mask_or_in_what_they_read_alone():
     specs = planned("reference")
     shapes = {"4x128": (1, 2), "6x192": (1,)}
     less = {name: spec for name, spec in specs.items() if name.startswith("causal") and name.endswith("-compute")}
-    twins = {name: spec for name, spec in specs.items() if isinstance(spec, kind("train").spec) and name not in less}
+    twins = {name: spec for name, spec in specs.items() if isinstance(spec, AnyTraining) and name not in less}
     assert less.keys() == {"causal-4x128-1-at-games-compute", "causal-6x192-1-at-games-compute"}
     for name, spec in less.items():
         whole = twins[name.removesuffix("-at-games-compute")]
@@ -84,9 +84,8 @@ def test_twins_differ_in_the_mask_or_in_what_they_read_alone():
         for seed in seeds:
             both, causal, games = (dict(twins[f"{who}-{shape}-{seed}"]) for who in ("bidirectional", "causal", "games"))
             assert {name for name in both if both[name] != causal[name]} == {"attention"}
-            assert {name for name in causal if causal[name] != games[name]} == {
-                "architecture", "encoding", "block_size"
-            }  # fmt: skip
+            assert {name for name in causal.keys() & games if causal[name] != games[name]} == {"architecture"}
+            assert games.keys() - causal == {"activation", "biases", "block_size", "encoding", "game_loss"}
             assert both["heldout_steps"] % 20 == 0  # points of the curve: others are measured at its end alone
             assert both["steps"] * both["batch_moves"] == pytest.approx(2 * 569_981, rel=1e-3)  # two passes
     assert (

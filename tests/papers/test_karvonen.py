@@ -18,6 +18,7 @@ from chessreg.queries.catalogue import find as find_query
 from chessreg.queries.catalogue import find_plot
 from chessreg.queries.published import values
 from chessreg.runs.kind import kind
+from chessreg.runs.spec import settings_from
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -31,7 +32,7 @@ def test_every_step_has_what_it_needs_and_settings_that_its_kind_takes(size, lay
         found = kind(step.kind)
         values = dict(replaced(step.settings, dict.fromkeys(step.needs, reference)))
         preset = found.preset(values.pop("preset")) if "preset" in values else {}
-        assert found.spec(**(preset | values))
+        assert settings_from(found.spec, preset | values)
 
 
 def test_the_reference_size_has_what_the_headlines_need():

@@ -6,6 +6,7 @@ import pytest
 from chessreg.papers import find
 from chessreg.papers.plan import Request
 from chessreg.runs.kind import kind
+from chessreg.runs.spec import settings_from
 
 FROM_1_ALONE = (("from-1", (3, 4, 5, 6)),)
 BOARD = {  # Table 6
@@ -49,7 +50,7 @@ def planned(layers, size="paper"):
             continue
         values = dict(step.settings)
         preset = kind(step.kind).preset(values.pop("preset")) if "preset" in values else {}
-        found[step.name] = step, kind(step.kind).spec(**(preset | values))
+        found[step.name] = step, settings_from(kind(step.kind).spec, preset | values)
     return found
 
 
@@ -140,7 +141,7 @@ def test_appendix_c_adds_the_high_class_or_takes_off_the_low_one(layers):
 
 def test_vectors_are_sums_over_eight_positions_of_2000_games_of_either_class():
     _, spec = planned(8)["skill-paper"]
-    assert (spec.source, spec.reduction, spec.direction_norm) == ("contrastive", "summed", "none")
+    assert (spec.source, spec.reduction) == ("contrastive", "summed")
     assert (spec.first_ply, spec.last_ply, spec.whole_games, spec.per_class) == (50, 64, True, 2000)  # dots 25 to 32
     assert spec.skill.keep == (0, -1)
     _, probed = planned(8)["skill-of-probe-paper"]

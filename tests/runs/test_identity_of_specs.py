@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from chessreg.runs.kind import kind, kinds
-from chessreg.runs.spec import Settings
+from chessreg.runs.spec import Settings, models_of, names_of, variant_of
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 GOLDEN = json.loads((FIXTURES / "identity.json").read_text())
@@ -51,11 +51,9 @@ def test_every_kind_and_every_setting_is_among_them() -> None:
     assert set(kinds()) <= set(of)
     for name, entries in of.items():
         found = kind(name)
-        given = set().union(
-            *(e["given"] for e in entries), *(found.presets.get(e["preset"] or "", {}) for e in entries)
-        )
-        names = set(found.spec.model_fields) - {"seed", "replicate"}
-        missing = names - given
+        values = [found.presets.get(e["preset"] or "", {}) | e["given"] for e in entries]
+        assert {variant_of(found.spec, each) for each in values} == set(models_of(found.spec)), f"{name}: every variant"
+        missing = names_of(found.spec) - {"seed", "replicate"} - set().union(*values)
         assert not missing, f"{name}: no spec sets {', '.join(sorted(missing))}"
         assert {e["preset"] for e in entries} - {None} == set(found.presets)
 
@@ -64,7 +62,8 @@ def test_every_setting_inside_another_is_among_them() -> None:
     """As `scale` of a kind's `intervention`: some spec of some kind sets it."""
     given: dict[type[Settings], set[str]] = {}
     for entry in GOLDEN:
-        for name, field in kind(entry["kind"]).spec.model_fields.items():
+        fields = {n: f for each in models_of(kind(entry["kind"]).spec) for n, f in each.model_fields.items()}
+        for name, field in fields.items():
             if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
                 given.setdefault(field.annotation, set()).update(entry["given"].get(name, {}))
     assert given

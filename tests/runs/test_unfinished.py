@@ -11,15 +11,17 @@ import pytest
 
 from chessreg.entities.merge import export_rows, merge
 from chessreg.errors import ChessregError
-from chessreg.experiments.train import TrainOptions, TrainSpec
+from chessreg.experiments.train import TrainOptions
 from chessreg.registry import tables
 from chessreg.runs import unfinished
 from chessreg.session import open_session
 from store.errors import StoreError
 from store.places import place
+from tests.specs import train_spec
 
-SPEC = TrainSpec(
-    datasets=("sample:fit",), n_layer=1, n_head=2, n_embd=16, block_size=64, batch_tokens=512, steps=24, warmup_steps=2
+SPEC = train_spec(
+    architecture="gpt2", datasets=("sample:fit",), n_layer=1, n_head=2, n_embd=16, block_size=64,
+    batch_tokens=512, steps=24, warmup_steps=2
 )  # fmt: skip
 HOW = TrainOptions(threads=1, log_steps=4, autocast=False)
 

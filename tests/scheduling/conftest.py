@@ -15,6 +15,7 @@ from sqlalchemy import select
 
 from chessreg.registry import tables
 from chessreg.runs.kind import kind
+from chessreg.runs.spec import settings_from
 from chessreg.scheduling.launch import Order, launch
 from chessreg.scheduling.supervisor import Supervisor
 from chessreg.session import Session
@@ -48,7 +49,7 @@ class Desk:
         found = kind(f"{GATED}:{kind_name}")
         asked = {key: settings.pop(key) for key in ("on", "shards", "name", "priority") if key in settings}
         values = {"device": "cpu", "threads": 1, "gate": str(self.gate)} | (how or {})
-        return Order(found, found.spec(**settings), found.options(**values), tuple(settings), **asked)
+        return Order(found, settings_from(found.spec, settings), found.options(**values), tuple(settings), **asked)
 
     @property
     def gate(self) -> Path:

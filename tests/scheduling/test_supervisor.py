@@ -338,11 +338,14 @@ def test_an_input_whose_bytes_are_elsewhere_is_fetched_or_refused_with_the_comma
 
 def test_a_cache_may_name_the_checkpoint_of_a_training_that_has_not_begun(small_world):
     from chessreg.experiments.cache import Cache, CacheSpec
-    from chessreg.experiments.train import Train, TrainSpec
-    from chessreg.experiments.vector import Vector, VectorSpec
+    from chessreg.experiments.train import Train
+    from chessreg.experiments.vector import Vector
+    from tests.specs import train_spec, vector_spec
 
     desk = small_world
-    training = TrainSpec(datasets=("sample:fit",), n_layer=1, n_head=1, n_embd=8, steps=2, batch_tokens=1024)
+    training = train_spec(
+        architecture="gpt2", datasets=("sample:fit",), n_layer=1, n_head=1, n_embd=8, steps=2, batch_tokens=1024
+    )
     train = Order(Train(), training, Train.options(device="cpu", threads=1), (), "tiny")
     cache = Order(
         Cache(), CacheSpec(checkpoint="tiny", dataset="sample:test", max_sites=4), Cache.options(device="cpu")
@@ -353,7 +356,7 @@ def test_a_cache_may_name_the_checkpoint_of_a_training_that_has_not_begun(small_
     with pytest.raises(NotFoundError, match="not begun"):
         desk.session.inputs.reference("run:train", "tiny")
     with pytest.raises(BadInputError, match="train run, not a cache run"):
-        desk.launch(Order(Vector(), VectorSpec(cache="tiny"), Vector.options()))
+        desk.launch(Order(Vector(), vector_spec(source="contrastive", cache="tiny"), Vector.options()))
     expected = Expected(desk.session.database, desk.session.store)
     expected.of_launch = {"tuned": ("finetune", "f" * 64), "fitted": ("probe", "e" * 64)}
     assert expected.reference("checkpoint", "tuned") == f"run:{'f' * 64}/checkpoint"

@@ -16,6 +16,7 @@ from sqlalchemy import select
 
 from chessreg.registry.tables import Job
 from chessreg.runs.kind import kind
+from chessreg.runs.spec import settings_from
 from chessreg.scheduling import status
 from chessreg.scheduling.launch import Order, launch
 from chessreg.scheduling.supervisor import Supervisor
@@ -45,7 +46,7 @@ class Queue:
     def order(self, kind_name: str, name: str, shards: int = 1, **settings: Any) -> Order:
         found = kind(f"{GATED}:{kind_name}")
         how = found.options(device="cpu", threads=1, gate=str(self.gate))
-        return Order(found, found.spec(**settings), how, tuple(settings), name, shards=shards)
+        return Order(found, settings_from(found.spec, settings), how, tuple(settings), name, shards=shards)
 
     def launch(self, *orders: Order) -> None:
         launch(orders, self.session.database, self.session.store)

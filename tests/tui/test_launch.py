@@ -16,6 +16,7 @@ from sqlalchemy import select
 from chessreg.errors import RegistryError
 from chessreg.registry import tables
 from chessreg.runs.kind import kind, kinds
+from chessreg.runs.spec import tag_of, variants_of
 from chessreg.scheduling.presence import Presence
 from chessreg.session import open_session
 from tui.data import launch_form
@@ -31,7 +32,7 @@ TOY = str(Path(__file__).parent.parent / "kinds" / "toy_kind.py")
 
 # -- forms, without a screen ------------------------------------------------------------------------------------------
 
-SEVERAL = {"move-quality", "sae", "vector"}  # kinds that want one of several settings, none of them by itself
+SEVERAL = {"move-quality", "sae"}  # kinds that want one of several settings, none of them by itself
 
 
 @pytest.mark.parametrize("name", sorted(kinds()))
@@ -39,13 +40,27 @@ def test_every_kind_has_a_form_with_every_setting_at_its_default(name: str) -> N
     found = kinds()[name]
     form = Form(found, name)
     checked = form.check()
-    needed = {one.key for one in form.fields if one.needed}
+    needed = {tag} if (tag := tag_of(found.spec)) else {one.key for one in form.fields if one.needed}
     assert {key for key in checked.errors if checked.errors[key] == "it is needed"} == needed
     assert set(checked.errors) == needed
     assert bool(checked.general) == (name in SEVERAL)
     command, _ = command_of(["chessreg", "launch", name])
     options = {option for parameter in command.params for option in parameter.opts}
     assert {"--" + one.path.replace("_", "-") for one in form.fields} <= options
+
+
+VARIANTS = [(name, variant) for name, found in sorted(kinds().items()) for variant in variants_of(found.spec)]
+
+
+@pytest.mark.parametrize(("name", "variant"), VARIANTS)
+def test_a_variant_has_a_form_with_its_settings_alone(name: str, variant: str) -> None:
+    found = kinds()[name]
+    form = Form(found, name, {tag_of(found.spec): variant})
+    model = variants_of(found.spec)[variant]
+    shown = {one.path.partition(".")[0] for one in form.fields if one.part == "spec"}
+    assert shown == set(model.model_fields)
+    needed = {one.key for one in form.fields if one.needed} - {tag_of(found.spec)}
+    assert set(form.check().errors) == needed
 
 
 @pytest.mark.parametrize(
@@ -279,6 +294,36 @@ async def test_choices_turn_presets_fill_and_words_find(drive, tmp_path: Path) -
         assert "[preset paper]" in driver.text
         assert screen.form.preset == "paper"
         assert any("preset" in line and "policy" not in line for line in driver.lines[2:])
+
+
+async def test_the_form_has_the_settings_of_the_variant_that_is_chosen(drive, tmp_path: Path) -> None:
+    def rows(screen: FormScreen) -> set[str]:
+        return {row.field.path for row in screen.rows if row.field.part == "spec"}
+
+    async with drive(tmp_path, size=(140, 45)) as driver:
+        await driver.go("launch")
+        await driver.find_row("Train a model from scratch")
+        await driver.press("enter")
+        screen = driver.screen
+        assert isinstance(screen, FormScreen)
+        assert screen.row.field.path == "architecture", "it is needed first"
+        assert not {"attention", "packing"} & rows(screen)
+        assert "needed: architecture" in driver.text
+        await driver.press("space")
+        await driver.once(lambda: "packing" in rows(screen) and screen.row is not None)
+        assert screen.form.typed == {"architecture": "gpt2"}
+        assert (screen.row.field.path, "attention" in rows(screen)) == ("architecture", False)
+        await typed(driver, "block_size", "255")
+        await driver.press("home", "space", "space")  # past gpt2-best-moves, while its rows come
+        await driver.once(lambda: "attention" in rows(screen) and screen.row is not None)
+        assert not {"packing", "block_size", "game_loss"} & rows(screen)
+        assert "--block-size" not in screen.command()
+        assert screen.row.field.path == "architecture"
+        await driver.press("space")
+        await driver.once(lambda: "packing" in rows(screen) and screen.row is not None)
+        assert screen.command() == "chessreg launch train --architecture gpt2 --block-size 255"
+        await driver.press("p", "p", "p")  # a preset fills the tag in, the typed one stands above it
+        assert screen.form.variant == "gpt2"
 
 
 async def test_enter_and_space_turn_to_the_next_executor(drive, tmp_path: Path) -> None:

@@ -142,10 +142,9 @@ def study_world(world: Path, root: Path) -> None:
     from chessreg.experiments.legality import LegalitySpec
     from chessreg.experiments.probe import ProbeSpec
     from chessreg.experiments.settings.skill import SkillSettings
-    from chessreg.experiments.train import TrainSpec
-    from chessreg.experiments.vector import VectorSpec
     from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
     from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
+    from tests.specs import train_spec, vector_spec
 
     shutil.copytree(world, root, dirs_exist_ok=True)
     deep = random_gpt2(GPT2Config(n_layer=3, n_head=1, n_embd=16, block_size=512, vocab_size=32), 7)
@@ -160,12 +159,15 @@ def study_world(world: Path, root: Path) -> None:
                 CacheSpec(checkpoint="deep", dataset=f"games:{part}", games=5, max_sites=3), name=f"deep-{part}"
             )
         session.run(ProbeSpec(cache="deep-fit", test_cache="deep-test", epochs=1), name="deep-board")
-        vectors = VectorSpec(checkpoint="deep", dataset="games", first_ply=0, skill=SkillSettings(bins=2))
+        vectors = vector_spec(
+            source="contrastive-uncached", checkpoint="deep", dataset="games", first_ply=0, skill=SkillSettings(bins=2)
+        )
         session.run(vectors, name="skill")
-        session.run(VectorSpec(source="random", of="skill"), name="control")
+        session.run(vector_spec(source="random", of="skill"), name="control")
         session.run(LegalitySpec(checkpoint="deep", dataset="games:test", games=2, every=10), name="legal")
         for n, rate in enumerate((3e-3, 1e-2)):
-            train = TrainSpec(
+            train = train_spec(
+                architecture="gpt2",
                 datasets=("games:fit",), heldout="games:test", n_layer=1, n_head=1, n_embd=8, block_size=64, steps=12,
                 batch_tokens=130, warmup_steps=2, heldout_steps=6, learning_rate=rate,
             )  # fmt: skip

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from sqlalchemy import or_, select
 
 from chessreg.errors import ChessregError, NotFoundError
@@ -21,7 +22,18 @@ from chessreg.registry.names import check_name
 from chessreg.registry.tables import Job
 from chessreg.runs.inputs import IMPORTED, REFERENCE, stands_for
 from chessreg.runs.kind import Kind, makes_checkpoint
-from chessreg.runs.spec import FILES, WORDS, Setting, flat, made, nested, settings_of, value_text
+from chessreg.runs.spec import (
+    FILES,
+    WORDS,
+    Setting,
+    flat,
+    made,
+    nested,
+    settings_of,
+    settings_shown,
+    tag_of,
+    value_text,
+)
 from chessreg.scheduling.executors import EXECUTORS, slurm_script
 from chessreg.scheduling.launch import Expected, LaunchOptions, Order, cell_name, plan, preview
 from chessreg.scheduling.launch import launch as launch_orders
@@ -49,8 +61,8 @@ class Field(Setting):
         return f"launch.{self.path}" if self.part == "launch" else self.path
 
 
-def fields_of(model: type[BaseModel], part: Part) -> list[Field]:
-    return [Field(part=part, **vars(setting)) for setting in settings_of(model)]
+def fields_of(settings: Iterable[Setting], part: Part) -> list[Field]:
+    return [Field(part=part, **vars(setting)) for setting in settings]
 
 
 @dataclass
@@ -74,14 +86,9 @@ class Form:
 
     def __init__(self, kind: Kind, reference: str, typed: Mapping[str, str] | None = None) -> None:
         self.kind, self.reference = kind, reference
-        self.fields = [
-            *fields_of(kind.spec, "spec"),
-            *fields_of(kind.options, "options"),
-            *fields_of(LaunchOptions, "launch"),
-        ]
-        self.by_key = {each.key: each for each in self.fields}
-        self.typed: dict[str, str] = dict(typed or {})
+        self.typed: dict[str, str] = dict(typed or {})  # also of variants that are not chosen now
         self.preset = ""
+        self._by_variant: dict[str, dict[str, Field]] = {}
         self.cell: dict[str, Any] = {}  # of a run of a sweep: the values that make it another than the others
 
     @classmethod
@@ -90,9 +97,47 @@ class Form:
         form = cls(kind, reference)
         typed = draft.get("typed")
         if isinstance(typed, Mapping):
-            form.typed = {key: text for key, text in typed.items() if key in form.by_key and isinstance(text, str)}
+            form.typed = {key: text for key, text in typed.items() if key in form.every_key and isinstance(text, str)}
         form.preset = draft["preset"] if draft.get("preset") in form.presets else ""
         return form
+
+    def fields_with(self, settings: Iterable[Setting]) -> list[Field]:
+        """The fields of a form with these settings of the spec."""
+        return [
+            *fields_of(settings, "spec"),
+            *fields_of(settings_of(self.kind.options), "options"),
+            *fields_of(settings_of(LaunchOptions), "launch"),
+        ]
+
+    @cached_property
+    def every_key(self) -> frozenset[str]:
+        """The keys of the fields of every variant."""
+        return frozenset(each.key for each in self.fields_with(settings_of(self.kind.spec)))
+
+    @property
+    def variant(self) -> str:
+        """The value of the tag of a kind whose spec is a union, typed or of the preset; empty where there is none."""
+        if not (tag := tag_of(self.kind.spec)):
+            return ""
+        return self.typed.get(tag, "").strip() or str(self.filled.get(tag, ""))
+
+    @property
+    def by_key(self) -> dict[str, Field]:
+        """The fields of the chosen variant; before one is chosen, those that all have."""
+        variant = self.variant
+        if variant not in self._by_variant:
+            fields = self.fields_with(settings_shown(self.kind.spec, variant))
+            self._by_variant[variant] = {each.key: each for each in fields}
+        return self._by_variant[variant]
+
+    @property
+    def fields(self) -> list[Field]:
+        return list(self.by_key.values())
+
+    @property
+    def given(self) -> dict[str, str]:
+        """What was typed, without settings of variants that are not chosen."""
+        return {key: text for key, text in self.typed.items() if key in self.by_key}
 
     def snapshot(self) -> Form:
         """The form as it is now, for another thread: typing goes on meanwhile."""
@@ -181,14 +226,15 @@ class Form:
         first = cells[0][1]
         whole = Checked(first.spec, first.options, first.launch, cells=cells)
         for _, checked in cells:
-            whole.errors = checked.errors | whole.errors
-            whole.general += [text for text in checked.general if text not in whole.general]
+            whole.errors = {key: text for key, text in checked.errors.items() if key in self.by_key} | whole.errors
+            hidden = [f"{key}: {text}" for key, text in checked.errors.items() if key not in self.by_key]
+            whole.general += [text for text in (*checked.general, *hidden) if text not in whole.general]
         return whole
 
     def _check(self) -> Checked:
         result = Checked()
         values: dict[str, dict[str, Any]] = {"spec": {}, "options": {}, "launch": {}}
-        for key, text in self.typed.items():
+        for key, text in self.given.items():
             one = self.by_key[key]
             try:
                 values[one.part][one.path] = one.parsed(text)
@@ -207,7 +253,7 @@ class Form:
 
     def _built(
         self,
-        model: type[Any],
+        model: Any,
         values: dict[str, Any],
         prefix: str,
         result: Checked,
@@ -235,7 +281,7 @@ class Form:
         return None
 
     @staticmethod
-    def _fits_without(model: type[Any], values: dict[str, Any], path: str, base: dict[str, Any]) -> bool:
+    def _fits_without(model: Any, values: dict[str, Any], path: str, base: dict[str, Any]) -> bool:
         """Whether the model takes the values but this one."""
         try:
             made(model, nested({key: value for key, value in values.items() if key != path}), base)
@@ -278,7 +324,7 @@ class Form:
     @property
     def explicit_names(self) -> tuple[str, ...]:
         """Settings that were not left at their defaults, as a run records them."""
-        named = {self.by_key[key].path.partition(".")[0] for key in self.typed if self.by_key[key].part != "launch"}
+        named = {self.by_key[key].path.partition(".")[0] for key in self.given if self.by_key[key].part != "launch"}
         return tuple(sorted(named | ({*self.kind.preset(self.preset)} if self.preset else set())))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
@@ -11,6 +12,7 @@ from textual import work
 from textual.app import ComposeResult
 from textual.containers import Container, VerticalScroll
 from textual.timer import Timer
+from textual.widget import Widget
 from textual.widgets import Static
 
 from tui import show
@@ -184,7 +186,7 @@ class FormScreen(AppScreen):
         strip.names = tuple(f"preset {name}" if name else "no preset" for name in self.form.presets)
         strip.place = self.form.presets.index(self.form.preset)
         strip.display = len(strip.names) > 1
-        self.run_worker(self.build(), group="build")
+        self.run_worker(self.build(), group="build", exclusive=True)
         if self.form.typed or self.form.preset:
             (clear,) = (action for action in self.keyed_actions() if action.method == "clear_form")
             self.notify(f"the form is as you left it; {clear.shown_key} clears it", title=self.form.kind.name)
@@ -198,18 +200,38 @@ class FormScreen(AppScreen):
         self.app.remembered.set(DRAFTS, drafts or None)
 
     launched = False  # what is launched is no draft any more
+    built = ""  # the variant whose fields are shown
 
     async def build(self) -> None:
-        """Mount the rows, a few at a time: fifty at once would keep a key waiting."""
-        fields, wide = self.query_one(FieldList), min(24, max(len(field.path) for field in self.form.fields))
+        """Mount the rows of the form's fields, a few at a time: fifty at once would keep a key waiting. Rows that are
+        there stay, so that a choice that brings other fields keeps the focus."""
+        first, self.built = not self.rows, self.form.variant
+        fields, wide = self.query_one(FieldList), min(24, max(map(len, self.form.every_key)))
+        kept = {row.field.key: row for row in self.rows}
+        await fields.remove_children([row for row in self.query(FieldRow) if row.field.key not in kept])
         for part in TITLES:
-            rows = [FieldRow(field, wide) for field in self.form.fields if field.part == part]
-            await fields.mount(Static(TITLES[part], classes=f"title -{part}", markup=False))
-            for begin in range(0, len(rows), AT_ONCE):
-                await fields.mount(*rows[begin : begin + AT_ONCE])
+            if first:
+                await fields.mount(Static(TITLES[part], classes=f"title -{part}", markup=False))
+            place: Widget = self.query_one(f"#fields > .-{part}")
+            for field, alike in groupby(self.part_fields(part), lambda field: field if field.key in kept else None):
+                if field is not None:
+                    row = kept[field.key]
+                    row.field = field
+                    fields.move_child(row, after=place)
+                    place = row
+                    continue
+                rows = [FieldRow(field, wide) for field in alike]
+                for begin in range(0, len(rows), AT_ONCE):
+                    await fields.mount(*rows[begin : begin + AT_ONCE], after=place)
+                    place = rows[min(begin + AT_ONCE, len(rows)) - 1]
         self.show_fields()
-        needed = (n for n, row in enumerate(self.rows) if self.form.source(row.field.key) == "needed")
-        self.go(self.rows, next(needed, 0))
+        self.filter_rows()
+        if first:
+            needed = (n for n, row in enumerate(self.rows) if self.form.source(row.field.key) == "needed")
+            self.go(self.rows, next(needed, 0))
+
+    def part_fields(self, part: str) -> list[Field]:
+        return [field for field in self.form.fields if field.part == part]
 
     def on_resize(self) -> None:
         self.set_class(self.size.width >= WIDE, "-wide")
@@ -217,7 +239,9 @@ class FormScreen(AppScreen):
 
     @property
     def rows(self) -> list[FieldRow]:
-        return list(self.query(FieldRow))
+        """The rows of the form's fields, without those of another variant that are about to go."""
+        by_key = self.form.by_key
+        return [row for row in self.query(FieldRow) if row.field.key in by_key]
 
     @property
     def row(self) -> FieldRow | None:
@@ -225,7 +249,7 @@ class FormScreen(AppScreen):
         node: Any = self.focused
         while node is not None and not isinstance(node, FieldRow):
             node = node.parent
-        return node
+        return node if node is not None and node.field.key in self.form.by_key else None
 
     async def fill(self) -> None:
         """On `r`: what the form names may be there now."""
@@ -242,6 +266,8 @@ class FormScreen(AppScreen):
         self.unchecked = False
         self.keep_draft()
         self.checked, self.outlook = self.form.check(), None
+        if self.form.variant != self.built:
+            self.run_worker(self.build(), group="build", exclusive=True)
         self.show_fields()
         self.tell()
         self.after_pause(self.plan)
@@ -462,10 +488,13 @@ class FormScreen(AppScreen):
         self.set_focus(row)
 
     def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
-        filter_words = self.filter_words = event.text.lower().split()
+        self.filter_words = event.text.lower().split()
+        self.filter_rows()
+
+    def filter_rows(self) -> None:
         for row in self.rows:
             text = f"{row.field.path} {row.field.text}".lower()
-            row.display = all(word in text for word in filter_words)
+            row.display = all(word in text for word in self.filter_words)
         for title in self.query("#fields > .title"):
             part = next(part for part, words in TITLES.items() if title.has_class(f"-{part}"))
             title.display = any(row.display for row in self.rows if row.field.part == part)

@@ -7,8 +7,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.vector.contrast import gather
-from chessreg.experiments.vector.makers import MAKERS, Origin, check_probe, labelled
-from chessreg.experiments.vector.spec import AUTHORS, CONTRASTS, VectorOptions, VectorSpec, checkpoint_of, layers_of
+from chessreg.experiments.vector.makers import MAKERS, Origin, check_board_probe, labelled, probed
+from chessreg.experiments.vector.spec import (
+    AUTHORS,
+    BoardDirection,
+    Contrast,
+    Directions,
+    Shuffled,
+    ShuffledProbe,
+    UncachedContrast,
+    VectorOptions,
+    VectorSpec,
+    layers_of,
+)
 from chessreg.models.hook_points import hook_point
 from chessreg.runs.fitted import Direction, load_direction, load_vector, vector_rows
 from chessreg.runs.inputs import Inputs
@@ -26,14 +37,13 @@ class Vector(Kind):
 
     Karvonen 2024, section 4 (specification 5.1): mean residual of the strong games minus that of the weak ones, all
     layers in one pass. Averages are per position; the author's are sums over eight, so that his coefficient 0.1 is a
-    scale of 0.8 on averages. Controls (--source random or shuffled --of RUN --seed N) are runs of their own, with the
-    norm of the real vector in each layer; the shuffled control of a probe's directions takes them off a probe that was
-    fitted to shuffled labels (--source shuffled --of RUN --probe RUN). One unit is one layer.
+    scale of 0.8 on averages. Controls (--source random, shuffled or shuffled-probe) are separate runs, with the norm of
+    the real vector in each layer. One unit is one layer.
     """
 
     name = "vector"
     version = 2
-    example = "--cache reference-fit --first-ply 4"
+    example = "--source contrastive --cache reference-fit --first-ply 4"
     tables = ("metric_point",)
     spec = VectorSpec
     options = VectorOptions
@@ -42,27 +52,28 @@ class Vector(Kind):
         "author-2024": {**AUTHORS, "total": 2000},
     }
 
-    def units(self, spec: VectorSpec, inputs: Inputs) -> int:
+    def units(self, spec: Directions, inputs: Inputs) -> int:
         return len(layers_of(spec, inputs))
 
-    def estimate(self, spec: VectorSpec, inputs: Inputs) -> Estimate:
+    def estimate(self, spec: Directions, inputs: Inputs) -> Estimate:
         layers = layers_of(spec, inputs)
-        if spec.source not in CONTRASTS:
+        if not isinstance(spec, Contrast):
             return Estimate({"metric_point": len(layers)}, len(layers) * 4096)
         games = gather(spec, inputs)
-        streamed = games.cache is None and spec.source == "contrastive"
-        sums = len(games.places) * games.checkpoint.d_model * 4 if streamed else 0
+        kept = isinstance(spec, UncachedContrast)
+        sums = len(games.places) * games.checkpoint.d_model * 4 if kept else 0
         return Estimate({"metric_point": 6 * len(layers)}, len(layers) * (sums + 8192), (str(games.report),))
 
-    def check(self, spec: VectorSpec, inputs: Inputs) -> None:
-        if spec.source == "shuffled":
+    def check(self, spec: Directions, inputs: Inputs) -> None:
+        if isinstance(spec, Shuffled):
             labelled(spec, inputs)
-        if spec.source == "probe":
-            check_probe(spec, inputs)
-        if spec.source in CONTRASTS:
+        elif isinstance(spec, ShuffledProbe):
+            probed(spec, inputs)
+        elif isinstance(spec, BoardDirection):
+            check_board_probe(spec, inputs)
+        elif isinstance(spec, Contrast):
             games = gather(spec, inputs)
-            reference = checkpoint_of(spec, inputs)
-            overlap.refuse(inputs, reference, games.games, games.places, spec.allow_overlap)
+            overlap.refuse(inputs, spec.model(inputs), games.games, games.places, spec.allow_overlap)
 
     def run(self, task: Task[VectorSpec, VectorOptions]) -> None:
         every = layers_of(task.spec, task.inputs)
@@ -83,10 +94,10 @@ class Vector(Kind):
 
 def overlap_of(task: Task[VectorSpec, VectorOptions], origin: Origin) -> dict[str, Any]:
     """What the contrasted games share with the model's training games, for the detail of the vectors."""
-    if origin.games is None or task.spec.source not in CONTRASTS:
+    if origin.games is None or not isinstance(task.spec, Contrast):
         return {}
     evaluated = overlap.Evaluated.of(origin.games.games, origin.games.places)
-    counted = overlap.measure(task.inputs, checkpoint_of(task.spec, task.inputs), evaluated)
+    counted = overlap.measure(task.inputs, task.spec.model(task.inputs), evaluated)
     return {"overlap": {"checkpoint": counted.columns()}}
 
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.settings.games import select, selection_of
+from chessreg.experiments.settings.games import select
 from chessreg.experiments.settings.skill import classes_of
 from chessreg.experiments.vector import sums
+from chessreg.experiments.vector.spec import Contrast, OfCache, OfModel
 from chessreg.games.labels import PIECE_CLASSES, board_changes
 from chessreg.runs.activations import CachedActivations, load_cache
 from chessreg.runs.fitted import Direction
 
 if TYPE_CHECKING:
-    from chessreg.experiments.vector.spec import VectorSpec
     from chessreg.games.dataset import Games
     from chessreg.games.skill import SkillReport
     from chessreg.registry import tables
@@ -126,14 +126,15 @@ class ClassedGames:
         }
 
 
-def gather(spec: VectorSpec, inputs: Inputs) -> ClassedGames:
-    """The games that a contrastive, cascade or shuffled spec compares.
+def gather(spec: Contrast, inputs: Inputs) -> ClassedGames:
+    """The games that a contrast or cascade compares.
 
     Quantiles are of the games that have positions in the range (with whole_games: all of them), as in the author's data
     (specification 1.4). Raises BadInputError when no game has a position, or a class has no game.
     """
-    cache = load_cache(inputs, spec.cache, pattern=spec.hook_point) if spec.cache else None
-    if cache is not None:
+    cache: CachedActivations | None = None
+    if isinstance(spec, OfCache):
+        cache = load_cache(inputs, spec.cache, pattern=spec.pattern)
         dataset, sites = cache.dataset, cache.sites
         games, _ = inputs.dataset(dataset)
         checkpoint, _ = inputs.checkpoint(cache.checkpoint)
@@ -141,10 +142,9 @@ def gather(spec: VectorSpec, inputs: Inputs) -> ClassedGames:
         places, index = np.unique(cache.array.game, return_inverse=True)
         positions = np.bincount(index[rows], minlength=len(places))
     else:
-        assert spec.dataset
-        assert spec.checkpoint
+        assert isinstance(spec, OfModel)
         dataset, sites = spec.dataset, spec.sites
-        games, places = select(selection_of(spec.model_dump()), inputs)
+        games, places = select(spec, inputs)
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
         written, block_size = inputs.encoding(spec.checkpoint), checkpoint.block_size
         positions = np.concatenate([

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -15,7 +15,20 @@ from chessreg.experiments.settings.sites import EncodedGames
 from chessreg.experiments.settings.skill import permuted
 from chessreg.experiments.vector import sums
 from chessreg.experiments.vector.contrast import ClassedGames, board_direction, class_difference, contrast, gather
-from chessreg.experiments.vector.spec import CONTRASTS, VectorOptions, VectorSpec, layers_of
+from chessreg.experiments.vector.spec import (
+    BoardDirection,
+    Cascade,
+    Contrast,
+    Control,
+    OfProbe,
+    Random,
+    Shuffled,
+    ShuffledProbe,
+    SkillDirection,
+    VectorOptions,
+    VectorSpec,
+    layers_of,
+)
 from chessreg.models.hook_points import RESID_POST, pattern_of
 from chessreg.named import Registry
 from chessreg.registry import tables
@@ -30,6 +43,7 @@ from chessreg.runs.fitted import (
     vector_rows,
     with_norm,
 )
+from chessreg.runs.spec import settings_from
 from store.errors import NotInStoreError
 
 if TYPE_CHECKING:
@@ -54,11 +68,11 @@ class Origin:
 Made = tuple[Origin, Iterator[tuple[int, Direction]]]
 """The origin, and (layer, direction) of each wanted layer, in order."""
 
-Maker = Callable[["Task[VectorSpec, VectorOptions]", list[int]], Made]
+Maker = Callable[["Task[Any, VectorOptions]", list[int]], Made]
 MAKERS: Registry[Maker] = Registry("source of vectors")
 
 
-def contrast_origin(spec: VectorSpec, source: str, games: ClassedGames) -> Origin:
+def contrast_origin(spec: Contrast, source: str, games: ClassedGames) -> Origin:
     summed = int(games.positions.max()) if spec.reduction == "summed" else 1
     detail = {
         "positions": spec.reduction,
@@ -69,18 +83,19 @@ def contrast_origin(spec: VectorSpec, source: str, games: ClassedGames) -> Origi
         "residual": games.checkpoint.residual,
         **games.describe(),
     }
-    return Origin(games.checkpoint.id, f"{source}:{spec.skill.rating}", games.sites, detail, games, spec.hook_point)
+    return Origin(games.checkpoint.id, f"{source}:{spec.skill.rating}", games.sites, detail, games, spec.pattern)
 
 
 @MAKERS.named("contrastive")
-def contrastive(task: Task[VectorSpec, VectorOptions], layers: list[int]) -> Made:
+@MAKERS.named("contrastive-uncached")
+def contrastive(task: Task[Contrast, VectorOptions], layers: list[int]) -> Made:
     games = gather(task.spec, task.inputs)
     origin = contrast_origin(task.spec, "contrastive", games)
     return origin, contrasts(task, task.spec, games, games.classes, layers)
 
 
 def contrasts(
-    task: Task[VectorSpec, VectorOptions], spec: VectorSpec, games: ClassedGames, classes: np.ndarray, layers: list[int]
+    task: Task[Any, VectorOptions], spec: Contrast, games: ClassedGames, classes: np.ndarray, layers: list[int]
 ) -> Iterator[tuple[int, Direction]]:
     """The contrast of every layer: from the cache a layer at a time, else from one forward pass for all.
 
@@ -92,7 +107,8 @@ def contrasts(
             class_sums = sums.from_cache(games.cache, layer, games.places, rows)
             yield layer, contrast(class_sums, games.positions, classes, spec.reduction)
         return
-    kept = {layer: kept_sums(task, layer, games.places) for layer in layers} if task.spec.of else {}
+    control = isinstance(task.spec, Control)
+    kept = {layer: kept_sums(task, layer, games.places) for layer in layers} if control else {}
     if kept and all(class_sums is not None for class_sums in kept.values()):
         for layer, known in kept.items():
             assert known is not None
@@ -106,11 +122,11 @@ def contrasts(
     )  # fmt: skip
     for number, layer in enumerate(layers):
         made = contrast(every[number], games.positions, classes, spec.reduction)
-        yield layer, replace(made, sums=None if task.spec.of else every[number])
+        yield layer, replace(made, sums=None if control else every[number])
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def kept_sums(task: Task[VectorSpec, VectorOptions], layer: int, places: np.ndarray) -> np.ndarray | None:
+def kept_sums(task: Task[Control, VectorOptions], layer: int, places: np.ndarray) -> np.ndarray | None:
     """The sums float32 [games, d_model] that the run behind a control kept, when they are here and of these games."""
     try:
         artifact = task.inputs.artifact("of", f"{task.spec.of}/sums-{layer}")
@@ -120,16 +136,12 @@ def kept_sums(task: Task[VectorSpec, VectorOptions], layer: int, places: np.ndar
     return kept["sums"] if np.array_equal(kept["places"], places) else None
 
 
-def run_on(
-    task: Task[VectorSpec, VectorOptions], spec: VectorSpec, games: ClassedGames
-) -> tuple[LanguageModel, EncodedGames]:
+def run_on(task: Task[Any, VectorOptions], spec: Contrast, games: ClassedGames) -> tuple[LanguageModel, EncodedGames]:
     """The model, and the games with their sites."""
     from chessreg.models.devices import prepare
     from chessreg.models.language_model import LanguageModel
 
-    reference = games.cache.checkpoint if games.cache else spec.checkpoint
-    assert reference
-    _, folder = task.inputs.checkpoint(reference)
+    _, folder = task.inputs.checkpoint(spec.model(task.inputs))
     model = LanguageModel.load(folder, device=prepare(task.options.device, task.options.threads))
     encoded = sums.encoded_games(
         model.encoding, model.block_size, games.games, games.places, games.sites, spec.first_ply, spec.last_ply
@@ -140,7 +152,7 @@ def run_on(
     return model, encoded
 
 
-def cached_too(encoded: EncodedGames, games: ClassedGames, spec: VectorSpec) -> np.ndarray:
+def cached_too(encoded: EncodedGames, games: ClassedGames, spec: Contrast) -> np.ndarray:
     """bool [sites]: those of the games' sites that are cached."""
     assert games.cache is not None
     array = games.cache.array
@@ -152,7 +164,8 @@ def cached_too(encoded: EncodedGames, games: ClassedGames, spec: VectorSpec) -> 
 
 
 @MAKERS.named("cascade")
-def cascade(task: Task[VectorSpec, VectorOptions], layers: list[int]) -> Made:
+@MAKERS.named("cascade-uncached")
+def cascade(task: Task[Cascade, VectorOptions], layers: list[int]) -> Made:
     games = gather(task.spec, task.inputs)
     origin = contrast_origin(task.spec, "cascade", games)
     origin.detail["cascade_scale"] = task.spec.cascade_scale
@@ -160,7 +173,7 @@ def cascade(task: Task[VectorSpec, VectorOptions], layers: list[int]) -> Made:
 
 
 def cascaded(
-    task: Task[VectorSpec, VectorOptions], spec: VectorSpec, games: ClassedGames, classes: np.ndarray, layers: list[int]
+    task: Task[Any, VectorOptions], spec: Cascade, games: ClassedGames, classes: np.ndarray, layers: list[int]
 ) -> Iterator[tuple[int, Direction]]:
     """Each layer's contrast while the vectors of the run's earlier layers are added at every token.
 
@@ -190,7 +203,7 @@ def cascaded(
         edits.append(ResidualEdit(layer, torch.from_numpy(vector).to(model.device), spec.cascade_scale))
 
 
-def stored(task: Task[VectorSpec, VectorOptions], layer: int) -> np.ndarray | None:
+def stored(task: Task[Any, VectorOptions], layer: int) -> np.ndarray | None:
     """The vector of a layer that an earlier attempt at this run made, if one did."""
     from sqlalchemy import select
 
@@ -205,81 +218,88 @@ def stored(task: Task[VectorSpec, VectorOptions], layer: int) -> np.ndarray | No
 
 
 @MAKERS.named("shuffled")
-def shuffled(task: Task[VectorSpec, VectorOptions], layers: list[int]) -> Made:
-    """The directions of another run again from labels dealt anew within each stratum, with that run's norms: its
-    contrast, or the class differences of probes that were fitted to such labels."""
+def shuffled(task: Task[Shuffled, VectorOptions], layers: list[int]) -> Made:
+    """The contrast of another run again from labels permuted within each stratum, with that run's norms."""
     spec = task.spec
     real = labelled(spec, task.inputs)
-    if real.source == "probe":
-        return of_shuffled_probe(task, real, layers)
     games = gather(real, task.inputs)
     dealt = permuted(games.classes, games.stratum, spec.seed)
     origin = contrast_origin(real, "shuffled", games)
-    again = (cascaded if real.source == "cascade" else contrasts)(task, real, games, dealt, layers)
-
-    def matched() -> Iterator[tuple[int, Direction]]:
-        for layer, made in again:
-            norm = load_direction(task.inputs, spec.of or "", layer).norm
-            detail = {"norm_before_matching": made.norm, "of": spec.of}
-            yield layer, Direction(with_norm(made.vector, norm), detail=detail)
-
-    return origin, matched()
+    if isinstance(real, Cascade):
+        again = cascaded(task, real, games, dealt, layers)
+    else:
+        again = contrasts(task, real, games, dealt, layers)
+    return origin, matched(task, again)
 
 
-def of_shuffled_probe(task: Task[VectorSpec, VectorOptions], real: VectorSpec, layers: list[int]) -> Made:
+@MAKERS.named("shuffled-probe")
+def shuffled_probe(task: Task[ShuffledProbe, VectorOptions], layers: list[int]) -> Made:
+    """The directions of another run again, of probes that were fitted to shuffled labels, with that run's norms."""
     spec = task.spec
-    assert spec.of
-    assert spec.probe
+    real = probed(spec, task.inputs)
     first = vector_rows(task.inputs, spec.of)[layers[0]]
     kept = ("positions", "positions_summed", "residual", "side", "board")
     detail = {name: first.detail[name] for name in kept if name in first.detail}
     detail |= {"probe": spec.probe, "seed": task.inputs.run(spec.probe, "probe").spec["shuffled"]}
-
-    def taken() -> Iterator[tuple[int, Direction]]:
-        for layer in layers:
-            made = read_as(real, task.inputs, spec.probe or "", layer)
-            norm = load_direction(task.inputs, spec.of or "", layer).norm
-            extra = {"norm_before_matching": made.norm, "of": spec.of}
-            yield layer, Direction(with_norm(made.vector, norm), detail=extra)
-
-    return origin_like(first, f"shuffled:{first.source}", detail), taken()
+    again = ((layer, read_as(real, task.inputs, spec.probe, layer)) for layer in layers)
+    return origin_like(first, f"shuffled:{first.source}", detail), matched(task, again)
 
 
-def labelled(spec: VectorSpec, inputs: Inputs) -> VectorSpec:
-    """The spec whose labels a shuffled control deals anew.
+def matched(task: Task[Any, VectorOptions], again: Iterable[tuple[int, Direction]]) -> Iterator[tuple[int, Direction]]:
+    """These directions with the norms of the run that they are a control of."""
+    of = task.spec.of
+    for layer, made in again:
+        norm = load_direction(task.inputs, of, layer).norm
+        yield layer, Direction(with_norm(made.vector, norm), detail={"norm_before_matching": made.norm, "of": of})
 
-    BadInputError for vectors that were made without labels, and for a --probe that is missing, in vain, or fitted
-    otherwise than that of the vectors but for the labels.
-    """
-    assert spec.of
-    run = inputs.run(spec.of, "vector")
-    source = "a file" if run.kind != "vector" else str(run.spec["source"])
-    if source not in (*CONTRASTS, "probe"):
+
+def labelled(spec: Shuffled, inputs: Inputs) -> Contrast:
+    """The contrast whose labels a control permutes. BadInputError for vectors that were made without labels."""
+    real = made_by(spec, inputs)
+    if isinstance(real, OfProbe):
         raise BadInputError(
-            f"vectors from {source} have no labels here that could be shuffled",
-            "give a contrastive, cascade or probe run, or --source random",
+            "vectors from a probe need another probe, of shuffled labels",
+            f"run the probe {inputs.run(real.probe, 'probe').id.hex[-6:]} again with --shuffled 1, then "
+            "--source shuffled-probe",
         )
-    real = VectorSpec(**run.spec)
-    if source == "probe":
-        check_shuffled_probe(spec, real, inputs)
-    elif spec.probe is not None:
-        raise BadInputError(f"--probe is set, but labels of {source} vectors are shuffled without it")
+    if not isinstance(real, Contrast):
+        raise without_labels("a file" if real is None else str(real.source))
     return real
 
 
-def check_shuffled_probe(spec: VectorSpec, real: VectorSpec, inputs: Inputs) -> None:
+def probed(spec: ShuffledProbe, inputs: Inputs) -> SkillDirection | BoardDirection:
+    """The readout whose probe was fitted again to shuffled labels. BadInputError for vectors of another source, and
+    for a --probe that was fitted otherwise than that of the vectors but for the labels."""
+    real = made_by(spec, inputs)
+    if not isinstance(real, (SkillDirection, BoardDirection)):
+        name = "a file" if real is None else str(real.source)
+        if not isinstance(real, Contrast):
+            raise without_labels(name)
+        raise BadInputError(f"labels of {name} vectors are shuffled without a probe", "--source shuffled")
+    check_shuffled_probe(spec, real, inputs)
+    return real
+
+
+def made_by(spec: Control, inputs: Inputs) -> Any:
+    """The spec of the vectors that a control stands for; None for imported ones."""
+    run = inputs.run(spec.of, "vector")
+    return settings_from(VectorSpec, run.spec) if run.kind == "vector" else None
+
+
+def without_labels(source: str) -> BadInputError:
+    return BadInputError(
+        f"vectors from {source} have no labels here that could be shuffled",
+        "give a contrastive, cascade or probe run, or --source random",
+    )
+
+
+def check_shuffled_probe(spec: ShuffledProbe, real: OfProbe, inputs: Inputs) -> None:
     """Raise BadInputError unless --probe was fitted as the probe behind the vectors, but for its labels."""
     from chessreg.experiments.probe.spec import ProbeSpec
 
-    assert real.probe
     theirs = inputs.run(real.probe, "probe")
     if theirs.kind != "probe":
         raise BadInputError("these vectors are of an imported probe, whose labels are not here", "--source random")
-    if spec.probe is None:
-        raise BadInputError(
-            "vectors from a probe need another probe, of shuffled labels",
-            f"run the probe {theirs.id.hex[-6:]} again with --shuffled 1, and give it as --probe",
-        )
     mine = inputs.run(spec.probe, "probe")
     shuffled = None if mine.kind != "probe" else ProbeSpec(**mine.spec)
     if shuffled is None or shuffled.shuffled is None:
@@ -300,10 +320,9 @@ def origin_like(row: tables.Probe | tables.Vector, source: str, detail: dict[str
 
 
 @MAKERS.named("random")
-def random(task: Task[VectorSpec, VectorOptions], layers: list[int]) -> Made:
+def random(task: Task[Random, VectorOptions], layers: list[int]) -> Made:
     """Directions drawn from the sphere, with the norms of another run's."""
     spec = task.spec
-    assert spec.of
     rows = vector_rows(task.inputs, spec.of)
     kept = ("positions", "positions_summed", "residual", "model")
     first = rows[layers[0]]
@@ -311,53 +330,56 @@ def random(task: Task[VectorSpec, VectorOptions], layers: list[int]) -> Made:
 
     def drawn() -> Iterator[tuple[int, Direction]]:
         for layer in layers:
-            real = load_direction(task.inputs, spec.of or "", layer).vector
+            real = load_direction(task.inputs, spec.of, layer).vector
             yield layer, Direction(random_like(real, layer, spec.seed), detail={"of": spec.of})
 
     return origin_like(first, f"random:{first.source}", detail), drawn()
 
 
 @MAKERS.named("probe")
-def probe(task: Task[VectorSpec, VectorOptions], layers: list[int]) -> Made:
-    """The difference of a skill probe's class weights, or what a probe of boards reads as a board; of unit norm unless
-    asked otherwise."""
+@MAKERS.named("board")
+def probe(task: Task[SkillDirection | BoardDirection, VectorOptions], layers: list[int]) -> Made:
+    """The difference of a skill probe's class weights, or the direction of a changed board; of unit norm unless asked
+    otherwise."""
     spec = task.spec
-    assert spec.probe
-    rows = probe_rows(task.inputs, spec.probe)
-    first = rows[layers[0]]
+    first = probe_rows(task.inputs, spec.probe)[layers[0]]
     detail = {
         "positions": "averaged",
         "positions_summed": 1,
         "residual": "centred" if first.detail.get("centred") else "raw",
         "direction_norm": spec.direction_norm,
-        **({"side": spec.side} if spec.side != "both" else {}),
-        **({"board": spec.board} if spec.board else {}),
     }
+    if isinstance(spec, BoardDirection):
+        detail["board"] = read = spec.board
+    else:
+        detail |= {"side": spec.side} if spec.side != "both" else {}
+        read = first.label
     if first.checkpoint_id is None:
         detail["model"] = first.detail.get("model")  # what the file says
 
     def taken() -> Iterator[tuple[int, Direction]]:
         for layer in layers:
-            made = read_as(spec, task.inputs, spec.probe or "", layer)
+            made = read_as(spec, task.inputs, spec.probe, layer)
             extra = {"norm_before_matching": made.norm}
             vector = with_norm(made.vector, 1.0) if spec.direction_norm == "unit" else made.vector
             yield layer, replace(made, vector=vector, detail=extra)
 
-    return origin_like(first, f"probe:{spec.board or first.label}", detail), taken()
+    return origin_like(first, f"probe:{read}", detail), taken()
 
 
-def check_probe(spec: VectorSpec, inputs: Inputs) -> None:
-    """Raise BadInputError for a --board of probes that do not tell the 13 pieces of each square."""
-    assert spec.probe
+def check_board_probe(spec: BoardDirection, inputs: Inputs) -> None:
+    """Raise BadInputError for probes that do not tell the 13 pieces of each square."""
     row = next(iter(probe_rows(inputs, spec.probe).values()))
-    if spec.board and row.label != "piece":
+    if row.label != "piece":
         raise BadInputError(
-            f"--board needs a probe of the pieces on squares, and that one reads {row.label}",
+            f"source board needs a probe of the pieces on squares, and that one reads {row.label}",
             "chessreg run probe --label piece",
         )
 
 
-def read_as(spec: VectorSpec, inputs: Inputs, probe: str, layer: int) -> Direction:
+def read_as(spec: SkillDirection | BoardDirection, inputs: Inputs, probe: str, layer: int) -> Direction:
     """The direction of a layer of these probes that `spec` asks for."""
     weight = np.asarray(load_probe(inputs, probe, layer).weight)
-    return board_direction(weight, spec.board) if spec.board else class_difference(weight, spec.side)
+    return (
+        board_direction(weight, spec.board) if isinstance(spec, BoardDirection) else class_difference(weight, spec.side)
+    )

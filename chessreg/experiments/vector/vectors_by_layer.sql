@@ -53,7 +53,7 @@ SELECT b.cell, b.checkpoint, b.source, f.run AS stands_for, b.positions, b.layer
 FROM base AS b
 LEFT JOIN measured AS m ON m.run_id = b.run_id AND m.unit = b.unit
 LEFT JOIN vector_run AS q ON q.run_id = b.run_id
-LEFT JOIN probe_run AS p ON q.source = 'shuffled' AND 'run:' || p.spec_hash = q.probe
+LEFT JOIN probe_run AS p ON q.source = 'shuffled-probe' AND 'run:' || p.spec_hash = q.probe
 LEFT JOIN runs AS f ON 'run:' || f.spec_hash = q."of"
 LEFT JOIN shared_games AS o ON o.run_id = coalesce(f.run_id, b.run_id)
 ORDER BY b.cell

@@ -23,7 +23,7 @@ def matches(request: Request, size: Size) -> Iterator[Step]:
     """The direction at the layer that the sweep chose, and the match without it, with it, and with a random one."""
 
     def direction(made: Made) -> Values:
-        return {"source": "probe", "probe": "@early-joint-3", "board": UNSEEN, "layers": chosen(made)["layers"]}
+        return {"source": "board", "probe": "@early-joint-3", "board": UNSEEN, "layers": chosen(made)["layers"]}
 
     serves, probe = "Elo by intervention", "early-joint-3"
     yield Step(DIRECTION, "vector", direction, serves, (SWEEP, probe), units=1, rows={"metric_point": 2})

@@ -17,11 +17,11 @@ from chessreg.papers.plan import Request, Step, Values
 if TYPE_CHECKING:
     from chessreg.papers.plan import Made
 
-FEN = {"architecture": "fen-encoder", "encoding": "fen-77", "embedding": "own"}
+FEN = {"architecture": "fen-encoder", "embedding": "own"}
 TWINS: dict[str, dict[str, Any]] = {  # specification 2.1, the corrected input; 9.2: the control of equal decisions
     "bidirectional": FEN | {"attention": "bidirectional"},
     "causal": FEN | {"attention": "causal"},
-    "games": {"encoding": "pgn-char-32", "block_size": 2047},
+    "games": {"architecture": "gpt2-best-moves", "encoding": "pgn-char-32", "block_size": 2047},
 }
 TOKENS = {"bidirectional": 78, "causal": 78, "games": 75}
 """That a model reads for each decision: the position and the token before it; or its share of the game, 25, at a third

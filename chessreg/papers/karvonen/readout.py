@@ -141,10 +141,10 @@ def vectors(request: Request, size: Size) -> Iterator[Step]:
         return Step(name, "vector", settings, serves, units=request.layers)
 
     cache = f"@model-fit{of_skill(size)}"
-    yield step("skill", "Tables 3 and 6, tuned here", cache=cache, first_ply=size.first_ply)
+    yield step("skill", "Tables 3 and 6, tuned here", source="contrastive", cache=cache, first_ply=size.first_ply)
     yield step(PROBE, "Table 7, tuned here", source="probe", probe=f"@{PROBED[PROBE]}")
     paper = {"preset": "paper", "first_ply": size.first_ply, "last_ply": size.min_plies - 1}
-    yield step("skill-paper", "Tables 3 and 6", cache=cache, **paper)
+    yield step("skill-paper", "Tables 3 and 6", source="contrastive", cache=cache, **paper)
     for side in ("both", *(ONE_SIDED if size.whole else ())):
         name, serves = ("paper", "Table 7") if side == "both" else (side, "Appendix C")
         yield step(f"skill-of-probe-{name}", serves, source="probe", probe=f"@{PROBED[PROBE_PAPER]}", side=side)
@@ -152,7 +152,7 @@ def vectors(request: Request, size: Size) -> Iterator[Step]:
         for source, draw, direction in controls(vector, size):
             settings: dict[str, Any] = {"source": source, "of": f"@{vector}", "seed": draw}
             if source == "shuffled" and vector in PROBED:
-                settings["probe"] = f"@{PROBED[vector]}-shuffled-{draw}"
+                settings |= {"source": "shuffled-probe", "probe": f"@{PROBED[vector]}-shuffled-{draw}"}
             yield step(direction, "controls of Tables 3 and 7 and Appendix C", **settings)
 
 

@@ -235,10 +235,11 @@ def inputs_of(database: Database, store: Store, order: dict[str, Any]) -> list[I
     from chessreg.registry.identity import uuid_of
     from chessreg.runs.kind import recorded
     from chessreg.runs.resolve import references
+    from chessreg.runs.spec import settings_from
     from chessreg.runs.transfer import items_behind, items_of
 
     items: dict[str, Item] = {}
-    for reference in references(recorded(order["source"]).spec(**order["spec"])).values():
+    for reference in references(settings_from(recorded(order["source"]).spec, order["spec"])).values():
         items |= {item.digest: item for item in items_behind(database, reference)}
         with database.read() as session:
             if reference.startswith("run:"):

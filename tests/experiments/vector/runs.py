@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from chessreg.experiments.vector import VectorOptions
 
-STREAM = {"checkpoint": "reference", "dataset": "sample:fit", "first_ply": 6, "last_ply": 20}
+STREAM = {
+    "source": "contrastive-uncached",
+    "checkpoint": "reference",
+    "dataset": "sample:fit",
+    "first_ply": 6,
+    "last_ply": 20,
+}
 
 
 def recipe(session, name):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chessreg.experiments.vector import VectorSpec
 from chessreg.runs.fitted import load_vector, vector_rows
+from tests.specs import vector_spec
 
 from .runs import made, recipe
 
@@ -14,7 +14,7 @@ from .runs import made, recipe
 def test_vectors_are_compared_with_the_others_of_their_layer(world_session):
     from chessreg.entities import vector as vectors
 
-    made(world_session, VectorSpec(source="random", of="skill", seed=21), "random-21")
+    made(world_session, vector_spec(source="random", of="skill", seed=21), "random-21")
     inputs = world_session.inputs
     found = {entry["name"]: entry for entry in vectors.cosines(inputs, recipe(world_session, "skill"), 1)}
     one = load_vector(inputs, recipe(world_session, "skill"), 1).astype(float)
@@ -30,8 +30,8 @@ def test_vectors_whose_files_are_elsewhere_are_left_out(world_session, monkeypat
     from chessreg.entities import vector as vectors
     from chessreg.runs import transfer
 
-    made(world_session, VectorSpec(source="random", of="skill", seed=22), "random-22")
-    made(world_session, VectorSpec(source="random", of="skill", seed=23), "random-23")
+    made(world_session, vector_spec(source="random", of="skill", seed=22), "random-22")
+    made(world_session, vector_spec(source="random", of="skill", seed=23), "random-23")
     inputs, exists = world_session.inputs, world_session.store.exists
     rows = {name: vector_rows(inputs, recipe(world_session, name))[1].artifact for name in ("skill", "random-22")}
     monkeypatch.setattr(world_session.store, "exists", lambda digest: digest != gone and exists(digest))

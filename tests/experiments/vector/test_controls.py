@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.vector import VectorSpec
 from chessreg.runs.fitted import load_vector, vector_rows
+from tests.specs import vector_spec
 
 from .runs import STREAM, made, recipe
 
@@ -19,14 +19,14 @@ def test_five_draws_of_a_control_differ_and_all_have_the_norm_of_the_real_vector
         real = load_vector(inputs, recipe(world_session, "skill"), layer)
         draws = [
             load_vector(
-                inputs, made(world_session, VectorSpec(source=source, of="skill", seed=s), f"{source}-{s}"), layer
+                inputs, made(world_session, vector_spec(source=source, of="skill", seed=s), f"{source}-{s}"), layer
             )
             for s in range(5)
         ]
         for number, draw in enumerate(draws):
             assert np.linalg.norm(draw) == pytest.approx(np.linalg.norm(real), rel=1e-5)
             assert all(np.abs(draw - other).max() > 1e-3 for other in [real, *draws[:number]])
-    again = made(world_session, VectorSpec(source=source, of="skill", seed=4, replicate=1), f"{source}-again")
+    again = made(world_session, vector_spec(source=source, of="skill", seed=4, replicate=1), f"{source}-again")
     np.testing.assert_array_equal(load_vector(inputs, again, 1), draws[4])
 
 
@@ -45,16 +45,16 @@ def test_shuffling_deals_classes_anew_within_each_stratum():
 def test_shuffled_controls_of_a_streamed_vector_need_no_pass_of_their_own(world_session, monkeypatch):
     from chessreg.models.language_model import LanguageModel
 
-    made(world_session, VectorSpec(**STREAM), "from-model")
-    real = made(world_session, VectorSpec(**STREAM, replicate=1), "sums-thrown-away", keep_sums=False)
+    made(world_session, vector_spec(**STREAM), "from-model")
+    real = made(world_session, vector_spec(**STREAM, replicate=1), "sums-thrown-away", keep_sums=False)
     passes = []
     forward = LanguageModel.residuals
     monkeypatch.setattr(
         LanguageModel, "residuals", lambda self, *given, **more: passes.append(1) or forward(self, *given, **more)
     )
-    kept = made(world_session, VectorSpec(source="shuffled", of="from-model", seed=3), "shuffled-kept")
+    kept = made(world_session, vector_spec(source="shuffled", of="from-model", seed=3), "shuffled-kept")
     assert not passes
-    again = made(world_session, VectorSpec(source="shuffled", of="sums-thrown-away", seed=3), "shuffled-streamed")
+    again = made(world_session, vector_spec(source="shuffled", of="sums-thrown-away", seed=3), "shuffled-streamed")
     assert passes
     for layer in (0, 1):
         np.testing.assert_allclose(*(load_vector(world_session.inputs, r, layer) for r in (kept, again)), atol=1e-6)
@@ -64,9 +64,9 @@ def test_shuffled_controls_of_a_streamed_vector_need_no_pass_of_their_own(world_
 
 
 def test_vectors_without_labels_cannot_be_shuffled(world_session):
-    made(world_session, VectorSpec(source="random", of="skill", seed=6), "random-6")
+    made(world_session, vector_spec(source="random", of="skill", seed=6), "random-6")
     with pytest.raises(BadInputError, match="no labels here"):
-        world_session.run(VectorSpec(source="shuffled", of="random-6"))
+        world_session.run(vector_spec(source="shuffled", of="random-6"))
 
 
 def test_the_shuffled_control_of_a_probes_vector_is_of_a_probe_of_shuffled_labels(world_session):
@@ -79,10 +79,12 @@ def test_the_shuffled_control_of_a_probes_vector_is_of_a_probe_of_shuffled_label
         world_session.run(ProbeSpec(**settings, shuffled=draw), name=f"dealt-{draw}")
     world_session.run(ProbeSpec(**{**settings, "epochs": 2}, shuffled=1), name="dealt-otherwise")
     inputs = world_session.inputs
-    made(world_session, VectorSpec(source="probe", probe="dealt-None", side="high"), "of-probe")
+    made(world_session, vector_spec(source="probe", probe="dealt-None", side="high"), "of-probe")
     controls = [
         made(
-            world_session, VectorSpec(source="shuffled", of="of-probe", probe=f"dealt-{draw}", seed=draw), f"of-{draw}"
+            world_session,
+            vector_spec(source="shuffled-probe", of="of-probe", probe=f"dealt-{draw}", seed=draw),
+            f"of-{draw}",
         )
         for draw in (1, 2)
     ]
@@ -95,21 +97,24 @@ def test_the_shuffled_control_of_a_probes_vector_is_of_a_probe_of_shuffled_label
     assert np.abs(load_vector(inputs, controls[0], 1) - load_vector(inputs, controls[1], 1)).max() > 1e-3
     shown = world_session.query("vectors by layer", run=[controls[1].removeprefix("run:")[:12]]).rows
     assert {(row["source"], row["seed"]) for row in shown} == {("shuffled:probe:skill", 2)}
+    made(world_session, vector_spec(source="random", of="skill", seed=40), "controls-of-nothing")
     for wrong, probe, message in (
-        ("of-probe", None, "need another probe"),
         ("of-probe", "dealt-None", "not fitted to shuffled labels"),
         ("of-probe", "dealt-otherwise", "epochs is 2, theirs 1"),
-        ("skill", "dealt-1", "without it"),
+        ("skill", "dealt-1", "without a probe"),
+        ("controls-of-nothing", "dealt-1", "no labels here"),
     ):
         with pytest.raises(BadInputError, match=message):
-            world_session.run(VectorSpec(source="shuffled", of=wrong, probe=probe))
+            world_session.run(vector_spec(source="shuffled-probe", of=wrong, probe=probe))
+    with pytest.raises(BadInputError, match="need another probe"):
+        world_session.run(vector_spec(source="shuffled", of="of-probe"))
 
 
 def test_a_random_control_is_the_direction_that_matches_draw_for_that_seed(world_session):
     from chessreg.experiments.settings.interventions import CONTROLS
 
     inputs = world_session.inputs
-    run = made(world_session, VectorSpec(source="random", of="skill", seed=11), "random-11")
+    run = made(world_session, vector_spec(source="random", of="skill", seed=11), "random-11")
     real = load_vector(inputs, recipe(world_session, "skill"), 1)
     np.testing.assert_allclose(load_vector(inputs, run, 1), CONTROLS["random"](real, 1, 11), rtol=1e-6)
 
@@ -117,7 +122,7 @@ def test_a_random_control_is_the_direction_that_matches_draw_for_that_seed(world
 def test_a_control_stands_in_a_vectors_place_in_an_intervention(world_session):
     from chessreg.experiments.settings.interventions import InterventionSettings, load
 
-    run = made(world_session, VectorSpec(source="shuffled", of="skill", seed=2), "shuffled-2")
+    run = made(world_session, vector_spec(source="shuffled", of="skill", seed=2), "shuffled-2")
     inputs = world_session.inputs
     checkpoint, _ = inputs.checkpoint(inputs.reference("checkpoint", "reference"))
     found = load(InterventionSettings(vector=run, layers=(1,), scale=-2.0), checkpoint, inputs)
@@ -134,7 +139,7 @@ def test_an_imported_vector_has_random_controls_but_no_labels_to_shuffle(world_s
     recipes = tuple(inputs.reference("vector-file", file) for file in files)
     world_session.run(ImportedVectorSpec(files=recipes), name="imported")
     theirs = recipe(world_session, "imported")
-    run = made(world_session, VectorSpec(source="random", of="imported", seed=1), "its-random")
+    run = made(world_session, vector_spec(source="random", of="imported", seed=1), "its-random")
     for layer, row in vector_rows(inputs, theirs).items():
         control = vector_rows(inputs, run)[layer]
         assert control.norm == pytest.approx(row.norm, rel=1e-5)
@@ -142,4 +147,4 @@ def test_an_imported_vector_has_random_controls_but_no_labels_to_shuffle(world_s
         assert control.detail["model"] == row.detail["model"]
         assert "its-random" in {entry["name"] for entry in vectors.cosines(inputs, theirs, layer)}
     with pytest.raises(BadInputError, match="from a file have no labels"):
-        world_session.run(VectorSpec(source="shuffled", of="imported"))
+        world_session.run(vector_spec(source="shuffled", of="imported"))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.vector import VectorSpec
 from chessreg.runs.fitted import load_vector, vector_rows
+from tests.specs import vector_spec
 
 from .runs import made
 
@@ -34,8 +35,8 @@ def test_the_vector_of_a_probe_run_has_unit_norm_unless_asked_otherwise(world_se
 
     inputs = world_session.inputs
     world_session.run(ProbeSpec(cache="reference-fit", label=label, epochs=1, skip_sites=2), name=f"{label}-probe")
-    unit = made(world_session, VectorSpec(source="probe", probe=f"{label}-probe"), f"{label}-unit")
-    spec = VectorSpec(source="probe", probe=f"{label}-probe", direction_norm="none")
+    unit = made(world_session, vector_spec(source="probe", probe=f"{label}-probe"), f"{label}-unit")
+    spec = vector_spec(source="probe", probe=f"{label}-probe", direction_norm="none")
     kept = made(world_session, spec, f"{label}-kept")
     for layer in (0, 1):
         weight = load_probe(inputs, inputs.reference("run:probe", f"{label}-probe"), layer).weight
@@ -58,12 +59,12 @@ def test_one_side_of_a_skill_probe_is_a_direction_of_its_own(world_session):
     inputs = world_session.inputs
     weight = load_probe(inputs, inputs.reference("run:probe", "sided"), 1).weight
     for side, expected in (("high", weight[:, 0, -1]), ("low", -weight[:, 0, 0])):
-        spec = VectorSpec(source="probe", probe="sided", direction_norm="none", side=side)
+        spec = vector_spec(source="probe", probe="sided", direction_norm="none", side=side)
         found = made(world_session, spec, f"sided-{side}")
         np.testing.assert_allclose(load_vector(inputs, found, 1), expected, rtol=1e-5)
         assert vector_rows(inputs, found)[1].detail["side"] == side
-    with pytest.raises(BadInputError, match="source contrastive does not use it"):
-        VectorSpec(cache="reference-fit", side="low")
+    with pytest.raises(BadInputError, match="--side belongs to --source probe"):
+        vector_spec(source="contrastive", cache="reference-fit", side="low")
 
 
 def test_a_board_probes_direction_raises_what_it_shall_read_and_no_other_square(world_session):
@@ -71,9 +72,9 @@ def test_a_board_probes_direction_raises_what_it_shall_read_and_no_other_square(
     from chessreg.runs.fitted import load_probe
 
     with pytest.raises(BadInputError, match="no one class difference"):
-        world_session.run(VectorSpec(source="probe", probe="reference-board"))
+        world_session.run(vector_spec(source="probe", probe="reference-board"))
     inputs = world_session.inputs
-    spec = VectorSpec(source="probe", probe="reference-board", board="e5=p d1=.", direction_norm="none")
+    spec = vector_spec(source="board", probe="reference-board", board="e5=p d1=.", direction_norm="none")
     assert spec.board == "d1=. e5=p"
     found = made(world_session, spec, "other-board")
     for layer, row in vector_rows(inputs, found).items():
@@ -89,16 +90,17 @@ def test_what_a_board_direction_cannot_be_made_of_is_refused(world_session):
 
     world_session.run(ProbeSpec(cache="reference-fit", label="color", epochs=1, layers=(0,)), name="colors")
     with pytest.raises(BadInputError, match="reads color"):
-        world_session.run(VectorSpec(source="probe", probe="colors", board="d1=."))
+        world_session.run(vector_spec(source="board", probe="colors", board="d1=."))
     for given, reason in (
         ({"board": "d1=x"}, "no change of a board"),
         ({"board": "d1=. d1=q"}, "names d1 twice"),
-        ({"board": "d1=.", "side": "low"}, "of squares"),
+        ({"board": "d1=.", "side": "low"}, "--side belongs to --source probe, not to board"),
+        ({"board": " "}, "changes no square"),
     ):
-        with pytest.raises(BadInputError, match=reason):
-            VectorSpec(source="probe", probe="reference-board", **given)
-    with pytest.raises(BadInputError, match="source contrastive does not use it"):
-        VectorSpec(cache="reference-fit", board="d1=.")
+        with pytest.raises((BadInputError, ValidationError), match=reason):
+            vector_spec(source="board", probe="reference-board", **given)
+    with pytest.raises(BadInputError, match="--board belongs to --source board"):
+        vector_spec(source="contrastive", cache="reference-fit", board="d1=.")
 
 
 def test_karvonens_saved_skill_probe_gives_the_norm_and_cosine_of_its_classes(shared_data):

@@ -8,11 +8,11 @@ from sqlalchemy import select
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.skill import SkillSettings, classes_of
-from chessreg.experiments.vector.spec import VectorSpec
 from chessreg.experiments.vector_apply import VectorApplySpec, thresholds
 from chessreg.registry import tables
 from chessreg.runs.activations import load_cache
 from chessreg.runs.fitted import load_vector
+from tests.specs import vector_spec
 
 from .runs import made, recipe
 
@@ -58,7 +58,7 @@ def test_games_are_told_apart_by_their_projection(world_session):
 
 
 def test_controls_are_looked_along_too_and_name_what_they_stand_for(world_session):
-    made(world_session, VectorSpec(source="random", of="skill", seed=31), "random-31")
+    made(world_session, vector_spec(source="random", of="skill", seed=31), "random-31")
     spec = VectorApplySpec(vector="random-31", cache="reference-test", first_ply=4, skill=HALVES, allow_overlap=True)
     world_session.run(spec, name="along-random")
     [*rows] = world_session.query("accuracy along vectors", run="along-random").rows

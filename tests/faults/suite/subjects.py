@@ -126,15 +126,18 @@ def of_probe() -> Spec:
 
 
 def of_vector() -> Spec:
-    from chessreg.experiments.vector import VectorSpec
+    from tests.specs import vector_spec
 
-    return VectorSpec(cache="fit", first_ply=6, skill={"bins": 2, "keep": (0, -1), "strata": "pooled"})
+    return vector_spec(
+        source="contrastive", cache="fit", first_ply=6, skill={"bins": 2, "keep": (0, -1), "strata": "pooled"}
+    )
 
 
 def of_train() -> Spec:
-    from chessreg.experiments.train import TrainSpec
+    from tests.specs import train_spec
 
-    return TrainSpec(
+    return train_spec(
+        architecture="gpt2",
         datasets=("sample:fit",), n_layer=1, n_head=1, n_embd=16, block_size=127, steps=3, batch_tokens=512,
         warmup_steps=1,
     )  # fmt: skip

@@ -1,0 +1,120 @@
+"""Training configurations: all that decides the trained weights, apart from the data.
+
+Plain dataclasses with marked fields. The specs of kind `train` inherit them, so a setting is written once: `Doc` is its
+help, and the bounds are checked by the spec. They import neither pydantic, so that a machine with torch and numpy alone
+can train, nor torch, so that help and launch forms need not wait for it. The defaults are Karvonen's (2024, Table 5)
+where the paper gives one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from chessreg.marks import Above, AtLeast, AtMost, Doc, Share
+
+FRACTION = AtMost(1, "it is a fraction")
+MEMORY = "memory holds them"
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """The model's size, the optimizer and the schedule: what every training has."""
+
+    n_layer: Annotated[
+        int, Doc("layers (Karvonen Table 5: 8 and 16)"), AtLeast(1), AtMost(1000, "no model has more")
+    ] = 8
+    n_head: Annotated[int, Doc("attention heads (Table 5)"), AtLeast(1)] = 8
+    n_embd: Annotated[int, Doc("d_model (Table 5)"), AtLeast(8), AtMost(100_000, "no model has more")] = 512
+    dropout: Annotated[float, Doc("of embedding, attention and residual"), Share()] = 0.0
+    steps: Annotated[int, Doc("updates (Table 5)"), AtLeast(1), AtMost(1_000_000_000, "the schedule is no longer")] = (
+        600_000
+    )
+    optimizer: Annotated[Literal["adamw", "muon"], Doc("muon: for the blocks' matrices, AdamW elsewhere")] = "adamw"
+    learning_rate: Annotated[float, Doc("AdamW's (Table 5)"), Above(0)] = 3e-4
+    muon_learning_rate: Annotated[float, Doc("Muon's"), Above(0)] = 0.02
+    schedule: Annotated[Literal["cosine", "trapezoid"], Doc("how the rates fall (Table 5: cosine)")] = "cosine"
+    warmup_steps: Annotated[int, Doc("steps until the full rate (Table 5)"), AtLeast(0)] = 2000
+    decay_steps: Annotated[int, Doc("trapezoid: steps of linear decay to the final fraction"), AtLeast(0)] = 0
+    final_fraction: Annotated[float, Doc("of the rate, at the end (Table 5: 3e-5 of 3e-4)"), AtLeast(0), FRACTION] = 0.1
+    weight_decay: Annotated[float, Doc("on matrices (Table 5)"), AtLeast(0)] = 0.1
+    beta1: Annotated[float, Doc("AdamW's (Table 5)"), Share()] = 0.9
+    beta2: Annotated[float, Doc("AdamW's (Table 5)"), Share()] = 0.95
+    grad_clip: Annotated[float, Doc("largest gradient norm (Table 5)"), Above(0)] = 1.0
+    seed: int = 1337
+
+    @property
+    def drawn_by(self) -> int:
+        """The seed of all that is drawn."""
+        return self.seed
+
+    @property
+    def explicit_attention(self) -> bool:
+        """Whether attention to fewer than 256 tokens computes its scores on a CPU: faster than the fused kernel, with
+        other last digits."""
+        return False
+
+    def rate(self, step: int) -> float:
+        """The factor on the learning rates at this step (0-based)."""
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        if self.schedule == "trapezoid":
+            left = (self.steps - step) / max(self.decay_steps, 1)
+            return self.final_fraction + (1 - self.final_fraction) * min(1.0, left)
+        done = (step - self.warmup_steps) / max(self.steps - self.warmup_steps, 1)
+        return self.final_fraction + (1 - self.final_fraction) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+
+
+@dataclass(frozen=True)
+class GPT2Training(TrainConfig):
+    """A GPT-2."""
+
+    block_size: Annotated[
+        int, Doc("context, in tokens (Table 5)"), AtLeast(8), AtMost(1_000_000, MEMORY)
+    ] = 1023  # fmt: skip
+    activation: Annotated[
+        Literal["gelu", "gelu_new"], Doc("of the MLPs: exact, or GPT-2's approximation (Davis)")
+    ] = "gelu"  # fmt: skip
+    biases: Annotated[bool, Doc("add biases to linear layers and LayerNorms (Davis)")] = False
+
+
+@dataclass(frozen=True)
+class TextTraining(GPT2Training):
+    """A GPT-2 that learns the next token of games.
+
+    packing "blocks" fills rows of block_size + 1 tokens, each beginning with a game, as the paper does; "games" gives
+    every game its own row, so that a token's position is its place in its game, and batches rows of similar length;
+    "stream" takes the items of the corpus as they are (`training.Corpus.stream`).
+    """
+
+    packing: Annotated[
+        Literal["blocks", "games", "stream"],
+        Doc("blocks that begin with a game, one game a row, or a stream cut anywhere (Davis)"),
+    ] = "blocks"
+    batch_tokens: Annotated[
+        int, Doc("tokens in one update (Table 5: 100 rows)"), AtLeast(64), AtMost(1_000_000_000, MEMORY)
+    ] = 102_300  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BranchTraining(GPT2Training):
+    """A GPT-2 that learns moves as branches of the games in which they could be played (branches.py)."""
+
+    batch_moves: Annotated[int, Doc("moves to predict in one update"), AtLeast(1), AtMost(1_000_000_000, MEMORY)] = 256
+    game_loss: Annotated[float, Doc("weight of the loss on the tokens of the game itself"), AtLeast(0)] = 0.0
+
+
+@dataclass(frozen=True)
+class PositionTraining(TrainConfig):
+    """A FEN encoder that learns the move of a position."""
+
+    attention: Annotated[
+        Literal["causal", "bidirectional"], Doc("whether a character of the position sees the later ones")
+    ] = "causal"  # fmt: skip
+    embedding: Annotated[
+        Literal["own", "tied"], Doc("rows of the head: separate, or the author's one table for characters and actions")
+    ] = "own"  # fmt: skip
+    batch_moves: Annotated[
+        int, Doc("moves to predict in one update (Junkin: 2,048)"), AtLeast(1), AtMost(1_000_000_000, MEMORY)
+    ] = 2048  # fmt: skip

@@ -1,0 +1,18 @@
+"""Specs of kinds that are discriminated unions, by their settings, as a command gives them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from chessreg.runs.kind import kind
+from chessreg.runs.spec import settings_from
+
+
+def spec_of(name: str, **settings: Any) -> Any:
+    """The spec of a kind with these settings."""
+    return settings_from(kind(name).spec, settings)
+
+
+train_spec = partial(spec_of, "train")
+vector_spec = partial(spec_of, "vector")
