@@ -89,10 +89,10 @@ def commands(size: Size) -> list[tuple[str, list[str]]]:
                 f"run cache --checkpoint uci --dataset sample:fit --games {size.uci_games} --sites white-turns "
                 "--max-sites 33 --name uci-fit",
                 "run probe --cache uci-fit --name uci-board",
-                'run edit --checkpoint uci --probe uci-board --moves "e4 d5" --board "d5=. d7=p e7=. e5=p" '
+                'run edit-next-token --checkpoint uci --probe uci-board --moves "e4 d5" --board "d5=. d7=p e7=. e5=p" '
                 "--layers 2-5 --scale 1 --name figure-4",
                 "board figure-4:0",
-                f"run edit --checkpoint uci --probe uci-board --dataset sample:test --measure next-token --games "
+                f"run edit-next-token --checkpoint uci --probe uci-board --dataset sample:test --games "
                 f"{size.uci_edit_games} --prefixes 4,14,24 --layers 2-5 --scale 1 --name uci-edits",
             ],
         ),

@@ -27,6 +27,7 @@ RUN_COLUMNS = ("run", "kind", "version", "state", "created_at")
 OF_RUNS = ("run_id", "run", "kind", "version", "state", "done", "planned", "tags", "archived", "invalid", "created_at",
            "completed_at", "spec_hash")  # fmt: skip
 SPEC = "run"  # what a kind's spec goes by beside its result tables
+FAMILIES = {"edits": ("edit", "edit-next-token")}  # kinds that queries read through common views, by their name
 COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 CATALOGUE = re.compile(
     r"(^|\()\s*(show|describe)\b"
@@ -125,6 +126,7 @@ class KindViews(NamedTuple):
 
 def of_kinds(kinds: Iterable[KindRow], taken: Iterable[str]) -> KindViews:
     """A view `<kind>_<table>` for each result table of each kind, `<kind>` for its first, and `<kind>_run` of its runs.
+    A family of kinds has the same views, with the rows and columns of all of them: `edits_trial`, `edits_run`.
 
     A name that a table or handy view has stays theirs (kind `probe`: see `probe_score`). Several versions of a kind
     share one view; the newest says what type a column has.
@@ -159,6 +161,11 @@ def of_kinds(kinds: Iterable[KindRow], taken: Iterable[str]) -> KindViews:
             if view not in used:
                 used.add(view)
                 made[view] = select
+    for family, members in FAMILIES.items():
+        for table in (*TABLES, SPEC):
+            parts = [part for part in (f"{_plain(member)}_{table}" for member in members) if part in made]
+            if parts:
+                made[f"{family}_{table}"] = " UNION ALL BY NAME ".join(f'SELECT * FROM "{part}"' for part in parts)
     return KindViews(made, extra)
 
 

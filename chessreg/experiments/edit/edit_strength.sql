@@ -1,8 +1,8 @@
 -- title: edit strength
 -- aliases: edit scale sweep, davis figure 2
 -- paper: Davis, Vasquez Ferrer & Sukthankar 2026, Figure 2
--- kinds: edit
--- made by: chessreg run edit --preset davis-corrected --layer-sets each --scales 0,0.1,0.2,0.5,1,2
+-- kinds: edit-next-token
+-- made by: chessreg run edit-next-token --preset davis-corrected --layer-sets each --scales 0,0.1,0.2,0.5,1,2
 -- columns:
 --   checkpoint: the model
 --   type: Probe, Random, Patch, …: as in the query `legal move mass by edit`

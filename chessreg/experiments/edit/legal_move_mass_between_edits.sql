@@ -1,8 +1,8 @@
 -- title: legal move mass between edits
 -- aliases: difference of edits, paired edits
 -- paper: Davis, Vasquez Ferrer & Sukthankar 2026, section 4.8, whose samples are paired
--- kinds: edit
--- made by: chessreg run edit --preset davis-corrected
+-- kinds: edit-next-token
+-- made by: chessreg run edit-next-token --preset davis-corrected
 -- columns:
 --   checkpoint: the model
 --   type: Probe, Random, Patch, …: as in the query `legal move mass by edit`

@@ -1,8 +1,8 @@
 -- title: legal move mass by layer
 -- aliases: lmpm by layer, davis ridge plot
 -- paper: Davis & Sukthankar 2024 (ICMLA), the ridge plot of interventions by layer
--- kinds: edit
--- made by: chessreg run edit --preset davis-corrected --layer-sets each
+-- kinds: edit-next-token
+-- made by: chessreg run edit-next-token --preset davis-corrected --layer-sets each
 -- columns:
 --   checkpoint: the model
 --   type: Probe, Random, Patch, …: as in the query `legal move mass by edit`

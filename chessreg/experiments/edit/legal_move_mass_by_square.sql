@@ -1,8 +1,8 @@
 -- title: legal move mass by square
 -- aliases: lmpm by square, davis square maps
 -- paper: Davis & Sukthankar 2024 (ICMLA), maps of interventions by piece and square
--- kinds: edit
--- made by: chessreg run edit --preset davis-corrected
+-- kinds: edit-next-token
+-- made by: chessreg run edit-next-token --preset davis-corrected
 -- columns:
 --   checkpoint: the model
 --   type: Probe, Random, Patch, …: as in the query `legal move mass by edit`

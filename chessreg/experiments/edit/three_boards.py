@@ -19,7 +19,7 @@ import numpy as np
 from sqlalchemy import select
 
 from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
-from chessreg.experiments.edit.spec import CLEAN, EditSpec
+from chessreg.experiments.edit.spec import CLEAN, NextTokenEditSpec
 from chessreg.games.boardframe import BoardFrame, Mark
 from chessreg.registry import tables
 from chessreg.runs.inputs import Inputs
@@ -32,12 +32,6 @@ HEAT = "probability that the next move begins on the square"
 MASSES = {"original": "mass_original", "target": "mass_modified", "later": "mass_future"}  # board → column of a trial
 
 
-def reads_next_token(row: Mapping[str, Any], inputs: Inputs) -> bool:
-    """Whether a row is of a run that reads the next token."""
-    with inputs.database.read() as session:
-        return session.get_one(tables.Run, UUID(str(row["run_id"]))).spec.get("measure") == "next-token"
-
-
 @dataclass(frozen=True, eq=False)
 class StoredCase:
     """What a run stored of one case: `boards` by name (original, target and, where the game went on, later), the row of
@@ -45,7 +39,7 @@ class StoredCase:
     the conditions whose distributions are in the store. Of a case that was skipped there is the original board, and
     the only row says why."""
 
-    spec: EditSpec
+    spec: NextTokenEditSpec
     where: str
     boards: Mapping[str, chess.Board]
     rows: Mapping[str, tables.Trial]
@@ -108,7 +102,7 @@ def stored_case(inputs: Inputs, run_id: UUID, unit: int) -> StoredCase:
         rows = session.scalars(
             select(trial).where(trial.run_id == run_id, trial.unit == unit).order_by(trial.condition)
         ).all()
-        spec = EditSpec(**session.get_one(tables.Run, run_id).spec)
+        spec = NextTokenEditSpec(**session.get_one(tables.Run, run_id).spec)
         session.expunge_all()
     if not rows:
         raise NotFoundError(f"the run has no state {unit}", "chessreg runs show RUN")
@@ -138,7 +132,7 @@ def views_of_case(row: Mapping[str, Any], inputs: Inputs) -> list[BoardFrame]:
     return frames + [case.frame(name, wanted, f"{wanted}, {aims[name]}") for name in case.boards]
 
 
-def squares_of_conditions(inputs: Inputs, spec: EditSpec, run_id: UUID, unit: int) -> dict[str, np.ndarray]:
+def squares_of_conditions(inputs: Inputs, spec: NextTokenEditSpec, run_id: UUID, unit: int) -> dict[str, np.ndarray]:
     """Condition → probability float64 [64] that the next move begins on each square; nothing without the bytes."""
     try:
         probabilities = probabilities_of(inputs, run_id, unit)

@@ -14,7 +14,7 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.settings.sites import EncodedGames
 from chessreg.experiments.settings.skill import permuted
 from chessreg.experiments.vector import sums
-from chessreg.experiments.vector.contrast import ClassedGames, board_direction, class_difference, contrast, gather
+from chessreg.experiments.vector.contrast import ClassedGames, contrast, gather
 from chessreg.experiments.vector.spec import CONTRASTS, VectorOptions, VectorSpec, layers_of
 from chessreg.models.hook_points import RESID_POST, pattern_of
 from chessreg.named import Registry
@@ -24,12 +24,12 @@ from chessreg.runs.fitted import (
     load_direction,
     load_probe,
     probe_rows,
-    random_like,
     read_layer,
     read_vector,
     vector_rows,
-    with_norm,
 )
+from chessreg.steering.controls import random_like
+from chessreg.steering.directions import board_direction, class_difference, with_norm
 from store.errors import NotInStoreError
 
 if TYPE_CHECKING:
@@ -217,13 +217,14 @@ def shuffled(task: Task[VectorSpec, VectorOptions], layers: list[int]) -> Made:
     origin = contrast_origin(real, "shuffled", games)
     again = (cascaded if real.source == "cascade" else contrasts)(task, real, games, dealt, layers)
 
-    def matched() -> Iterator[tuple[int, Direction]]:
-        for layer, made in again:
-            norm = load_direction(task.inputs, spec.of or "", layer).norm
-            detail = {"norm_before_matching": made.norm, "of": spec.of}
-            yield layer, Direction(with_norm(made.vector, norm), detail=detail)
+    return origin, ((layer, with_norm_of_original(task, layer, made)) for layer, made in again)
 
-    return origin, matched()
+
+def with_norm_of_original(task: Task[VectorSpec, VectorOptions], layer: int, made: Direction) -> Direction:
+    """Return a control's direction with the norm of the vector that it stands for."""
+    norm = load_direction(task.inputs, task.spec.of or "", layer).norm
+    detail = {"norm_before_matching": made.norm, "of": task.spec.of}
+    return Direction(with_norm(made.vector, norm), detail=detail)
 
 
 def of_shuffled_probe(task: Task[VectorSpec, VectorOptions], real: VectorSpec, layers: list[int]) -> Made:
@@ -233,16 +234,11 @@ def of_shuffled_probe(task: Task[VectorSpec, VectorOptions], real: VectorSpec, l
     first = vector_rows(task.inputs, spec.of)[layers[0]]
     kept = ("positions", "positions_summed", "residual", "side", "board")
     detail = {name: first.detail[name] for name in kept if name in first.detail}
-    detail |= {"probe": spec.probe, "seed": task.inputs.run(spec.probe, "probe").spec["shuffled"]}
+    detail |= {"probe": spec.probe, "seed": task.inputs.run(spec.probe, "probe").spec["shuffled_label_control"]}
 
-    def taken() -> Iterator[tuple[int, Direction]]:
-        for layer in layers:
-            made = read_as(real, task.inputs, spec.probe or "", layer)
-            norm = load_direction(task.inputs, spec.of or "", layer).norm
-            extra = {"norm_before_matching": made.norm, "of": spec.of}
-            yield layer, Direction(with_norm(made.vector, norm), detail=extra)
-
-    return origin_like(first, f"shuffled:{first.source}", detail), taken()
+    taken = ((layer, read_as(real, task.inputs, spec.probe, layer)) for layer in layers)
+    matched = ((layer, with_norm_of_original(task, layer, made)) for layer, made in taken)
+    return origin_like(first, f"shuffled:{first.source}", detail), matched
 
 
 def labelled(spec: VectorSpec, inputs: Inputs) -> VectorSpec:
@@ -278,13 +274,13 @@ def check_shuffled_probe(spec: VectorSpec, real: VectorSpec, inputs: Inputs) -> 
     if spec.probe is None:
         raise BadInputError(
             "vectors from a probe need another probe, of shuffled labels",
-            f"run the probe {theirs.id.hex[-6:]} again with --shuffled 1, and give it as --probe",
+            f"run the probe {theirs.id.hex[-6:]} again with --shuffled-label-control 1, and give it as --probe",
         )
     mine = inputs.run(spec.probe, "probe")
     shuffled = None if mine.kind != "probe" else ProbeSpec(**mine.spec)
-    if shuffled is None or shuffled.shuffled is None:
-        raise BadInputError("--probe was not fitted to shuffled labels", "run it with --shuffled 1")
-    free = {"shuffled", "seed", "replicate", "layers", "test_cache", "allow_overlap"}
+    if shuffled is None or shuffled.shuffled_label_control is None:
+        raise BadInputError("--probe was not fitted to shuffled labels", "run it with --shuffled-label-control 1")
+    free = {"shuffled_label_control", "seed", "replicate", "layers", "test_cache", "allow_overlap"}
     wanted = ProbeSpec(**theirs.spec).model_dump(exclude=free)
     for name, value in shuffled.model_dump(exclude=free).items():
         if value != wanted[name]:

@@ -47,7 +47,7 @@ class VectorSpec(Spec):
     probe: Annotated[str | None, Ref("run:probe")] = Field(
         None,
         description="for source probe: the skill probes; for source shuffled of such vectors: the same probes "
-        "fitted with --shuffled N",
+        "fitted with --shuffled-label-control N",
     )
     side: Literal["both", "high", "low"] = Field(
         "both", description="for source probe: high minus low, or high alone, or minus low alone (Karvonen Appendix C)"
