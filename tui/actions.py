@@ -290,7 +290,7 @@ ACTIONS: tuple[Action, ...] = (
           command="chessreg lab … --layers 0-7"),
     reads("lab", "tool", "right_parenthesis", "The next probe or vector", "probe", "chessreg lab … --probe RUN"),
     reads("lab", "model", "m", "The next model", "model", "chessreg lab --checkpoint NAME"),
-    reads("lab", "tokens", "at", "Edit the last token, or all of them", command="chessreg lab … --positions all"),
+    reads("lab", "tokens", "at", "Edit the last token, or all of them", command="chessreg lab … --token-mask all"),
     Action("lab", "store", "w", "Store the edit as a run", "store", 'chessreg run edit --moves "e4 e5 Nf3" …',
            writes=True, verb="write"),
     reads(SQUARES, "move", "up", "A rank up", parameter="up"),

@@ -4,87 +4,35 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
 from chessreg.cli.base import Home, emit, fresh, json_option, pass_home
-from chessreg.cli.run import Numbers
+from chessreg.cli.run import given_values, options
 from chessreg.errors import BadInputError
+from chessreg.lab.question import Position, StoredState
 from chessreg.named import clipped
 
-if TYPE_CHECKING:
-    from chessreg.lab.question import Position, StoredState
 
-
-@click.command()
+@click.command(params=[option for option in options(Position) if option.name != "settings"])
 @click.argument("state", metavar="[STATE]", required=False)
-@click.option(
-    "--condition", help="The edit, or a control: random-0, shuffled-0, …; of STATE also edit-3.  [default: edit]"
-)
-@click.option("--checkpoint", help="The model.")
-@click.option("--fen", default="", help="Any position, for a model of positions, in place of --moves.")
-@click.option("--moves", default="", help="The position: moves in SAN or UCI, startpos, or a FEN near it.")
-@click.option("--probe", help="A piece probe: its boards are shown, and its direction is subtracted.")
-@click.option("--vector", help="A vector run: its directions are added instead.")
-@click.option(
-    "--layers", type=Numbers(int), default="none", help="0-based.  [default: the probe's best, the vector's all]"
-)
-@click.option("--board", default="", help="Squares to change by the probe, such as d5=. d7=p: the next token is read.")
-@click.option(
-    "--later", default="", help="The moves that follow: --condition patch adds the residual of the board there."
-)
-@click.option("--measure", type=click.Choice(["moves", "next-token"]), help="What is read.  [default: whole moves]")
-@click.option("--scale", type=float, help="How strongly the model is edited.  [default: 1.5; of the next token 0.5]")
-@click.option(
-    "--positions",
-    type=click.Choice(["last", "all", "white-segments", "turns"]),
-    default="last",
-    show_default=True,
-    help="The tokens that are edited.",
-)
 @click.option(
     "--setting",
     "settings",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Another setting of `chessreg run edit`, such as scale-rule=ln-next; may be given several times.",
-)
-@click.option(
-    "--unit",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Draw random controls as for this state of a run.",
+    help="Another setting of `chessreg run edit` or `edit-next-token`, such as scale-rule=ln-next; repeatable.",
 )
 @click.option("--layer", type=int, help="Of which layer the probe's boards are shown.  [default: the last edited]")
 @click.option("--top", type=click.IntRange(min=0), default=5, show_default=True, help="So many moves of each.")
 @json_option
 @pass_home
-def lab(
-    home: Home,
-    state: str | None,
-    condition: str | None,
-    checkpoint: str | None,
-    fen: str,
-    moves: str,
-    probe: str | None,
-    vector: str | None,
-    layers: tuple[int, ...],
-    board: str,
-    later: str,
-    measure: str | None,
-    scale: float | None,
-    positions: str,
-    settings: tuple[str, ...],
-    unit: int,
-    layer: int | None,
-    top: int,
-) -> None:
+def lab(home: Home, state: str | None, settings: tuple[str, ...], layer: int | None, top: int, **params: Any) -> None:
     """Look at one position with the clean and with the edited model: what the probe reads, moves, legal move mass.
 
-    STATE is RUN:UNIT of an edit run; or give --checkpoint and --moves, or --fen. `chessreg run edit --moves …` stores
-    an edit.
+    STATE is RUN:UNIT of a run of kind edit; or give --checkpoint and --moves, or --fen. `chessreg run edit --moves …`
+    and `run edit-next-token --moves …` store an edit.
 
     \b
     chessreg lab --checkpoint reference --probe reference-board --moves "e4 e5 Nf3" --scale 2
@@ -95,39 +43,20 @@ def lab(
     from chessreg.entities.game import unit_reference
     from chessreg.lab.answer import as_text
     from chessreg.lab.model import Lab
-    from chessreg.lab.question import Position, StoredState
     from chessreg.models.devices import prepare
 
-    database = fresh(home)
+    database, given = fresh(home), given_values(Position, params)
     question: Position | StoredState
     if state is not None:
-        if (
-            checkpoint
-            or moves
-            or fen
-            or probe
-            or vector
-            or layers
-            or board
-            or later
-            or measure
-            or scale is not None
-            or settings
-            or unit
-        ):
+        if settings or given.keys() - {"condition"}:
             raise BadInputError("STATE has its own model, moves and edit", "leave out the other options")
         with database.read() as session:
             run_id, unit = unit_reference(session, state)
-        question = StoredState(run=run_id.hex, unit=unit, condition=condition)
-    elif checkpoint is None:
+        question = StoredState(run=run_id.hex, unit=unit, condition=given.get("condition"))
+    elif "checkpoint" not in given:
         raise BadInputError("which model?", "chessreg lab --checkpoint NAME, or RUN:UNIT of an edit run")
     else:
-        given = {"scale": scale, "measure": measure, "condition": condition}
-        question = Position.of(
-            checkpoint=checkpoint, moves=moves, fen=fen, probe=probe, vector=vector, layers=layers,
-            positions=positions, board=board, later=later, settings=tuple(map(pair, settings)), unit=unit,
-            **{name: value for name, value in given.items() if value is not None},
-        )  # fmt: skip
+        question = Position.of(**given, settings=tuple(map(pair, settings)))
     prepare("cpu")
     answer = Lab(home.session().inputs).ask(question)
     if home.json:

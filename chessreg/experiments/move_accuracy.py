@@ -12,14 +12,14 @@ from pydantic import BaseModel, Field
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.legality import text_of
-from chessreg.experiments.settings import interventions
 from chessreg.experiments.settings.decisions import Decisions, decisions
-from chessreg.experiments.settings.interventions import InterventionSettings, rows_used
 from chessreg.games.boardframe import BoardFrame, Role
 from chessreg.models.decoding.policies import Turn, choose, make_policy
 from chessreg.registry import tables
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import CheckpointRef, DatasetRef, ExecutionOptions, Ref, Spec
+from chessreg.steering import interventions
+from chessreg.steering.interventions import InterventionSettings, rows_used
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding

@@ -17,10 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.legality import first_tries
 from chessreg.experiments.matches import TYPICAL_PLIES, engine_row
-from chessreg.experiments.settings import interventions
 from chessreg.experiments.settings.choosing import ChoosingSpec
 from chessreg.experiments.settings.games import GameBatches, GameSelection, select
-from chessreg.experiments.settings.interventions import InterventionSettings, rows_used
 from chessreg.games.boardframe import BoardFrame, Role
 from chessreg.games.engines import find_stockfish, parse_engine, parse_limit
 from chessreg.games.moves import unpack
@@ -28,6 +26,8 @@ from chessreg.games.pool import EnginePool, Evaluation
 from chessreg.registry import tables
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import Plies, Processes, Ref
+from chessreg.steering import interventions
+from chessreg.steering.interventions import InterventionSettings, rows_used
 
 if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs

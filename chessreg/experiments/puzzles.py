@@ -12,14 +12,14 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.settings import interventions
 from chessreg.experiments.settings.choosing import ChoosingSpec
-from chessreg.experiments.settings.interventions import InterventionSettings, rows_used
 from chessreg.games.boardframe import BoardFrame, Role
 from chessreg.models.decoding.policies import Turn, choose, distributions
 from chessreg.registry import tables
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import CheckpointRef, DatasetRef, ExecutionOptions
+from chessreg.steering import interventions
+from chessreg.steering.interventions import InterventionSettings, rows_used
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding

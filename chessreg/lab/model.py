@@ -15,26 +15,27 @@ from uuid import UUID
 import chess
 import numpy as np
 
-from chessreg.errors import BadInputError, NotFoundError
-from chessreg.experiments.edit import check as check_edit
+from chessreg.errors import BadInputError
+from chessreg.experiments.edit.checks import check as check_edit
 from chessreg.experiments.edit.editor import canonical_probabilities, mass_of, scale_of
 from chessreg.experiments.edit.heat import placed
-from chessreg.experiments.edit.model import Condition, EditedModel, logits_of
-from chessreg.experiments.edit.spec import EditSpec, probed_layers
+from chessreg.experiments.edit.model import PieceRemovals, logits_of
+from chessreg.experiments.edit.spec import EditSettings, EditSpec, NextTokenEditSpec, probed_layers
 from chessreg.experiments.edit.states import NO_GAME, State, after_moves, removal
-from chessreg.experiments.settings import interventions
-from chessreg.experiments.settings.interventions import InterventionSettings
 from chessreg.games.moves import pack, sans
 from chessreg.lab.answer import Answer, Ranked, Side
-from chessreg.lab.question import EDIT, PATCH, Position, StoredState
+from chessreg.lab.question import EDIT, Position, StoredState
 from chessreg.models.decoding.sampling import SampledText, sample_trees
 from chessreg.models.decoding.session import session_of
 from chessreg.models.decoding.tree import Prefix, TokenTree
 from chessreg.models.hook_points import check_editable
 from chessreg.models.language_model import LanguageModel
-from chessreg.named import clipped
 from chessreg.registry import tables
 from chessreg.runs.fitted import FittedProbe, load_probe
+from chessreg.runs.spec import reference_of
+from chessreg.steering import interventions
+from chessreg.steering.controls import PATCH
+from chessreg.steering.interventions import InterventionSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -171,12 +172,10 @@ class Lab:
             why_not = f"the model writes {written.text.strip()!r}, which is no legal move: no piece to take off"
             return self._answer(scene, [], why_not=why_not)
         spec = self._spec(question, reference)
+        assert isinstance(spec, EditSpec)
         check_edit(spec, self.inputs)
-        edited, removed = EditedModel(spec, self.inputs, "cpu", scene.model), removal(state, move)
-        condition = condition_of(edited, question.condition)
-        edits = edited.edits(condition.setting, [list(scene.prompt)], [removed])
-        if condition.source != EDIT:
-            edits = edited.controls(condition, [removed], edits)
+        edited, removed = PieceRemovals(spec, self.inputs, "cpu", scene.model), removal(state, move)
+        edits = edited.edits(edited.condition(question.condition), [scene.prompt], [removed])
         scene = replace(scene, modified=removed.modified, square=removed.square)
         return self._answer(scene, edits, what_is_done(question, scene))
 
@@ -187,14 +186,15 @@ class Lab:
         from chessreg.experiments.edit.site_editor import CaseEdits
 
         spec = self._spec(question, reference)
+        assert isinstance(spec, NextTokenEditSpec)
         try:
             check_edit(spec, self.inputs)
         except BadInputError as error:
             if "was fitted" not in error.message:
                 raise
             return self._answer(scene, [], why_not=f"{error.message}: {error.hint}")  # the clean model still answers
-        edited = EditedModel(spec, self.inputs, "cpu", scene.model)
-        condition = condition_of(edited, question.condition)
+        edited = CaseEdits(spec, self.inputs, "cpu", scene.model)
+        condition = edited.condition(question.condition)
         prefix = of_moves(spec, scene.model.encoding)
         prefix = replace(prefix, state=replace(prefix.state, unit=question.unit))
         if condition.source == PATCH:
@@ -210,20 +210,23 @@ class Lab:
             case = without_favourite(prefix, square)
         scene = replace(scene, modified=case.target, square=case.square)
         try:
-            edits = CaseEdits(edited).edits(case, condition)
+            edits = edited.edits(case, condition)
         except BadInputError as error:
             return self._answer(scene, [], why_not=error.message)
         return self._answer(scene, edits, what_is_done(question, scene))
 
-    def _spec(self, question: Position, reference: str) -> EditSpec:
+    def _spec(self, question: Position, reference: str) -> EditSettings:
         """The spec of the edit, its models and probes as input references."""
         spec = question.spec()
         found: dict[str, Any] = {"checkpoint": reference}
-        for name in ("probe", "black_probe", "shuffled_probe", "sae"):
-            if (given := getattr(spec, name)) is not None:
-                found[name] = self.inputs.reference("run:sae" if name == "sae" else "run:probe", given)
-        for name in ("other_probes", "other_black_probes"):
-            found[name] = tuple(self.inputs.reference("run:probe", given) for given in getattr(spec, name))
+        for name, field in type(spec).model_fields.items():
+            ref, given = reference_of(field), getattr(spec, name)
+            if ref is None or name in found or not given:
+                continue
+            if isinstance(given, tuple):
+                found[name] = tuple(self.inputs.reference(ref.noun, each) for each in given)
+            else:
+                found[name] = self.inputs.reference(ref.noun, given)
         return spec.model_copy(update=found)
 
     def _steered(self, scene: Scene, question: Position, reference: str) -> Answer:
@@ -233,11 +236,11 @@ class Lab:
             return self._answer(scene, [], why_not="scale 0 changes nothing")
         vector = self.inputs.reference("run:vector", question.vector or "")
         settings = InterventionSettings(
-            vector=vector, layers=question.layers, scale=question.scale, token_mask=question.positions
+            vector=vector, layers=question.layers, scale=question.scale, token_mask=question.token_mask
         )
         loaded = interventions.load(settings, checkpoint, self.inputs)
         assert loaded
-        where = "" if question.positions == "all" else ", last token"
+        where = "" if question.token_mask == "all" else ", last token"
         words = f"{loaded.row['source']} x {question.scale:g}{where}"
         return self._answer(scene, loaded.edits(), words)
 
@@ -312,14 +315,6 @@ def state_at(question: Position, written: Encoding) -> State:
         )
     board = chess.Board(question.fen)
     return State(0, NO_GAME, board.ply(), written.prompt(board), board)
-
-
-def condition_of(edited: EditedModel, name: str) -> Condition:
-    """The edit's condition of this name. Raises NotFoundError, with those that there are."""
-    known = {condition.name: condition for condition in edited.conditions()}
-    if name not in known:
-        raise NotFoundError(f"this edit has no condition {clipped(name)!r}", f"it has {', '.join(known)}")
-    return known[name]
 
 
 def squares_of(probability: np.ndarray, written: Encoding) -> tuple[float, ...]:

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING
 import chess
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.experiments.settings import interventions
 from chessreg.games.typed import shortest_game
 from chessreg.models.decoding.policies import Choice, Turn, choose, distributions, make_policy
 from chessreg.models.decoding.session import session_of
 from chessreg.noise import uniform
 from chessreg.registry import names, tables
+from chessreg.steering import interventions
 
 if TYPE_CHECKING:
-    from chessreg.experiments.settings.interventions import InterventionSettings
     from chessreg.models.decoding.legal import MoveDistribution
     from chessreg.models.decoding.session import DecodingSession
     from chessreg.models.edits import ResidualEdit
     from chessreg.models.language_model import LanguageModel
     from chessreg.runs.inputs import Inputs
+    from chessreg.steering.interventions import InterventionSettings
 
 SHOWN_TEXTS = 3  # of illegal tries, in a message
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 from uuid import UUID
 
 import chess
@@ -13,7 +14,7 @@ from sqlalchemy import select
 
 from chessreg import encodings
 from chessreg.errors import BadInputError, ChessregError
-from chessreg.experiments.edit.spec import NEXT_TOKEN, EditSpec, settings_of
+from chessreg.experiments.edit.spec import EditSettings, EditSpec, NextTokenEditSpec, settings_of
 from chessreg.games.engines import decimal
 from chessreg.games.labels import in_one_order
 from chessreg.games.moves import sans as all_sans
@@ -22,6 +23,7 @@ from chessreg.named import clipped
 from chessreg.registry import names, tables
 from chessreg.registry.identity import short
 from chessreg.runs.spec import Layers, Settings, complaint_of, flag_at
+from chessreg.steering.controls import PATCH
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -29,13 +31,13 @@ if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
 
 
-EDIT, PATCH = "edit", "patch"
+EDIT = "edit"
 SETTINGS = (
-    "scale_rule", "piece", "blank", "black_probe", "king", "guard", "controls", "shuffled", "shuffled_probe",
-    "wrong_layer", "sham", "patch", "random_draw", "other_probes", "other_black_probes", "class_mean", "phase",
-    "probe_shift", "decay", "sae", "seed",
+    "scale_rule", "piece", "blank", "black_probe", "king", "guard", "random_controls", "shuffled_label_controls",
+    "shuffled_probe", "wrong_layer_control", "sham_control", "patch", "random_draw", "other_probes",
+    "other_black_probes", "class_mean", "probe_tokens", "probe_shift", "decay", "sae", "expansion", "seed",
 )  # fmt: skip
-"""Settings of kind `edit` that the lab takes beside those of a position."""
+"""Settings of the two kinds of edits that the lab takes beside those of a position."""
 
 
 class Position(Settings):
@@ -49,19 +51,21 @@ class Position(Settings):
     controls; `settings` are further ones of an edit run, by name, as its options write them.
     """
 
-    checkpoint: str
-    moves: str = ""  # SAN or UCI, or a FEN near the start
-    fen: str = ""  # of a model of positions: any position, in place of the moves
-    probe: str | None = None
-    vector: str | None = None
-    layers: Layers = ()
-    scale: float = 1.5  # where the next token is read: 0.5
-    positions: Literal["all", "last", "white-segments", "turns"] = "last"
-    measure: Literal["moves", "next-token"] = "moves"  # what is read: with a board the next token
-    board: str = ""
-    later: str = ""
-    condition: str = EDIT
-    unit: Annotated[int, Field(ge=0)] = 0  # random controls are drawn as for this state of a run
+    checkpoint: str = Field(description="the model")
+    moves: str = Field("", description="the position: moves in SAN or UCI, startpos, or a FEN near it")
+    fen: str = Field("", description="any position, for a model of positions, in place of --moves")
+    probe: str | None = Field(None, description="a piece probe: its boards are shown, and its direction is subtracted")
+    vector: str | None = Field(None, description="a vector run: its directions are added instead")
+    layers: Layers = Field((), description="layers, 0-based; none: the probe's best, or all that the vector has")
+    scale: float = Field(1.5, description="how strongly the model is edited; where the next token is read: 0.5")
+    token_mask: Literal["all", "last", "white-segments", "turns"] = Field("last", description="tokens that are edited")
+    measure: Literal["moves", "next-token"] = Field(
+        "moves", description="what is read: whole moves, or the next token (always with --board)"
+    )
+    board: str = Field("", description="squares to change by the probe, such as d5=. d7=p")
+    later: str = Field("", description="the moves that follow: --condition patch adds the residual of the board there")
+    condition: str = Field(EDIT, description="the edit, or a control: random-0, shuffled-0, …; of STATE also edit-3")
+    unit: int = Field(0, ge=0, description="draw random controls as for this state of a run")
     settings: tuple[tuple[str, str], ...] = ()
 
     @classmethod
@@ -99,7 +103,8 @@ class Position(Settings):
     @classmethod
     def _of_next_token(cls, values: Any) -> Any:
         if isinstance(values, dict) and (values.get("board") or values.get("measure") == "next-token"):
-            return {"scale": NEXT_TOKEN["scale"], **values, "measure": "next-token"}
+            scale = NextTokenEditSpec.model_fields["scale"].default
+            return {"scale": scale, **values, "measure": "next-token"}
         return values
 
     @model_validator(mode="after")
@@ -108,8 +113,8 @@ class Position(Settings):
             raise BadInputError("a position is given by its moves or by its FEN", "leave out --moves or --fen")
         if self.layers and not (self.probe or self.vector):
             raise BadInputError("layers without a probe or a vector to edit them with", "give --probe or --vector")
-        if self.vector and self.positions not in ("all", "last"):
-            raise BadInputError("a vector is added at all tokens or at the last", "--positions all, or last")
+        if self.vector and self.token_mask not in ("all", "last"):
+            raise BadInputError("a vector is added at all tokens or at the last", "--token-mask all, or last")
         if self.board and (self.vector or not self.probe):
             raise BadInputError("--board is changed by a probe's directions", "give --probe, and no --vector")
         if self.later:
@@ -119,36 +124,42 @@ class Position(Settings):
         if self.vector and self.condition != EDIT:
             raise BadInputError("--condition is of a probe's edit", "leave out --vector")
         for name, _ in self.settings:
-            if name not in SETTINGS:
-                hint = f"one of {', '.join(setting.replace('_', '-') for setting in SETTINGS)}"
-                raise BadInputError(f"{clipped(name)!r} is no setting of an edit in the lab", hint)
+            known = [setting for setting in SETTINGS if setting in self.spec_class.model_fields]
+            if name not in known:
+                hint = f"one of {', '.join(setting.replace('_', '-') for setting in known)}"
+                raise BadInputError(f"{clipped(name)!r} is not a setting of this edit in the lab", hint)
         return self
 
     @property
     def further(self) -> dict[str, Any]:
         """The further settings as the spec of an edit takes them."""
-        fields = EditSpec.model_fields
+        fields = self.spec_class.model_fields
         several = {name for name, field in fields.items() if isinstance(field.default, tuple)}
         return {name: tuple(text.split(",")) if name in several else text for name, text in self.settings}
 
-    def spec(self) -> EditSpec:
+    @property
+    def spec_class(self) -> type[EditSettings]:
+        """The spec of the runs that store such edits."""
+        return NextTokenEditSpec if self.next_token else EditSpec
+
+    def spec(self) -> EditSettings:
         """The edit run that stores what a probe's edit shows here. Raises BadInputError for a vector's."""
         if self.probe is None or self.vector is not None:
             raise BadInputError("an edit run is of a probe's edit", "vectors are stored by chessreg run play")
         if self.fen:
             raise BadInputError("a position given by its FEN cannot be stored", "give the moves that lead to it")
         given: dict[str, Any] = {"king": "include", **self.further}
-        if self.measure == "next-token":
-            given |= {"measure": self.measure, "board": self.board, "later": self.later}
+        if self.next_token:
+            given |= {"board": self.board, "later": self.later}
             given |= {"patch": "unit"} if self.later and "patch" not in given else {}
         try:
-            return EditSpec(
+            return self.spec_class(
                 checkpoint=self.checkpoint,
                 probe=self.probe,
                 moves=self.moves or INITIAL,
                 layers=self.layers,
                 scale=self.scale,
-                token_mask=self.positions,
+                token_mask=self.token_mask,
                 **given,
             )
         except ValidationError as refused:
@@ -158,17 +169,19 @@ class Position(Settings):
     def stored_by(self) -> list[str]:
         """The words behind `chessreg` that store the edit as a run. Raises what `spec` raises."""
         spec = self.spec()
-        words = ["run", "edit", "--checkpoint", spec.checkpoint, "--probe", spec.probe, "--moves", spec.moves]
-        words += ["--board", self.board] if self.board else ["--measure", self.measure] if self.next_token else []
+        words = ["run", "edit-next-token" if self.next_token else "edit", "--checkpoint", spec.checkpoint]
+        words += ["--probe", spec.probe, "--moves", spec.moves]
+        words += ["--board", self.board] if self.board else []
         words += ["--layers", ",".join(map(str, spec.layers))] if spec.layers else []
         words += ["--scale", decimal(spec.scale)]
         if not self.next_token or spec.token_mask != "last":
             words += ["--token-mask", spec.token_mask]
         words += ["--later", self.later] if self.later else []
-        given = {"king": spec.king, **({"patch": spec.patch} if self.later else {}), **dict(self.settings)}
+        patch = {"patch": spec.patch} if isinstance(spec, NextTokenEditSpec) and self.later else {}
+        given = {"king": spec.king, **patch, **dict(self.settings)}
         for name, text in given.items():
             flag = name.replace("_", "-")
-            yes = isinstance(EditSpec.model_fields[name].default, bool)
+            yes = isinstance(self.spec_class.model_fields[name].default, bool)
             words += [f"--{flag}" if text == "true" else f"--no-{flag}"] if yes else [f"--{flag}", text]
         return words
 
@@ -190,7 +203,7 @@ class Position(Settings):
         words += ["--scale", decimal(self.scale)]
         words += ["--condition", self.condition] if self.condition != EDIT else []
         words += ["--unit", str(self.unit)] if self.unit and self.condition != EDIT else []
-        words += [] if self.positions == "last" else ["--positions", self.positions]
+        words += [] if self.token_mask == "last" else ["--token-mask", self.token_mask]
         for name, text in self.settings:
             words += ["--setting", f"{name.replace('_', '-')}={text}"]
         return words
@@ -247,7 +260,7 @@ class StoredEdit:
     layers: tuple[int, ...]
     scale: float
     rule: str
-    positions: str
+    token_mask: str
     next_token: bool
     board: str
     later: tuple[str, ...]  # the moves to the later board of a patch
@@ -260,36 +273,33 @@ class StoredEdit:
 def stored_edit(inputs: Inputs, run_id: UUID, row: tables.Trial) -> StoredEdit:
     """The edit behind a trial that is no clean one. Its unit says how random controls are drawn."""
     with inputs.database.read() as session:
-        spec = EditSpec(**session.get_one(tables.Run, run_id).spec)
+        run = session.get_one(tables.Run, run_id)
+        made = NextTokenEditSpec if run.kind == "edit-next-token" else EditSpec
+        spec: EditSpec | NextTokenEditSpec = made(**run.spec)
     detail = row.detail or {}
     settings = settings_of(spec, inputs)
     setting = settings[detail.get("setting") or 0]
-    sans, later = spec.sans, tuple(spec.later.split())
+    of_case = spec if isinstance(spec, NextTokenEditSpec) else None
+    sans, later = spec.sans, tuple(of_case.later.split()) if of_case else ()
     if row.item >= 0 and spec.dataset is not None:
         items, _ = inputs.dataset(spec.dataset)
         game = tuple(all_sans(items.moves([row.item])[0]))
-        sans, later = game[: row.ply], game[row.ply : row.ply + spec.future]
-    source, _, number = row.condition.partition("-")
-    patched = source == PATCH and (spec.future_unit == "plies" or spec.later)  # else it may end within a move
-    if not patched:
+        sans, later = game[: row.ply], game[row.ply : row.ply + of_case.future] if of_case else ()
+    source, number = re.fullmatch(r"(.*?)(?:-(\d+))?", row.condition, re.DOTALL).groups()  # type: ignore[union-attr]
+    patched = source == PATCH and of_case is not None and (of_case.future_unit == "plies" or bool(of_case.later))
+    if not patched:  # the later board may be within a move
         later = ()
-    if row.condition.startswith(("edit", "other", "patch")):
-        name = EDIT if source == PATCH and not patched else source
-    elif row.condition.startswith(("wrong-layer", "sham", "encode-decode")):
-        name = row.condition.rpartition("-")[0] + "-0"
-    else:
-        name = f"{source}-{int(number) % max(1, spec.controls if source == 'random' else spec.shuffled)}"
-    plain = {"king": "include"} | ({"scale_rule": NEXT_TOKEN["scale_rule"]} if spec.measure == "next-token" else {})
-    differing = {key: getattr(spec, key) for key in SETTINGS if key != PATCH or patched}
-    given = tuple(
-        (key, text_of(value))
-        for key, value in differing.items()
-        if value != plain.get(key, EditSpec.model_fields[key].get_default())
-    )
+    name = EDIT if source == PATCH and not patched else source
+    if source in spec.control_draws:
+        name = f"{source}-{int(number) % spec.control_draws[source]}"
+    keys = [key for key in SETTINGS if key in made.model_fields and (key != PATCH or patched)]
+    differing = {key: getattr(spec, key) for key in keys}
+    plain = {key: made.model_fields[key].get_default() for key in differing} | {"king": "include"}
+    given = tuple((key, text_of(value)) for key, value in differing.items() if value != plain[key])
     checkpoint, probe = inputs.checkpoint(spec.checkpoint)[0].id, inputs.run(spec.probe, "probe").id
     return StoredEdit(
         checkpoint, probe, sans, setting.layers, setting.value,
-        spec.scale_rule, spec.token_mask, spec.measure == "next-token", spec.board, later, name,
+        spec.scale_rule, spec.token_mask, of_case is not None, of_case.board if of_case else "", later, name,
         row.condition, row.unit, given,
     )  # fmt: skip
 

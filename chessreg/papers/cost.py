@@ -15,8 +15,8 @@ import time
 from chessreg.papers.plan import Request, Step
 
 SHARE = {
-    "cache": 0.5, "edit": 0.15, "finetune": 0.45, "legality": 0.3, "markov": 0.1, "perplexity": 0.3, "play": 0.35,
-    "probe": 0.8, "sae": 0.6, "token-legality": 0.1, "train": 1.2,
+    "cache": 0.5, "edit": 0.15, "edit-next-token": 0.15, "finetune": 0.45, "legality": 0.3, "markov": 0.1,
+    "perplexity": 0.3, "play": 0.35, "probe": 0.8, "sae": 0.6, "token-legality": 0.1, "train": 1.2,
 }  # fmt: skip
 NODES_A_SECOND, SHALLOW = 1e6, 0.001  # of Stockfish 15 on one thread; a search of few nodes
 LOGIT = 2500  # multiplications that take as long as the softmax of one logit with its gradient: 26 ns

@@ -348,7 +348,7 @@ def request(
         return Request("", dataset, test or dataset, 0, 0, size, positions=positions, puzzles=puzzles,
                        language_model=language_model)  # fmt: skip
     if sae is not None:
-        from chessreg.experiments.edit import check_saes
+        from chessreg.experiments.edit.checks import check_saes
 
         check_saes(inputs, inputs.reference("run:sae", sae), None, range(row.layers), row)
     for other in beside:

@@ -28,6 +28,7 @@ OF_RUNS = ("run_id", "run", "kind", "version", "state", "done", "planned", "tags
 DETAIL = "detail"
 PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
 SPEC = "run"  # what a kind's spec goes by beside its result tables
+FAMILIES = {"edits": ("edit", "edit-next-token")}  # kinds that queries read through common views, by their name
 COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 CATALOGUE = re.compile(
     r"(^|\()\s*(show|describe)\b"
@@ -145,6 +146,7 @@ class KindViews(NamedTuple):
 
 def of_kinds(recorded: Iterable[KindRow], installed: Iterable[KindRow], taken: Iterable[str]) -> KindViews:
     """A view `<kind>_<table>` for each result table of each kind, `<kind>` for its first, and `<kind>_run` of its runs.
+    A family of kinds has the same views, with the rows and columns of all of them: `edits_trial`, `edits_run`.
 
     A name that a table or handy view has stays theirs (kind `probe`: see `probe_score`). Several versions of a kind
     share one view; the newest says what type a column has. The rows have as columns what the registry recorded of a
@@ -175,6 +177,12 @@ def of_kinds(recorded: Iterable[KindRow], installed: Iterable[KindRow], taken: I
             if view not in used:
                 used.add(view)
                 made[view] = each
+    for family, members in FAMILIES.items():
+        for table in (*TABLES, SPEC):
+            parts = [part for part in (f"{_plain(member)}_{table}" for member in members) if part in made]
+            if parts:
+                select = " UNION ALL BY NAME ".join(f'SELECT * FROM "{part}"' for part in parts)
+                made[f"{family}_{table}"] = KindView(select, family)
     return KindViews(made, extras)
 
 

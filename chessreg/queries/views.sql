@@ -107,7 +107,7 @@ LEFT JOIN run AS v ON v.kind = 'vector' AND 'run:' || v.spec_hash = json_extract
 
 -- view: skipped_edits
 -- What edit runs left out where they left out every state, by reason, and what to do about it.
-SELECT r.run_id, r.run, coalesce(json_extract_string(r.spec, '$.measure'), 'moves') AS measure, s.states,
+SELECT r.run_id, r.run, r.kind, s.states,
        CASE s.reason WHEN 'illegal' THEN 'the model''s most probable move is illegal'
             WHEN 'no square' THEN 'its most probable token names no square'
             WHEN 'empty' THEN 'its most probable token names an empty square'
@@ -124,7 +124,7 @@ SELECT r.run_id, r.run, coalesce(json_extract_string(r.spec, '$.measure'), 'move
 FROM (SELECT run_id, json_extract_string(detail, '$.skipped') AS reason, count(*) AS states FROM trial
       WHERE condition = 'skipped' AND run_id NOT IN (SELECT run_id FROM trial WHERE condition <> 'skipped')
       GROUP BY ALL) AS s
-JOIN runs AS r ON r.run_id = s.run_id AND r.kind = 'edit'
+JOIN runs AS r ON r.run_id = s.run_id AND r.kind IN ('edit', 'edit-next-token')
 
 -- view: probes
 -- Every probe, with the number of the phase that it is of; NULL: of every phase.

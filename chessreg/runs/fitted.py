@@ -15,7 +15,6 @@ from sqlalchemy import func, select
 
 from chessreg.errors import BadInputError, first_line
 from chessreg.models.hook_points import pattern_of
-from chessreg.noise import generator
 from chessreg.registry import tables
 from chessreg.runs.activations import cached_layers
 from chessreg.runs.inputs import Inputs
@@ -163,20 +162,6 @@ class Direction:
         """What is stored of it, float32 [d_model] each."""
         tensors = {"vector": self.vector, "high": self.high, "low": self.low}
         return {name: np.ascontiguousarray(value, np.float32) for name, value in tensors.items() if value is not None}
-
-
-def random_like(direction: np.ndarray, layer: int, seed: int) -> np.ndarray:
-    """A direction float32 [d_model] drawn uniformly from the sphere, for this layer and seed, with the same norm."""
-    drawn = generator(seed, "random direction", layer).standard_normal(direction.shape)
-    return with_norm(drawn, float(np.linalg.norm(direction)))
-
-
-def with_norm(direction: np.ndarray, norm: float) -> np.ndarray:
-    """The direction float32 [d_model], scaled to a norm. BadInputError for the zero vector, which has no direction."""
-    own = np.linalg.norm(direction.astype(np.float64))
-    if not own > 0:
-        raise BadInputError("a direction of norm 0 cannot be scaled", "the two classes do not differ")
-    return (direction.astype(np.float64) * (norm / own)).astype(np.float32)
 
 
 def cosine(one: np.ndarray, other: np.ndarray, centre: bool = False) -> float:

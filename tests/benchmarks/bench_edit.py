@@ -140,8 +140,8 @@ def bench(session: Session, arguments: argparse.Namespace) -> dict[str, Any]:
         layers=LAYERS,
         scale=SCALE,
         token_mask=arguments.positions,
-        controls=0,
-        shuffled=0,
+        random_controls=0,
+        shuffled_label_controls=0,
         max_tokens=AUTHORS_TOKENS,
         spellings=arguments.spellings,
     )

@@ -84,7 +84,7 @@ def test_the_demo_runs_is_not_run_twice_and_says_what_it_said_elsewhere(here):
     with Database.open(here.folder / ".chessreg" / "registry.db") as database, database.read() as session:
         attempts = session.scalar(select(func.count()).select_from(tables.Attempt))
         kinds = set(session.scalars(select(tables.Run.kind).where(tables.Run.completed_at.is_not(None))))
-    assert kinds == {"cache", "probe", "edit", "vector", "play"}
+    assert kinds == {"cache", "probe", "edit", "edit-next-token", "vector", "play"}
     assert here("demo", "--size", "small") == 0, here.err
     with Database.open(here.folder / ".chessreg" / "registry.db") as database, database.read() as session:
         assert session.scalar(select(func.count()).select_from(tables.Attempt)) == attempts

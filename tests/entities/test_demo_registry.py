@@ -13,13 +13,13 @@ from sqlalchemy import delete, func, select
 from chessreg.cli.root import run_command_line
 from chessreg.entities.merge import merge
 from chessreg.entities.reproduce import again
-from chessreg.experiments.settings.interventions import with_id
 from chessreg.queries import run_query
 from chessreg.queries.catalogue import entries
 from chessreg.registry import tables
 from chessreg.registry.database import Database
 from chessreg.runs.kind import kinds
 from chessreg.session import Session, open_session
+from chessreg.steering.interventions import with_id
 
 DEMO = Path(__file__).resolve().parents[1] / "fixtures" / "demo"
 ANSWERS = json.loads((DEMO / "answers.json").read_text())

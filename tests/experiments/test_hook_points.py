@@ -11,9 +11,9 @@ from chessreg.experiments.edit import EditSpec
 from chessreg.experiments.play import PlaySpec
 from chessreg.experiments.probe import ProbeSpec
 from chessreg.experiments.probe_apply import ApplySpec
-from chessreg.experiments.settings.interventions import InterventionSettings
 from chessreg.models.hook_points import EMBED, LN_FINAL, PATTERNS, RESID_POST, RESID_PRE
 from chessreg.session import Session
+from chessreg.steering.interventions import InterventionSettings
 from tests.specs import vector_spec
 
 FEW = {"checkpoint": "reference", "dataset": "sample:fit", "games": 36, "max_sites": 6}

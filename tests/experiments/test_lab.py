@@ -154,7 +154,7 @@ def test_the_initial_position_is_edited_stored_and_taken_up_as_any_other(lab: La
 def test_a_control_is_the_one_that_the_run_drew(lab: Lab, world_session) -> None:
     spec = EditSpec(
         checkpoint="likes-nc3", probe="likes-nc3-board", dataset="sample:test", games=2, per_game=3, samples=0,
-        scales=(1.0, 2.0), controls=2, shuffled=2, spellings=False,
+        scales=(1.0, 2.0), random_controls=2, shuffled_label_controls=2, spellings=False,
     )  # fmt: skip
     run_id = world_session.run(spec, EditOptions(threads=1)).run_id
     with world_session.database.read() as sql:
@@ -167,7 +167,7 @@ def test_a_control_is_the_one_that_the_run_drew(lab: Lab, world_session) -> None
         taken = stored_edit(world_session.inputs, run_id, row)
         question = Position.of(
             checkpoint=taken.checkpoint_id.hex, probe=taken.probe_run.hex, moves=" ".join(taken.sans),
-            layers=taken.layers, scale=taken.scale, positions=taken.positions, condition=taken.condition,
+            layers=taken.layers, scale=taken.scale, token_mask=taken.token_mask, condition=taken.condition,
             unit=taken.unit, settings=taken.settings,
         )  # fmt: skip
         assert lab.ask(question).edited.modified == pytest.approx(row.mass_modified, abs=1e-6)
@@ -185,7 +185,7 @@ def test_a_control_is_the_one_that_the_run_drew(lab: Lab, world_session) -> None
         ({"probe": "reference-board"}, BadInputError, "fitted on another checkpoint"),
         ({"probe": "reference-board", "vector": "skill"}, BadInputError, "fitted on another checkpoint"),
         ({"layers": (1, 1)}, BadInputError, "^--layers: "),
-        ({"vector": "skill", "positions": "turns"}, BadInputError, "--positions all, or last"),
+        ({"vector": "skill", "token_mask": "turns"}, BadInputError, "--token-mask all, or last"),
         ({"scale": float("nan")}, BadInputError, "^--scale: input should be a finite number$"),
         ({"scale": 1e300}, BadInputError, "^--scale: the number is too large$"),
         ({"probe": None, "layers": (1,)}, BadInputError, "without a probe"),

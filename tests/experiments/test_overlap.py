@@ -140,7 +140,7 @@ def test_probe_edit_and_vector_tables_say_what_was_trained_on(world_session):
     session.run(ProbeSpec(**probe | {"test_cache": "six"}, seed=9, allow_overlap=True), name="of-known")
     session.run(EditSpec(
         checkpoint="reference", probe="reference-board", dataset="sample:fit", games=3, per_game=1, samples=0,
-        controls=0, shuffled=0, allow_overlap=True,
+        random_controls=0, shuffled_label_controls=0, allow_overlap=True,
     ), name="edited")  # fmt: skip
     session.run(
         vector_spec(source="contrastive", cache="reference-fit", first_ply=6, seed=9, allow_overlap=True),

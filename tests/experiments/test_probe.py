@@ -301,7 +301,12 @@ def test_a_probe_of_shuffled_labels_says_so_and_is_tested_on_true_ones(world_ses
     found = {}
     for draw in (None, 3):
         spec = ProbeSpec(
-            cache="reference-fit", test_cache="reference-test", label="skill", skip_sites=2, epochs=1, shuffled=draw
+            cache="reference-fit",
+            test_cache="reference-test",
+            label="skill",
+            skip_sites=2,
+            epochs=1,
+            shuffled_label_control=draw,
         )
         report = world_session.run(spec)
         with world_session.database.read() as sql:

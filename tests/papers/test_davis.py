@@ -106,7 +106,8 @@ def test_the_paper_size_is_that_of_the_specification():
     assert (edits.prefixes, edits.future, edits.future_unit) == ((4, 9, 14, 19, 24, 29, 34), 6, "plies")
     assert step.units == 7 * 71_151 >= 498_057
     assert (edits.scales, edits.layers, edits.scale_rule, edits.token_mask) == ((0.5, 1.0), (1,), "ln-final", "last")
-    assert (edits.patch, edits.controls, len(edits.other_probes), len(edits.other_black_probes)) == ("unit", 1, 3, 3)
+    assert (edits.patch, edits.random_controls) == ("unit", 1)
+    assert (len(edits.other_probes), len(edits.other_black_probes)) == (3, 3)
     for strength in (steps["edit-sweep"][1], steps["edit-strength"][1]):
         assert strength.scales == (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
     assert steps["edits-published-code"][1].protocol == "published-code"
@@ -129,7 +130,15 @@ def test_the_reference_size_has_what_the_issue_asks_for():
     assert {s.tokens for n, (_, s) in steps.items() if n.startswith("sae-blocks")} == {1_500_000}
     assert len(steps["sae-smaller-4"][1].hook_points) == 3
     edits, smaller = (steps[f"edits-at-code-layer{behind}"][1] for behind in ("", "-of-4x"))
-    made = {"probe", "black_probe", "other_probes", "other_black_probes", "patch", "controls", "shuffled"}
+    made = {
+        "probe",
+        "black_probe",
+        "other_probes",
+        "other_black_probes",
+        "patch",
+        "random_controls",
+        "shuffled_label_controls",
+    }
     assert edits.model_dump(exclude=made) == smaller.model_dump(exclude=made)  # the same cases under the same edits
     numbers = {
         name: f"run:{number:064x}"

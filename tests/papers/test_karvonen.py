@@ -80,9 +80,11 @@ def test_an_edit_of_skill_of_either_sign_plays_beside_five_draws_of_each_control
 def check_shuffled(steps, vectors, real):
     """Each vector is of a probe of its own, which differs from the real one in the draw of its labels alone."""
     probes = {steps[name].settings["probe"].removeprefix("@") for name in vectors}
-    assert {steps[name].settings["shuffled"] for name in probes} == {steps[name].settings["seed"] for name in vectors}
+    assert {steps[name].settings["shuffled_label_control"] for name in probes} == {
+        steps[name].settings["seed"] for name in vectors
+    }
     for name in probes:
-        assert {k: v for k, v in steps[name].settings.items() if k != "shuffled"} == steps[real].settings
+        assert {k: v for k, v in steps[name].settings.items() if k != "shuffled_label_control"} == steps[real].settings
 
 
 @pytest.mark.parametrize("size", ["reference", "paper"])
@@ -198,7 +200,7 @@ def test_tuned_board_edits_have_an_encode_decode_control_where_saes_are_given(sa
     tried = SimpleNamespace(rows=[{"condition": "edit", "modified": 50.0, "layers": [3, 4], "scale": 12.0}])
     settings = edits.settings(SimpleNamespace(query=lambda *asked: tried, references=defaultdict(lambda: "run:x")))
     assert settings.get("sae") == sae
-    assert (settings["sham"], settings["layers"]) == (True, (3, 4))
+    assert (settings["sham_control"], settings["layers"]) == (True, (3, 4))
     assert edits.rows["trial"] == edits.units * 6 * (6 if sae is None else 7)
 
 

@@ -71,8 +71,8 @@ def test_tables_2_and_6_edit_5000_states_at_the_papers_layers_and_scale(layers):
             assert (spec.samples, spec.temperature, spec.max_tokens, spec.king) == (5, 1.0, 7, "skip")
             assert (spec.probe, spec.dataset, spec.last_move) == ("@model-board-paper", "test:test", 30)
             assert step.units >= 5000 / 0.7  # illegal greedy texts and moves of the king leave states out
-            assert spec.controls >= 1
-            assert spec.shuffled >= 1
+            assert spec.random_controls >= 1
+            assert spec.shuffled_label_controls >= 1
 
 
 @pytest.mark.parametrize("layers", [8, 16])

@@ -76,6 +76,20 @@ def test_the_newest_version_of_a_kind_says_the_types(database, make):
     assert (types["cp"], types["more"], types["fen"]) == ("double", "int64", "string")
 
 
+def test_the_kinds_of_a_family_have_common_views(database, make):
+    for name, column, spec in (("edit", "move", {"samples": 5}), ("edit-next-token", "kl", {"future": 6})):
+        run = make.run(name, 1, name=f"a-{name}", spec=spec)
+        detail = {"piece": "P", column: "1"}
+        make.add(
+            tables.Trial(run_id=run.id, unit=0, condition="clean", sample=-1, attempt_id=run.attempt_id, item=0, ply=0,
+                         text="", detail=detail)
+        )  # fmt: skip
+    trials = run_sql(database, "SELECT kind, piece, move, kl FROM edits_trial ORDER BY kind").rows
+    assert [tuple(row.values()) for row in trials] == [("edit", "P", "1", None), ("edit-next-token", "P", None, 1.0)]
+    runs = run_sql(database, "SELECT run, samples, future FROM edits_run ORDER BY kind").rows
+    assert [tuple(row.values()) for row in runs] == [("a-edit", 5, None), ("a-edit-next-token", None, 6)]
+
+
 ODD = [
     "null", "[1]", "{}", "", "{", "12", '{"cp": null}', '{"cp": "7"}', '{"cp": 1.5}', '{"cp": 1e3}', '{"cp": true}',
     '{"cp": {"a": 1}}', '{"cp": 1, "cp": 2}', '{"cp": 12345678901234567890123}', '{"cp": 0.1, "CP": 3}', '{"cp": NaN}',

@@ -16,7 +16,7 @@ import pytest
 
 from chessreg.cli.root import run_command_line
 from chessreg.experiments.edit import three_boards
-from chessreg.experiments.edit.spec import EditSpec
+from chessreg.experiments.edit.spec import NextTokenEditSpec
 from chessreg.experiments.edit.three_boards import StoredCase, stored_case
 from chessreg.games.boardframe import squares_of
 from chessreg.games.labels import PIECE_CLASSES, board_changes
@@ -65,7 +65,7 @@ def make_squares(root: Path) -> None:
         session.run(CacheSpec(checkpoint="squares", dataset="games:fit", sites="white-turns", max_sites=3), name="fit")
         session.run(ProbeSpec(cache="fit", epochs=1), name="board")
         edits = {"checkpoint": "squares", "probe": "board", "dataset": "games:test", "games": 2, "king": "include"}
-        spec = EditSpec(**edits, measure="next-token", prefixes=(4, 8), layers=(0, 1), scale=0.8, decay=0.01)
+        spec = NextTokenEditSpec(**edits, prefixes=(4, 8), layers=(0, 1), scale=0.8, decay=0.01)
         session.run(spec, name="edits")
 
 
@@ -163,7 +163,7 @@ async def test_a_board_is_changed_by_keys_and_the_command_stores_that_edit(
         assert f"target {after.edited.modified:.3f}" in driver.text
         assert sum(after.clean.squares) <= 1.0 + 1e-6
         words = shlex.split(lab.command())
-        assert words[:3] == ["chessreg", "run", "edit"]
+        assert words[:3] == ["chessreg", "run", "edit-next-token"]
         run = printed(squares, *words[1:])["run_id"]
         with open_session(str(squares / "registry.db"), squares / "store") as session, session.database.read() as sql:
             rows = {

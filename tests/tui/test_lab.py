@@ -122,7 +122,7 @@ async def test_an_edit_is_scrubbed_by_layer_class_and_condition(drive, session: 
         await driver.press("e")
         lab = driver.screen
         assert isinstance(lab, LabScreen)
-        assert (lab.edited_layers, lab.scale, lab.positions) == (edit.layers, 1.5, "all")
+        assert (lab.edited_layers, lab.scale, lab.token_mask) == (edit.layers, 1.5, "all")
         assert lab.condition == edit.condition
         assert lab.answer.fen == stored.fen
         assert lab.answer.edited is not None, lab.answer.why_not

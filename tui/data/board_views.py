@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from chessreg.session import Session
 
 
-OWN_SCREEN = ("edit",)  # kinds whose boards need a model: their screen asks the process that holds it
+OWN_SCREEN = ("edit", "edit-next-token")  # kinds with a screen that asks the process that holds the model
 
 
 class Boards(NamedTuple):
@@ -151,8 +151,8 @@ def edited_state(session: Session, row: Mapping[str, Any], condition: str = "") 
 
     Raises NotFoundError when the run has no such state.
     """
-    from chessreg.experiments.edit import boards_of_state
-    from chessreg.experiments.edit.three_boards import reads_next_token, stored_case
+    from chessreg.experiments.edit.board_views import boards_of_state
+    from chessreg.experiments.edit.three_boards import stored_case
     from chessreg.lab.question import stored_edit
 
     run_id, unit, trial = UUID(str(row["run_id"])), int(row["unit"]), tables.Trial
@@ -162,7 +162,7 @@ def edited_state(session: Session, row: Mapping[str, Any], condition: str = "") 
             .where(trial.run_id == run_id, trial.unit == unit, trial.sample == -1)
             .order_by(trial.condition)
         ).all()
-        called = run_names(sql, {run_id})[run_id]
+        called, kind = run_names(sql, {run_id})[run_id], sql.get_one(tables.Run, run_id).kind
         sql.expunge_all()
     if not rows:
         raise NotFoundError(f"run {called} has no state {unit}")
@@ -170,7 +170,7 @@ def edited_state(session: Session, row: Mapping[str, Any], condition: str = "") 
     key = {"run_id": run_id, "unit": unit, "condition": wanted}
     case, boards = None, list["BoardFrame"]()
     conditions = sorted((r.condition for r in rows if r.condition not in ("clean", "skipped")), key=edits_first)
-    if reads_next_token(key, session.inputs):
+    if kind == "edit-next-token":
         case = stored_case(session.inputs, run_id, unit)
         drawn = "" if case.skipped else wanted if wanted in conditions else conditions[0]
     else:

@@ -259,7 +259,7 @@ class BoardScreen(DrawingScreen):
     # -- reading --------------------------------------------------------------------------------------------------
 
     async def fill(self) -> None:
-        from tui.data.board_views import boards
+        from tui.data.board_views import OWN_SCREEN, boards
 
         row = self.row
         drawn = await self.ask("drawing the boards", lambda session: boards(session, row))
@@ -267,7 +267,7 @@ class BoardScreen(DrawingScreen):
             if row is not self.drawn_row:
                 self.show_none()
             return
-        if drawn.kind == "edit":
+        if drawn.kind in OWN_SCREEN:
             from tui.screens.edit import EditScreen
 
             self.app.call_later(self.app.switch_screen, EditScreen(self.pages, self.at, drawn.row))

@@ -91,7 +91,7 @@ class LabScreen(FourBoardsScreen):
         self.ahead: tuple[str, ...] = ()  # moves that were taken back
         self.edited_layers: tuple[int, ...] = ()  # none: those that the answer names
         self.scales = {False: 1.5, True: 0.5}  # of whole moves, and where the next token is read
-        self.positions = "last"
+        self.token_mask = "last"
         self.condition = EDIT
         self.settings: tuple[tuple[str, str], ...] = ()  # of the stored edit that was taken up
         self.changes: dict[int, str] = {}  # square → what shall stand there, `.` for nothing
@@ -175,7 +175,7 @@ class LabScreen(FourBoardsScreen):
             vector=reference(vector),
             layers=self.edited_layers if tool else (),
             scale=self.scale,
-            positions=self.positions,
+            token_mask=self.token_mask,
             measure="next-token" if self.next_token else "moves",
             board=self.board_changes if edits else "",
             later=" ".join(later),
@@ -270,7 +270,7 @@ class LabScreen(FourBoardsScreen):
         what = self.condition if self.next_token or self.condition != EDIT else ""
         if self.taken_up is not None and self.condition == self.taken_up.condition != EDIT:
             what = f"{self.taken_up.stored_condition} of the run"
-        parts = filter(None, [what, where, f"scale {self.scale:g}, {self.positions}"])
+        parts = filter(None, [what, where, f"scale {self.scale:g}, {self.token_mask}"])
         edit = f"{tool.kind} {tool.name} · {' · '.join(parts)}" if tool else "no probe"
         busy = (" · asking…" if self.answer else " · the model is being loaded…") if self.asking else ""
         return f"{self.choice.name} · {edit}{busy}\n{self.movetext()}"
@@ -314,7 +314,7 @@ class LabScreen(FourBoardsScreen):
             return
         self.model, self.tool, self.shown_layer = model, tool, None
         self.sans, self.ahead, self.row = edit.sans, edit.later, 0
-        self.edited_layers, self.positions, self.condition = edit.layers, edit.positions, edit.condition
+        self.edited_layers, self.token_mask, self.condition = edit.layers, edit.token_mask, edit.condition
         self.scale, self.settings, self.taken_up = edit.scale, edit.settings, edit
         from chessreg.games.labels import board_changes
 
@@ -564,10 +564,13 @@ class LabScreen(FourBoardsScreen):
             f"other{n + 1}" for n in range(len(given["other_probes"].split(",")) if "other_probes" in given else 0)
         ]
         draws = [
-            (name, int(given.get(setting, 1))) for name, setting in (("random", "controls"), ("shuffled", "shuffled"))
+            (name, int(given.get(setting, 1)))
+            for name, setting in (("random", "random_controls"), ("shuffled", "shuffled_label_controls"))
         ]
         controls = [f"{name}-{draw}" for name, count in draws for draw in range(count)]
-        switched = [f"{name}-0" for name in ("wrong-layer", "sham") if given.get(name.replace("-", "_")) == "true"]
+        switched = [
+            f"{name}-0" for name in ("wrong-layer", "sham") if given.get(f"{name.replace('-', '_')}_control") == "true"
+        ]
         switched += ["encode-decode-0"] if "sae" in given else []
         patch = [PATCH] if self.next_token and self.ahead else []
         return [EDIT, *others, *patch, *controls, *switched]
@@ -586,7 +589,7 @@ class LabScreen(FourBoardsScreen):
             self.look()
 
     def action_tokens(self) -> None:
-        self.positions = "all" if self.positions == "last" else "last"
+        self.token_mask = "all" if self.token_mask == "last" else "last"
         self.look()
 
     # -- keeping it -----------------------------------------------------------------------------------------------

@@ -41,15 +41,14 @@
 
 -- statement: skipped
 SELECT run, reason, states, hint FROM skipped_edits
-WHERE measure = 'moves' AND run_id IN (SELECT run_id FROM scoped)
+WHERE kind = 'edit' AND run_id IN (SELECT run_id FROM scoped)
 ORDER BY states DESC, run, reason, hint
 
 -- statement: edits
 -- Every edit of the runs in scope that try more than one.
 SELECT run_id, condition, intervention_id, count(*) OVER (PARTITION BY run_id) AS tried
 FROM (SELECT DISTINCT run_id, condition, intervention_id FROM trial
-      WHERE regexp_matches(condition, '^edit-[0-9]+$') AND run_id IN (SELECT run_id FROM scoped)
-          AND run_id NOT IN (SELECT run_id FROM edit_run WHERE measure = 'next-token'))
+      WHERE regexp_matches(condition, '^edit-[0-9]+$') AND run_id IN (SELECT run_id FROM scoped WHERE kind = 'edit'))
 
 -- statement: counted
 -- One row per state and condition: counts of sampled texts, and which half of the games the state is in.
@@ -60,7 +59,7 @@ SELECT t.run_id, t.unit, t.condition, any_value(t.item) AS item, any_value(t.att
        count(*) FILTER (sample >= 0 AND legal_modified) AS modified,
        count(*) FILTER (sample < 0 AND legal_modified) AS greedy_modified,
        max(mass_modified) AS mass_modified
-FROM edit_trial AS t
+FROM edits_trial AS t
 WHERE (t.condition = 'clean' OR regexp_matches(t.condition, '^edit-[0-9]+$'))
     AND t.run_id IN (SELECT run_id FROM edits WHERE tried > 1)
 GROUP BY t.run_id, t.unit, t.condition

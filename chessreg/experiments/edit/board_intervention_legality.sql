@@ -84,16 +84,15 @@
 
 -- statement: skipped
 SELECT run, reason, states, hint FROM skipped_edits
-WHERE measure = 'moves' AND run_id IN (SELECT run_id FROM scoped)
+WHERE kind = 'edit' AND run_id IN (SELECT run_id FROM scoped)
 ORDER BY states DESC, run, reason, hint
 
 -- statement: conditions
 -- One row per run, condition and intervention. Random directions random-0, random-1, … are one condition.
 SELECT DISTINCT t.run_id, t.condition, regexp_replace(t.condition, '-[0-9]+$', '') AS kind, t.intervention_id,
        i.checkpoint_id, coalesce(i.intervention, 'none') AS intervention, i.layers, i.scale, i.scale_rule, i.token_mask
-FROM (SELECT DISTINCT run_id, condition, intervention_id FROM trial WHERE condition <> 'skipped'
-      AND run_id IN (SELECT run_id FROM trial WHERE intervention_id IS NOT NULL)
-      AND run_id NOT IN (SELECT run_id FROM edit_run WHERE measure = 'next-token')) AS t
+FROM (SELECT DISTINCT run_id, condition, intervention_id FROM edits_trial
+      WHERE kind = 'edit' AND condition <> 'skipped') AS t
 LEFT JOIN interventions AS i ON i.intervention_id = t.intervention_id
 
 -- statement: cells
@@ -116,7 +115,7 @@ LEFT JOIN checkpoints AS c ON c.checkpoint_id = k.checkpoint_id
 SELECT k.cell, t.run_id, t.unit, t.condition, t.sample, t.attempt_id, t.item, t.ply, t.text, t.legal_original,
        t.legal_modified, t.mass_original, t.mass_modified, t.spelled_original, t.spelled_modified, k.kind, k.run, k.checkpoint_id, k.checkpoint,
        k.intervention
-FROM edit_trial AS t
+FROM edits_trial AS t
 JOIN cells AS k ON k.run_id = t.run_id AND k.condition = t.condition
     AND k.intervention_id IS NOT DISTINCT FROM t.intervention_id
 
@@ -124,7 +123,7 @@ JOIN cells AS k ON k.run_id = t.run_id AND k.condition = t.condition
 -- Every state with what its position is, and whether it is the first of the run there.
 SELECT run_id, unit, position, position IS NULL OR unit = min(unit) OVER (PARTITION BY run_id, position) AS is_first
 FROM (SELECT run_id, unit, coalesce(max(position), max(fen)) AS position
-      FROM edit_trial WHERE sample < 0 AND condition <> 'skipped' GROUP BY ALL)
+      FROM edits_trial WHERE kind = 'edit' AND sample < 0 AND condition <> 'skipped' GROUP BY ALL)
 
 -- statement: table
 WITH counted AS (

@@ -15,13 +15,13 @@ import numpy as np
 
 from chessreg.encodings import Encoding
 from chessreg.errors import BadInputError
-from chessreg.experiments.edit.directions import EMPTY, Change
 from chessreg.experiments.edit.states import State, after_moves, states
 from chessreg.games.labels import board_changes
 from chessreg.games.moves import unpack
+from chessreg.steering.directions import EMPTY, Change, class_of
 
 if TYPE_CHECKING:
-    from chessreg.experiments.edit.spec import EditSpec
+    from chessreg.experiments.edit.spec import NextTokenEditSpec
     from chessreg.games.dataset import Games
 
 
@@ -58,13 +58,8 @@ class Case:
         return self.state.board, self.target, self.prefix.later
 
 
-def class_of(piece: chess.Piece | None) -> int:
-    """0 black king … 6 empty … 12 white king."""
-    return EMPTY if piece is None else EMPTY + piece.piece_type * (1 if piece.color else -1)
-
-
 def prefixes(
-    spec: EditSpec, encoding: Encoding, games: Games, places: np.ndarray, units: Sequence[int]
+    spec: NextTokenEditSpec, encoding: Encoding, games: Games, places: np.ndarray, units: Sequence[int]
 ) -> list[Prefix]:
     """The prefixes of these units. Unit u is prefix u % n of game u // n; a game that ends before has fewer."""
     per_game = spec.states_per_game
@@ -77,7 +72,7 @@ def prefixes(
         if spec.prefixes:
             chosen = [(unit, spec.prefixes[unit % per_game]) for unit in own]
             made = [
-                State(u, turns.item, ply, turns.prompts[ply], turns.board(ply)) for u, ply in chosen if turns.has(ply)
+                State(u, turns.item, ply, turns.prompts[ply], turns.boards[ply]) for u, ply in chosen if turns.has(ply)
             ]
         else:
             made = states(spec, encoding, games, places, own)
@@ -116,9 +111,6 @@ class Turns:
         """Whether the game went on after so many plies, and its tokens there are known."""
         return ply < len(self.boards) - 1 and ply in self.prompts
 
-    def board(self, ply: int) -> chess.Board:
-        return self.boards[ply]
-
     def after(self, state: State, count: int, unit: str) -> tuple[chess.Board | None, tuple[int, ...]]:
         """The board so many plies or tokens after a state, and the tokens up to it; none where the game has ended."""
         if unit == "tokens":
@@ -137,7 +129,7 @@ def boards_of(moves: Sequence[chess.Move]) -> Iterator[chess.Board]:
         yield board.copy(stack=False)
 
 
-def of_moves(spec: EditSpec, encoding: Encoding) -> Prefix:
+def of_moves(spec: NextTokenEditSpec, encoding: Encoding) -> Prefix:
     """The position of a run with --moves; with --later also what comes later."""
     state = after_moves(spec.sans, encoding)
     alone = State(state.unit, state.item, state.ply, state.prompt, state.board.copy(stack=False))
@@ -185,7 +177,7 @@ def with_changes(prefix: Prefix, text: str) -> Case:
     return Case(prefix, target, tuple(changes))
 
 
-def reason_to_skip(spec: EditSpec, prefix: Prefix, square: int | None) -> str | None:
+def reason_to_skip(spec: NextTokenEditSpec, prefix: Prefix, square: int | None) -> str | None:
     """Why a case is left out, given the square of the most probable token: None, `too short`, `no square`, `empty`,
     `king` or `no moves`. Davis's third rule is lost (specification 6.3): `--king` and the reason's own row tell."""
     board = prefix.state.board

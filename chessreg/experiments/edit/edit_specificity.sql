@@ -4,7 +4,7 @@
 -- aliases: specificity, frontier of edits, damage of edits, side effects, kl after edit
 -- paper: none: beyond Karvonen 2024, section 4.2
 -- kinds: edit
--- made by: chessreg run edit --wrong-layer --sham --sae SAE
+-- made by: chessreg run edit --wrong-layer-control --sham-control --sae SAE
 -- default: checkpoint, condition, layer_set, scale; effect, moved, kl; states
 -- columns:
 --   checkpoint: the model
@@ -57,7 +57,7 @@
 
 -- statement: skipped
 SELECT run, reason, states, hint FROM skipped_edits
-WHERE measure = 'moves' AND run_id IN (SELECT run_id FROM scoped)
+WHERE kind = 'edit' AND run_id IN (SELECT run_id FROM scoped)
 ORDER BY states DESC, run, reason, hint
 
 -- statement: trials
@@ -66,9 +66,8 @@ SELECT t.run_id, t.unit, t.condition, regexp_replace(t.condition, '-[0-9]+$', ''
        t.attempt_id, t.item, t.ply, t.text, exact(t.mass_modified::VARCHAR) AS mass_modified,
        exact(t.read_empty::VARCHAR) AS read_empty, exact(t.squares_changed::VARCHAR) AS squares_changed,
        exact(t.shared_moved::VARCHAR) AS moved, exact(t.shared_kl::VARCHAR) AS kl
-FROM edit_trial AS t
-WHERE t.sample = -1 AND t.condition <> 'skipped' AND t.run_id IN (SELECT run_id FROM scoped)
-    AND t.run_id NOT IN (SELECT run_id FROM edit_run WHERE measure = 'next-token')
+FROM edits_trial AS t
+WHERE t.kind = 'edit' AND t.sample = -1 AND t.condition <> 'skipped' AND t.run_id IN (SELECT run_id FROM scoped)
 
 -- statement: cells
 -- One row per run, kind of condition and edit that it is, or stands beside.

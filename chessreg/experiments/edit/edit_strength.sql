@@ -3,8 +3,8 @@
 -- question: How does the effect depend on the scale of the edit?
 -- aliases: edit scale sweep, davis figure 2, scale sweep, effect by scale, edit scale
 -- paper: Davis, Vasquez Ferrer & Sukthankar 2026, Figure 2
--- kinds: edit
--- made by: chessreg run edit --preset davis-corrected --layer-sets each --scales 0,0.1,0.2,0.5,1,2
+-- kinds: edit-next-token
+-- made by: chessreg run edit-next-token --preset davis-corrected --layer-sets each --scales 0,0.1,0.2,0.5,1,2
 -- default: checkpoint, type, layers, scale; target, gain, argmax_kept; cases
 -- columns:
 --   checkpoint: the model

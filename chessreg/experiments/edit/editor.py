@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
 
 import chess
 import numpy as np
 from torch import Tensor
 
-from chessreg.experiments.edit.directions import EMPTY
-from chessreg.experiments.edit.model import EditedModel, intervention_row
-from chessreg.experiments.edit.spec import BLACK, CLEAN, EditOptions, EditRow, EditSpec
+from chessreg.experiments.edit.model import PieceRemovals
+from chessreg.experiments.edit.spec import BLACK, CLEAN, EditOptions, EditRow, EditSpec, TrialRow
 from chessreg.experiments.edit.states import Removal, State, reason_to_skip, removal, selection_split
 from chessreg.models.decoding.legal import Mass, Trie, accepted_mass, sequence_logprobs
 from chessreg.models.decoding.sampling import Key, SampledText, sample_trees
@@ -22,6 +20,7 @@ from chessreg.models.decoding.tree import Prefix, TokenTree
 from chessreg.models.devices import prepare
 from chessreg.models.edits import ResidualEdit
 from chessreg.runs.task import Task
+from chessreg.steering.directions import EMPTY
 
 GREEDY = -1
 TINY = 1e-300  # what an edited model finds impossible counts as so probable, so that a divergence is a number
@@ -41,9 +40,9 @@ class Editor:
 
     def __init__(self, task: Task[EditSpec, EditOptions]) -> None:
         self.task, self.spec = task, task.spec
-        self.edited = EditedModel(task.spec, task.inputs, prepare(task.options.device, task.options.threads))
+        self.edited = PieceRemovals(task.spec, task.inputs, prepare(task.options.device, task.options.threads))
         self.model, self.encoding = self.edited.model, self.edited.encoding
-        self.interventions = recorded(task, self.edited)
+        self.interventions = self.edited.record(task)
 
     def batch(self, states: Sequence[State]) -> None:
         """All rows of these states."""
@@ -85,10 +84,8 @@ class Editor:
         kept = [prompts[row] for row in rows]
         real: list[ResidualEdit] = []
         for condition in self.edited.conditions():
-            if condition.source == "edit":
-                edits = real = self.edited.edits(condition.setting, kept, removals)
-            else:
-                edits = self.edited.controls(condition, removals, real)
+            edits = self.edited.edits(condition, kept, removals, None if condition.source == "edit" else real)
+            real = edits if condition.source == "edit" else real
             branch = TokenTree(session.branch(edits))
             self.condition(condition.name, branch, removals, answers, clean, edits, condition.setting.number)
 
@@ -190,18 +187,17 @@ class Editor:
 
     def skipped(self, state: State, written: SampledText | None, move: chess.Move | None, reason: str) -> None:
         text = written.text if written else ""
-        emit_skipped(self.task, state, reason, text, legal=move is not None, move=move.uci() if move else None)
+        row = EditRow(skipped=reason, move=move.uci() if move else None)
+        emit_skipped(self.task, state, row, text, legal=move is not None)
 
 
-def emit_skipped(
-    task: Task[EditSpec, EditOptions], state: State, reason: str, text: str, *, legal: bool | None = None, **extra: Any
-) -> None:
-    """The row of a state that is not edited: why, what the model would write, and further columns of EditRow."""
+def emit_skipped(task: Task[Any, Any], state: State, row: TrialRow, text: str, *, legal: bool | None = None) -> None:
+    """Emit the row of a state that is not edited, with its reason in `row` and the text that the model would write."""
     half = selection_split(task.spec, state.item)
     task.emit(
         "trial",
         state.unit,
-        EditRow(skipped=reason, position=state.position, half=half, **extra),
+        row.model_copy(update={"position": state.position, "half": half}),
         condition="skipped",
         sample=GREEDY,
         item=state.item,
@@ -210,16 +206,6 @@ def emit_skipped(
         text=text,
         legal_original=legal,
     )
-
-
-def recorded(task: Task[EditSpec, EditOptions], edited: EditedModel) -> dict[str, UUID | None]:
-    """Record the intervention of every condition; condition → its id, None of the clean model."""
-    interventions: dict[str, UUID | None] = {CLEAN: None}
-    for condition in edited.conditions():
-        row = intervention_row(edited, condition)
-        task.record("intervention", **row)
-        interventions[condition.name] = row["id"]
-    return interventions
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 from uuid import UUID
 
 import chess
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.experiments.edit.model import Condition, EditedModel, logits_of
+from chessreg.experiments.edit.model import PieceRemovals, logits_of
 from chessreg.experiments.edit.spec import CLEAN, EditSpec
 from chessreg.experiments.edit.states import Removal, State, removal, state_of
 from chessreg.games.boardframe import squares_of
@@ -22,6 +22,7 @@ from chessreg.games.picture import HeatPanel
 from chessreg.registry import tables
 from chessreg.registry.identity import short
 from chessreg.runs.fitted import load_probe
+from chessreg.steering.directions import EMPTY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,10 +31,10 @@ if TYPE_CHECKING:
     from chessreg.models.language_model import LanguageModel
     from chessreg.runs.fitted import FittedProbe
     from chessreg.runs.inputs import Inputs
+    from chessreg.steering.conditions import Condition
 
 Measure = Literal["probability", "logprob", "logit"]
 WHICH: tuple[Literal["clean", "edited"], ...] = ("clean", "edited")
-EMPTY_CLASS = PIECE_CLASSES.index(".")
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Placed:
     """A state of an edit run with everything that a condition does to the model in it."""
 
     spec: EditSpec
-    edited: EditedModel
+    edited: PieceRemovals
     condition: Condition
     state: State
     removed: Removal
@@ -89,29 +90,20 @@ def placed(inputs: Inputs, run_id: UUID, unit: int, condition: str | None = None
         row = session.get(tables.Trial, (run_id, unit, CLEAN, -1))
         skipped = session.get(tables.Trial, (run_id, unit, "skipped", -1))
     if kind != "edit":
-        raise BadInputError(f"run {short(run_id)} is a {kind} run", "heat maps before and after are of edit runs")
+        raise BadInputError(
+            f"run {short(run_id)} is of kind {kind}: the readings of a probe are compared in runs of kind edit",
+            f"chessreg board {short(run_id)}:{unit}",
+        )
     if row is None:
         if skipped is None:
             raise NotFoundError(f"run {short(run_id)} has no state {unit}", "chessreg runs show RUN")
         raise BadInputError(f"state {unit} was skipped: {(skipped.detail or {}).get('skipped')}", "take another unit")
     spec = EditSpec(**settings)
-    if spec.measure == "next-token":
-        raise BadInputError(
-            f"run {short(run_id)} reads the next token, and this draws edits of whole moves",
-            f"chessreg board {short(run_id)}:{unit}",
-        )
-    edited = _loaded(spec, _Key(inputs))
-    known = {c.name: c for c in edited.conditions()}
-    wanted = condition or next(iter(known))
-    if wanted not in known:
-        raise NotFoundError(f"run {short(run_id)} has no condition {wanted!r}", f"it has {', '.join(known)}")
-    chosen = known[wanted]
+    edited = _loaded(spec, inputs)
+    chosen = edited.condition(condition)
     state = state_of(spec, edited.encoding, inputs, unit)
     removed = removal(state, chess.Move.from_uci((row.detail or {})["move"]))
-    edits = edited.edits(chosen.setting, [state.prompt], [removed])
-    if chosen.source != "edit":
-        edits = edited.controls(chosen, [removed], edits)
-    return Placed(spec, edited, chosen, state, removed, edits)
+    return Placed(spec, edited, chosen, state, removed, edited.edits(chosen, [state.prompt], [removed]))
 
 
 def readings(
@@ -144,8 +136,8 @@ def probe_logits(
 def panels(readings: Readings, label: int, measure: Measure, clip: float | None) -> list[HeatPanel]:
     """Figure 5's form: the class before and after the edit, and below it the empty square's."""
     made = []
-    for row in dict.fromkeys((label, EMPTY_CLASS)):
-        name = "empty" if row == EMPTY_CLASS else PIECE_CLASSES[row]
+    for row in dict.fromkeys((label, EMPTY)):
+        name = "empty" if row == EMPTY else PIECE_CLASSES[row]
         values = {which: readings.values(which, row, measure) for which in WHICH}
         low, high = span(list(values.values()), measure, clip)
         for which in WHICH:
@@ -180,20 +172,7 @@ def span(values: list[np.ndarray], measure: Measure, clip: float | None) -> tupl
     return low, high if high > low else low + 1.0
 
 
-class _Key:
-    """Inputs as an argument of a cache: equal while they are of the same registry and store."""
-
-    def __init__(self, inputs: Inputs) -> None:
-        self.inputs = inputs
-
-    def __hash__(self) -> int:
-        return hash((self.inputs.database.place, self.inputs.store.root))
-
-    def __eq__(self, other: Any) -> bool:
-        return isinstance(other, _Key) and hash(self) == hash(other)
-
-
 @lru_cache(maxsize=1)
-def _loaded(spec: EditSpec, key: _Key) -> EditedModel:
+def _loaded(spec: EditSpec, inputs: Inputs) -> PieceRemovals:
     """The model of a run, kept for the next board of it."""
-    return EditedModel(spec, key.inputs, "cpu")
+    return PieceRemovals(spec, inputs, "cpu")

@@ -3,8 +3,8 @@
 -- question: Which of two edits moves more probability?
 -- aliases: difference of edits, paired edits, compare edits, paired test, sae edits against probe edits
 -- paper: Davis, Vasquez Ferrer & Sukthankar 2026, section 4.8, whose samples are paired
--- kinds: edit
--- made by: chessreg run edit --preset davis-corrected
+-- kinds: edit-next-token
+-- made by: chessreg run edit-next-token --preset davis-corrected
 -- default: checkpoint, type, minus, scale; difference, paired_holm_log10_p; cases
 -- columns:
 --   checkpoint: the model

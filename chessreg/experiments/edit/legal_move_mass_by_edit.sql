@@ -4,8 +4,8 @@
 -- aliases: legal move mass, lmpm, davis figure 5, davis figure 6, legal move probability mass, probe edits,
 --       davis edits
 -- paper: Davis, Vasquez Ferrer & Sukthankar 2026, sections 4.7 and 4.8, Figures 5 and 6
--- kinds: edit
--- made by: chessreg run edit --preset davis-corrected
+-- kinds: edit-next-token
+-- made by: chessreg run edit-next-token --preset davis-corrected
 -- default: checkpoint, type, layers, scale; target, original, minus_random; cases
 -- columns:
 --   checkpoint: the model
@@ -65,7 +65,7 @@
 
 -- statement: skipped
 SELECT run, reason, states, hint FROM skipped_edits
-WHERE measure = 'next-token' AND run_id IN (SELECT run_id FROM scoped)
+WHERE kind = 'edit-next-token' AND run_id IN (SELECT run_id FROM scoped)
 ORDER BY states DESC, run, reason, hint
 
 -- statement: trials
@@ -74,8 +74,8 @@ SELECT t.run_id, t.unit, t.condition, regexp_replace(t.condition, '-[0-9]+$', ''
        t.attempt_id, t.item, t.ply, t.text, t.half, t.piece, t.square, exact(t.mass_original::VARCHAR) AS original,
        exact(t.mass_modified::VARCHAR) AS target, exact(t.mass_future::VARCHAR) AS future, t.argmax_kept,
        t.kl, t.p_square, t.edit_norm
-FROM edit_trial AS t JOIN edit_run AS e ON e.run_id = t.run_id
-WHERE e.measure = 'next-token' AND t.condition <> 'skipped' AND t.run_id IN (SELECT run_id FROM scoped)
+FROM edits_trial AS t
+WHERE t.kind = 'edit-next-token' AND t.condition <> 'skipped' AND t.run_id IN (SELECT run_id FROM scoped)
 
 -- statement: settings
 -- Layers and scale of each edit of a run, which its controls share; a control names its setting.

@@ -3,8 +3,8 @@
 -- question: Does the expansion factor of the SAE matter for edits?
 -- aliases: edits by size of sae, sae size, expansion factor
 -- paper: Davis, Vasquez Ferrer & Sukthankar 2026, sections 4.3 and 4.8: autoencoders of several expansions
--- kinds: edit
--- made by: chessreg run edit --preset davis-corrected --other-probes …, of probes by SAEs of two expansions
+-- kinds: edit-next-token
+-- made by: chessreg run edit-next-token --preset davis-corrected --other-probes …, of probes by SAEs of two expansions
 -- default: checkpoint, type, expansion, minus, scale; difference; cases
 -- columns:
 --   checkpoint: the model
@@ -50,12 +50,12 @@ SELECT t.run_id, t.condition, any_value(r.run) AS run, any_value(r.created_at) A
        any_value(CASE p.source WHEN 'sae-latents' THEN 'SAE-Probe' ELSE 'CD-Probe' END) AS type,
        any_value(i.layers) AS layers, any_value(i.scale) AS scale, any_value(i.scale_rule) AS scale_rule,
        any_value(e.dataset) AS dataset,
-       any_value([i.token_mask, e.phase, e.class_mean, e.probe_shift::VARCHAR, e.decay::VARCHAR, e.piece::VARCHAR,
+       any_value([i.token_mask, e.probe_tokens, e.class_mean, e.probe_shift::VARCHAR, e.decay::VARCHAR, e.piece::VARCHAR,
                   e.blank::VARCHAR, m.probes]::VARCHAR) AS alike
 FROM (SELECT DISTINCT run_id, condition, intervention_id FROM trial
       WHERE regexp_matches(condition, '^(edit|other)') AND run_id IN (SELECT run_id FROM scoped)) AS t
 JOIN scoped AS r ON r.run_id = t.run_id
-JOIN edit_run AS e ON e.run_id = t.run_id AND e.measure = 'next-token'
+JOIN edits_run AS e ON e.run_id = t.run_id AND e.kind = 'edit-next-token'
 JOIN interventions AS i ON i.intervention_id = t.intervention_id
 JOIN probe_run AS p ON 'run:' || p.spec_hash = split_part(i.vector, '/', 1)
 JOIN made AS m ON m.intervention_id = i.intervention_id

@@ -3,8 +3,8 @@
 -- question: At which layer does a board edit work best?
 -- aliases: lmpm by layer, davis ridge plot, edit layer, mass by layer, best edit layer
 -- paper: Davis & Sukthankar 2024 (ICMLA), the ridge plot of interventions by layer
--- kinds: edit
--- made by: chessreg run edit --preset davis-corrected --layer-sets each
+-- kinds: edit-next-token
+-- made by: chessreg run edit-next-token --preset davis-corrected --layer-sets each
 -- default: checkpoint, type, layer, scale; target, original, gain; cases
 -- columns:
 --   checkpoint: the model

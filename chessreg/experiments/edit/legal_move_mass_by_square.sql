@@ -3,8 +3,8 @@
 -- question: For which pieces and squares does a board edit work?
 -- aliases: lmpm by square, davis square maps, mass by piece, edit by square
 -- paper: Davis & Sukthankar 2024 (ICMLA), maps of interventions by piece and square
--- kinds: edit
--- made by: chessreg run edit --preset davis-corrected
+-- kinds: edit-next-token
+-- made by: chessreg run edit-next-token --preset davis-corrected
 -- default: checkpoint, type, scale, piece, square; target, original; cases
 -- columns:
 --   checkpoint: the model

@@ -3,157 +3,247 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from uuid import UUID
 
+import chess
 import numpy as np
 import torch
 from torch import Tensor
 
-from chessreg.errors import BadInputError
-from chessreg.experiments.edit import directions
-from chessreg.experiments.edit.directions import Reading, measured, scale_rule
-from chessreg.experiments.edit.spec import BLACK, BY_SIDE, WHITE, EditSpec, Setting, probed_layers, settings_of
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.experiments.edit.spec import (
+    BLACK,
+    BY_SIDE,
+    CLEAN,
+    WHITE,
+    EditSettings,
+    EditSpec,
+    probed_layers,
+    settings_of,
+)
 from chessreg.experiments.edit.states import Removal
-from chessreg.experiments.settings.interventions import with_id
-from chessreg.games.labels import piece
 from chessreg.models.edits import ResidualEdit, mask_named
 from chessreg.models.hook_points import hook_point
 from chessreg.models.language_model import LanguageModel
+from chessreg.named import clipped
 from chessreg.runs.fitted import FittedProbe, load_probe
+from chessreg.steering import controls
+from chessreg.steering.conditions import Condition, conditions
+from chessreg.steering.controls import ENCODE_DECODE, RANDOM, SHAM, SHUFFLED, WRONG_LAYER
+from chessreg.steering.directions import EMPTY, class_of, known_pieces, piece_directions
+from chessreg.steering.interventions import with_id
+from chessreg.steering.scale_rules import SCALE_RULES, Reading, with_scales
 
 if TYPE_CHECKING:
     from chessreg.models.decoding.session import DecodingSession
     from chessreg.models.gated_sae import GatedSae
     from chessreg.runs.inputs import Inputs
+    from chessreg.runs.task import Task
+
+S = TypeVar("S", bound=EditSettings)
 
 
-@dataclass(frozen=True)
-class Condition:
-    """One way to edit: a setting with the probe's own direction (`edit`), or with a control's in its place."""
-
-    name: str
-    setting: Setting
-    source: str  # edit, random, shuffled, wrong-layer, sham, encode-decode; of next tokens also patch, other (probes)
-    draw: int = 0
-
-
-class EditedModel:
+class EditedModel(Generic[S]):
     """The model of an edit run, with the probes of every layer that it edits."""
 
-    def __init__(
-        self, spec: EditSpec, inputs: Inputs, device: str | torch.device, model: LanguageModel | None = None
-    ) -> None:
+    def __init__(self, spec: S, inputs: Inputs, device: str | torch.device, model: LanguageModel | None = None) -> None:
         """`model` is the checkpoint's where that is in memory already."""
-        self.spec = spec
+        self.spec, self.inputs = spec, inputs
         self.checkpoint, folder = inputs.checkpoint(spec.checkpoint)
         self.model = model or LanguageModel.load(folder, device=device)
         self.encoding = self.model.encoding
         self.settings = settings_of(spec, inputs)
-        self.rule = scale_rule(spec.scale_rule)
-        layers = sorted({layer for setting in self.settings for layer in setting.layers})
+        self.rule = SCALE_RULES[spec.scale_rule]
+        self.probes = self.probes_of(spec.probe)
+        self.black = self.probes_of(spec.black_probe)
+        self.shuffled = self.probes_of(spec.shuffled_probe)
 
-        def probes_of(reference: str) -> dict[int, FittedProbe]:
-            return {layer: finite(load_probe(inputs, reference, layer + spec.probe_shift)) for layer in layers}
+    @property
+    def layers(self) -> list[int]:
+        """The layers that some setting edits, rising."""
+        return sorted({layer for setting in self.settings for layer in setting.layers})
 
-        self.probes = probes_of(spec.probe)
-        self.others = [probes_of(reference) for reference in spec.other_probes]
-        self.other_blacks = [probes_of(reference) for reference in spec.other_black_probes]
-        self.reader = load_probe(inputs, spec.probe, max(probed_layers(spec.probe, inputs)))
-        self.black: dict[int, FittedProbe] = {}
-        if spec.black_probe is not None:
-            self.black = probes_of(spec.black_probe)
-        self.shuffled: dict[int, FittedProbe] = {}
-        if spec.shuffled_probe is not None:
-            self.shuffled = probes_of(spec.shuffled_probe)
-        self.saes: dict[int, GatedSae] = {}
-        if spec.sae is not None:
-            from chessreg.experiments.sae.stored import load_sae
+    def probes_of(self, reference: str | None) -> dict[int, FittedProbe]:
+        """The probes of a run by the layer that they edit; without a reference none."""
+        if reference is None:
+            return {}
+        return {
+            layer: finite(load_probe(self.inputs, reference, self.spec.layer_of_probe(layer))) for layer in self.layers
+        }
 
-            on = str(self.model.device)
-            for n in layers:
-                self.saes[n] = load_sae(inputs, spec.sae, None, hook_point(n), spec.expansion, on)
+    # -- conditions -------------------------------------------------------------------------------------------------
 
     def conditions(self) -> list[Condition]:
         """Every edit, each with its controls behind it. A single edit has no number."""
-        spec, conditions = self.spec, []
-        for setting in self.settings:
-            behind = "" if len(self.settings) == 1 else f"-{setting.number}"
-            conditions.append(Condition(f"edit{behind}", setting, "edit"))
-            for number in range(len(spec.other_probes)):
-                conditions.append(Condition(f"other{number + 1}{behind}", setting, "other", number))
-            if spec.patch != "none":
-                conditions.append(Condition(f"patch{behind}", setting, "patch"))
-            for source, draws in (("random", spec.controls), ("shuffled", spec.shuffled)):
-                conditions += [
-                    Condition(f"{source}-{setting.number * draws + draw}", setting, source, draw)
-                    for draw in range(draws)
-                ]
-            more = {"wrong-layer": spec.wrong_layer, "sham": spec.sham, "encode-decode": spec.sae is not None}
-            for source, wanted in more.items():
-                conditions += [Condition(f"{source}-{setting.number}", setting, source)] if wanted else []
-        return conditions
+        return conditions(self.settings, self.spec.other_directions, self.spec.control_draws)
+
+    def condition(self, name: str | None) -> Condition:
+        """Return the condition of this name; without a name the first edit. Raises NotFoundError."""
+        known = {condition.name: condition for condition in self.conditions()}
+        wanted = name or next(iter(known))
+        if wanted not in known:
+            raise NotFoundError(f"this edit has no condition {clipped(wanted)!r}", f"it has {', '.join(known)}")
+        return known[wanted]
+
+    def layers_of(self, condition: Condition) -> tuple[int, ...]:
+        """The layers that a condition edits, rising."""
+        layers = condition.setting.layers
+        return tuple(sorted(map(self.wrong_layer, layers))) if condition.source == WRONG_LAYER else layers
+
+    def wrong_layer(self, layer: int) -> int:
+        return controls.wrong_layer(layer, self.model.n_layers)
+
+    def reference(self, layer: int) -> Callable[[Tensor], Tensor] | None:
+        """What is made of the residual after a layer, whose norm the scale is a share of; None: it is a length."""
+        return None if self.rule.reference is None else self.rule.reference(self.model.network, layer)
+
+    # -- interventions ----------------------------------------------------------------------------------------------
+
+    def record(self, task: Task[Any, Any]) -> dict[str, UUID | None]:
+        """Record the intervention of every condition; condition → its id, None of the clean model."""
+        interventions: dict[str, UUID | None] = {CLEAN: None}
+        for condition in self.conditions():
+            row = self.intervention_row(condition)
+            task.record("intervention", **row)
+            interventions[condition.name] = row["id"]
+        return interventions
+
+    def intervention_row(self, condition: Condition) -> dict[str, Any]:
+        """Return a condition's row of the intervention table; its id derives from the rest."""
+        spec = self.spec
+        source, references = self.origin(condition)
+        label = {"layers_label": spec.layers_label} if spec.layers_label else {}
+        return with_id(
+            {
+                "checkpoint_id": self.checkpoint.id.hex,
+                "source": source,
+                "input_references": references,
+                "layers": list(self.layers_of(condition)),
+                "scale": 0.0 if condition.source in (SHAM, ENCODE_DECODE) else condition.setting.value,
+                "scale_rule": spec.scale_rule,
+                "token_mask": spec.token_mask if spec.black_probe is None else BY_SIDE,
+                "detail": {"piece": spec.piece, "blank": spec.blank, **self.detail(), **label},
+            }
+        )
+
+    def detail(self) -> dict[str, Any]:
+        """Further settings that an intervention is identified by."""
+        return {}
+
+    def origin(self, condition: Condition) -> tuple[str, list[str]]:
+        """Where a condition's directions come from, and the references behind them."""
+        spec, source, layers = self.spec, condition.source, condition.setting.layers
+        black = [] if spec.black_probe is None else [spec.black_probe]
+        if source in (RANDOM, SHUFFLED) and not (source == SHUFFLED and spec.shuffled_probe):
+            drawn = [f"seed:{spec.seed}/{condition.draw}"]
+            drawn += [spec.probe] if source == SHUFFLED or self.rule.target is not None else []
+            return source, drawn + (black if source == SHUFFLED else [])
+        if source == SHUFFLED:
+            return source, [f"{spec.shuffled_probe}/layer-{layer}" for layer in layers]
+        references = [f"{spec.probe}/layer-{spec.layer_of_probe(layer)}" for layer in layers]
+        references += [f"{reference}/layer-{layer}" for reference in black for layer in layers]
+        return source_of(self.probes[layers[0]]) if source == "edit" else source, references
+
+
+class PieceRemovals(EditedModel[EditSpec]):
+    """A model from whose states the piece about to move is taken off, and whose moves are read."""
+
+    @cached_property
+    def reader(self) -> FittedProbe:
+        """The probe of the last layer that has one."""
+        return load_probe(self.inputs, self.spec.probe, max(probed_layers(self.spec.probe, self.inputs)))
+
+    @cached_property
+    def saes(self) -> dict[int, GatedSae]:
+        """The SAEs of the encode-decode control, by layer."""
+        from chessreg.experiments.sae.stored import load_sae
+
+        on, reference, expansion = str(self.model.device), str(self.spec.sae), self.spec.expansion
+        return {n: load_sae(self.inputs, reference, None, hook_point(n), expansion, on) for n in self.layers}
+
+    def origin(self, condition: Condition) -> tuple[str, list[str]]:
+        if condition.source == ENCODE_DECODE:
+            from chessreg.experiments.sae.stored import output_name
+
+            saes = [(layer, self.saes[layer]) for layer in condition.setting.layers]
+            names = [output_name(hook_point(layer), sae.features // sae.d_model) for layer, sae in saes]
+            return condition.source, [f"{self.spec.sae}/{name}" for name in names]
+        return super().origin(condition)
 
     def has_directions(self, removed: Removal) -> bool:
         """Whether every probe that is edited with has a direction for the piece on its square, and for another one
         where labels are permuted."""
         spec, square = self.spec, removed.square
         own = [probe.weight for probe in (*self.probes.values(), *self.black.values())]
-        dealt = [probe.weight for probe in self.shuffled.values()]
-        if spec.shuffled and not dealt and any(set(directions.known(w, square)) <= {removed.label} for w in own):
+        permuted = [probe.weight for probe in self.shuffled.values()]
+        drawn = own if spec.shuffled_label_controls and not permuted else []
+        if any(set(known_pieces(weight, square)) <= {removed.label} for weight in drawn):
             return False
-        labels = [label for label, share in ((removed.label, spec.piece), (directions.EMPTY, spec.blank)) if share]
-        return all(weight[:, square, label].any() for weight in (*own, *dealt) for label in labels)
+        labels = [label for label, share in ((removed.label, spec.piece), (EMPTY, spec.blank)) if share]
+        return all(weight[:, square, label].any() for weight in (*own, *permuted) for label in labels)
 
     def edits(
-        self, setting: Setting, prompts: Sequence[Sequence[int]], removals: Sequence[Removal]
+        self,
+        condition: Condition,
+        prompts: Sequence[Sequence[int]],
+        removals: Sequence[Removal],
+        real: Sequence[ResidualEdit] | None = None,
     ) -> list[ResidualEdit]:
-        """The edits of a setting, one a layer, each with a direction and a scale for every state.
+        """Return a condition's edits, one a layer, each with a direction and a scale for every state.
 
-        With black probes two a layer: one at the tokens where White is to move, those that are written among them, and
-        one where Black is (the author's branch both_probes; specification 6.2).
+        With black probes there are two a layer: one at the tokens where White is to move, those that are written among
+        them, and one where Black is (the author's branch both_probes; specification 6.2). A control's edits are at the
+        same layers as those of its setting (`real`, where they were made already), and as long for every state.
         """
-        labels = [removed.label for removed in removals]
-        made = []
-        for layer in setting.layers:
-            for mask in (WHITE, BLACK) if self.black else (self.spec.token_mask,):
-                vectors = directions.piece(self.spec, self.probe(layer, mask).weight, removals, labels)
-                made.append(self._edit(layer, vectors, mask))
-        readings = [self.reading(layer, removals) if self.rule.target else None for layer in setting.layers]
-        return measured(self.model, prompts, made, readings, self.rule, setting.value)
-
-    def controls(
-        self, condition: Condition, removals: Sequence[Removal], real: Sequence[ResidualEdit]
-    ) -> list[ResidualEdit]:
-        """A control's edits in place of the `real` ones: at the same layers, as long for every state."""
-        if condition.source == "sham":
+        setting, source = condition.setting, condition.source
+        if source != "edit" and real is None:
+            real = self.edits(replace(condition, source="edit"), prompts, removals)
+        if real is None:
+            masks = (WHITE, BLACK) if self.black else (self.spec.token_mask,)
+            made = [self.edit(condition, layer, removals, mask) for layer in setting.layers for mask in masks]
+            readings = [self.reading(layer, removals) if self.rule.target else None for layer in setting.layers]
+            return with_scales(self.model, prompts, made, readings, self.rule, setting.value)
+        if source == SHAM:
             return [replace(edit, scale=0.0) for edit in real]
-        if condition.source == "encode-decode":
+        if source == ENCODE_DECODE:
             return [replace(edit, scale=0.0, instead=self.saes[edit.layer].reconstruction) for edit in real]
-        if condition.source == "wrong-layer":
-            return [
-                replace(edit, layer=self.away(edit.layer), reference=self.reference(self.away(edit.layer)))
-                for edit in real
-            ]
-        made = []
-        for edit in real:
-            if condition.source == "shuffled" and self.shuffled:
-                labels = [removed.label for removed in removals]
-                vectors = directions.piece(self.spec, self.shuffled[edit.layer].weight, removals, labels)
-            else:
-                draw = directions.CONTROLS[condition.source]
-                weight = self.probe(edit.layer, edit.token_mask).weight
-                vectors = draw(self.spec, weight, edit.layer, removals, condition.draw)
-            made.append(replace(self._edit(edit.layer, vectors, edit.token_mask), scale=edit.scale))
-        return made
+        if source == WRONG_LAYER:
+            moved = [(edit, self.wrong_layer(edit.layer)) for edit in real]
+            return [replace(edit, layer=layer, reference=self.reference(layer)) for edit, layer in moved]
+        drawn = [self.edit(condition, edit.layer, removals, edit.token_mask) for edit in real]
+        return [replace(own, scale=edit.scale) for own, edit in zip(drawn, real, strict=True)]
 
-    def reference(self, layer: int) -> Callable[[Tensor], Tensor] | None:
-        """What is made of the residual after a layer, whose norm the scale is a share of; None: it is a length."""
-        return None if self.rule.reference is None else self.rule.reference(self.model.network, layer)
+    def edit(self, condition: Condition, layer: int, removals: Sequence[Removal], token_mask: str) -> ResidualEdit:
+        """Return a condition's directions at these tokens of a layer, not yet scaled."""
+        vectors = self.vectors(condition, layer, removals, token_mask)
+        on_device = torch.from_numpy(vectors).to(self.model.device)
+        return ResidualEdit(layer, on_device, 1.0, token_mask, op="subtract", reference=self.reference(layer))
 
-    def away(self, layer: int) -> int:
-        """The layer that is half the model's depth away from this one."""
-        return (layer + self.model.n_layers // 2) % self.model.n_layers
+    def vectors(self, condition: Condition, layer: int, removals: Sequence[Removal], token_mask: str) -> np.ndarray:
+        """Return what a condition subtracts, before it is scaled: unit vectors float32 [states, d_model]."""
+        spec, draw = self.spec, condition.draw
+        weight = self.probe(layer, token_mask).weight
+        if condition.source == RANDOM:
+            units = [removed.state.unit for removed in removals]
+            return controls.random_directions(spec.seed, draw, layer, units, len(weight))
+        labels = [removed.label for removed in removals]
+        if condition.source == SHUFFLED and self.shuffled:
+            weight = self.shuffled[layer].weight
+        elif condition.source == SHUFFLED:
+            labels = [self.shuffled_label(weight, removed, draw) for removed in removals]
+        squares = [removed.square for removed in removals]
+        return piece_directions(weight, squares, labels, spec.piece, spec.blank)
+
+    def shuffled_label(self, weight: np.ndarray, removed: Removal, draw: int) -> int:
+        """Return another piece that the probe has a direction for on the square, drawn for the state."""
+        changes = [(removed.square, removed.label, EMPTY)]
+        [(_, label, _)] = controls.shuffled_pieces(
+            self.spec.seed, draw, removed.state.unit, changes, lambda square: known_pieces(weight, square)
+        )
+        return label
 
     def read(
         self, session: DecodingSession, prompts: Sequence[Sequence[int]], edits: Sequence[ResidualEdit] = ()
@@ -178,16 +268,12 @@ class EditedModel:
         probe = self.probes[layer]
         own, average = [], []
         for removed in removals:
-            board = piece(values_of(removed))[0]
+            board = np.array([class_of(removed.state.board.piece_at(square)) for square in chess.SQUARES])
             of_class = probe.weight[:, :, removed.label]
             own.append(of_class[:, removed.square])
             average.append(of_class[:, board != removed.label].mean(1))
         centred = probe.centred and self.model.residual == "raw"
         return Reading(torch.from_numpy(np.stack(own)), torch.from_numpy(np.stack(average)), centred)
-
-    def _edit(self, layer: int, vectors: np.ndarray, token_mask: str) -> ResidualEdit:
-        on_device = torch.from_numpy(vectors).to(self.model.device)
-        return ResidualEdit(layer, on_device, 1.0, token_mask, op="subtract", reference=self.reference(layer))
 
 
 def finite(probe: FittedProbe) -> FittedProbe:
@@ -220,18 +306,6 @@ def logits_of(
     return np.stack(logits)
 
 
-def values_of(removed: Removal) -> np.ndarray:
-    """The original board as occupant values int8 [1, 64], as games.labels takes them."""
-    board = np.zeros((1, 64), np.int8)
-    for square, occupant in removed.state.board.piece_map().items():
-        board[0, square] = occupant.piece_type * (1 if occupant.color else -1)
-    return board
-
-
-PROTOCOL = ("measure", "protocol", "future", "future_unit", "patch", "random_draw", "class_mean", "phase",
-            "probe_shift", "decay")  # fmt: skip
-
-
 DERIVED = ("sae-latents", "sae-contrast", "means")  # sources of probes that are not fitted on residuals
 
 
@@ -239,59 +313,3 @@ def source_of(probe: FittedProbe) -> str:
     """What an intervention calls a probe's directions: `probe:piece`, or what they were made of, `sae-latent:piece`."""
     source = probe.detail.get("source")
     return f"{source if source in DERIVED else 'probe'}:{probe.label}"
-
-
-def intervention_row(edited: EditedModel, condition: Condition) -> dict[str, Any]:
-    """A row of the intervention table for a condition; its id derives from the rest."""
-    spec, setting = edited.spec, condition.setting
-    layers, scale = list(setting.layers), setting.value
-    if condition.source == "wrong-layer":
-        layers = sorted(map(edited.away, layers))
-    elif condition.source in ("sham", "encode-decode"):
-        scale = 0.0
-    if condition.source == "encode-decode":
-        from chessreg.experiments.sae.stored import output_name
-
-        expansion = {layer: sae.features // sae.d_model for layer, sae in edited.saes.items()}
-        names = [output_name(hook_point(layer), expansion[layer]) for layer in setting.layers]
-        source, references = condition.source, [f"{spec.sae}/{name}" for name in names]
-    elif condition.source in ("edit", "wrong-layer", "sham"):
-        probe = edited.probes[setting.layers[0]] if condition.source == "edit" else None
-        source = condition.source if probe is None else source_of(probe)
-        references = [f"{spec.probe}/layer-{layer + spec.probe_shift}" for layer in setting.layers]
-    elif condition.source == "other":
-        source = source_of(edited.others[condition.draw][setting.layers[0]])
-        references = [
-            f"{spec.other_probes[condition.draw]}/layer-{layer + spec.probe_shift}" for layer in setting.layers
-        ]
-        if spec.other_black_probes:
-            references.append(spec.other_black_probes[condition.draw])
-    elif condition.source == "patch":
-        later = spec.later or f"{spec.future}-{spec.future_unit}"
-        source, references = "patch", [f"later:{later}", f"length:{spec.patch}"]
-    elif condition.source == "shuffled" and spec.shuffled_probe is not None:
-        source, references = "shuffled", [f"{spec.shuffled_probe}/layer-{layer}" for layer in setting.layers]
-    else:
-        source, references = condition.source, [f"seed:{spec.seed}/{condition.draw}"]
-        if edited.rule.target is not None or condition.source == "shuffled":
-            references.append(spec.probe)
-    if spec.black_probe is not None and condition.source in ("edit", "wrong-layer", "sham"):
-        references += [f"{spec.black_probe}/layer-{layer}" for layer in setting.layers]
-    elif spec.black_probe is not None and condition.source == "shuffled" and spec.shuffled_probe is None:
-        references.append(spec.black_probe)
-    detail: dict[str, Any] = {"piece": spec.piece, "blank": spec.blank}
-    if spec.measure == "next-token":
-        detail |= {name: getattr(spec, name) for name in PROTOCOL}
-    if spec.layers_label:
-        detail["layers_label"] = spec.layers_label
-    columns = {
-        "checkpoint_id": edited.checkpoint.id.hex,
-        "source": source,
-        "input_references": references,
-        "layers": layers,
-        "scale": scale,
-        "scale_rule": spec.scale_rule,
-        "token_mask": spec.token_mask if spec.black_probe is None else BY_SIDE,
-        "detail": detail,
-    }
-    return with_id(columns)

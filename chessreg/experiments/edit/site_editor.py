@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import chess
 import numpy as np
@@ -18,7 +19,6 @@ import torch
 from torch import Tensor
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.edit import directions
 from chessreg.experiments.edit.cases import (
     Case,
     Prefix,
@@ -28,9 +28,9 @@ from chessreg.experiments.edit.cases import (
     with_changes,
     without_favourite,
 )
-from chessreg.experiments.edit.editor import GREEDY, emit_skipped, recorded
-from chessreg.experiments.edit.model import Condition, EditedModel
-from chessreg.experiments.edit.spec import CLEAN, EditOptions, EditRow, EditSpec
+from chessreg.experiments.edit.editor import GREEDY, emit_skipped
+from chessreg.experiments.edit.model import EditedModel, source_of
+from chessreg.experiments.edit.spec import CLEAN, NextTokenEditOptions, NextTokenEditRow, NextTokenEditSpec
 from chessreg.experiments.edit.states import State, selection_split
 from chessreg.experiments.edit.three_boards import write_probabilities
 from chessreg.experiments.settings import games as selections
@@ -38,13 +38,20 @@ from chessreg.models.decoding.next_tokens import NextTokens
 from chessreg.models.decoding.session import session_of
 from chessreg.models.devices import prepare
 from chessreg.models.edits import ResidualEdit
+from chessreg.runs.fitted import FittedProbe
 from chessreg.runs.task import Task
+from chessreg.steering import controls
+from chessreg.steering.conditions import Condition
+from chessreg.steering.controls import OTHER, PATCH, RANDOM, SHAM, SHUFFLED, WRONG_LAYER
+from chessreg.steering.directions import PIECES, Change, change_directions, unit
 
 if TYPE_CHECKING:
     from chessreg.games.dataset import Games
 
 NUMBERS = 64_000_000  # of stored probabilities in one group: bounds memory
 ORIGINAL, TARGET, LATER = range(3)
+PROTOCOL = ("protocol", "future", "future_unit", "patch", "random_draw", "class_mean", "probe_tokens", "probe_shift",
+            "decay")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -62,18 +69,37 @@ class Outcome:
     edit_norm: np.ndarray | None = None
 
 
-class CaseEdits:
-    """What every condition of an edited model adds to the residual at the token of each case."""
+class CaseEdits(EditedModel[NextTokenEditSpec]):
+    """A model to whose residual, at the token of a case, directions for the changes of its board are added."""
 
-    def __init__(self, edited: EditedModel) -> None:
-        self.spec, self.edited, self.model = edited.spec, edited, edited.model
+    @cached_property
+    def others(self) -> list[tuple[dict[int, FittedProbe], dict[int, FittedProbe]]]:
+        """The other probes where White and where Black is to move, by layer."""
+        blacks = self.spec.other_black_probes or (None,) * len(self.spec.other_probes)
+        pairs = zip(self.spec.other_probes, blacks, strict=True)
+        return [(self.probes_of(white), self.probes_of(black)) for white, black in pairs]
+
+    def origin(self, condition: Condition) -> tuple[str, list[str]]:
+        spec, layers = self.spec, condition.setting.layers
+        if condition.source == PATCH:
+            later = spec.later or f"{spec.future}-{spec.future_unit}"
+            return PATCH, [f"later:{later}", f"length:{spec.patch}"]
+        if condition.source != OTHER:
+            return super().origin(condition)
+        reference = spec.other_probes[condition.draw]
+        black = [spec.other_black_probes[condition.draw]] if spec.other_black_probes else []
+        probes = [f"{reference}/layer-{spec.layer_of_probe(layer)}" for layer in layers]
+        return source_of(self.others[condition.draw][0][layers[0]]), probes + black
+
+    def detail(self) -> dict[str, Any]:
+        return {name: getattr(self.spec, name) for name in PROTOCOL}
 
     def edits(self, case: Case, condition: Condition) -> list[ResidualEdit]:
-        """One case's edits under a condition, one a layer. BadInputError for a patch that the model's context does not
-        hold, and where the probe has no direction for the case."""
+        """Return one case's edits under a condition, one a layer. Raises BadInputError for a patch that the model's
+        context does not hold, and where the probe has no direction for the case."""
         layers, scales = self.layers_of(condition), self.scales(condition, [case])
         tokens, none = None, np.zeros(1, np.int64)
-        if condition.source == "patch":
+        if condition.source == PATCH:
             prompt = case.prefix.later_prompt
             if len(prompt) > self.model.block_size:
                 raise BadInputError(f"{len(prompt)} tokens to the later board are more than the model's context holds")
@@ -90,17 +116,12 @@ class CaseEdits:
             torch.from_numpy(vectors).to(self.model.device),
             torch.from_numpy(scales).float().to(self.model.device),
             self.spec.token_mask,
-            reference=self.edited.reference(layer),
+            reference=self.reference(layer),
         )
-
-    def layers_of(self, condition: Condition) -> tuple[int, ...]:
-        """The layers that a condition edits, rising."""
-        layers = condition.setting.layers
-        return tuple(sorted(map(self.edited.away, layers))) if condition.source == "wrong-layer" else layers
 
     def scales(self, condition: Condition, cases: Sequence[Case]) -> np.ndarray:
         """The value of the scale rule at the edited token of each case, float64 [cases]; it may fall with its index."""
-        value = 0.0 if condition.source == "sham" else condition.setting.value
+        value = 0.0 if condition.source == SHAM else condition.setting.value
         index = np.array([len(case.state.prompt) - 1 for case in cases], np.float64)
         return value * np.exp(-self.spec.decay * index)
 
@@ -115,74 +136,76 @@ class CaseEdits:
         cached: dict[tuple[str, int, int], np.ndarray],
     ) -> np.ndarray:
         """What a condition adds at a layer, before it is scaled, float32 [cases, d_model]."""
-        source = "edit" if condition.source == "sham" else condition.source
+        source = "edit" if condition.source == SHAM else condition.source
         key = source, condition.draw, layer
         if key in cached:
             return cached[key]
-        units, spec = [case.state.unit for case in cases], self.spec
         made: np.ndarray
-        if source == "random" and spec.random_draw == "sphere":
-            made = directions.on_sphere(spec, self.model.d_model, layer, units, condition.draw)
-        elif source == "random":
-            shape = self.model.n_layers, self.model.d_model
-            made = directions.of_uniform_matrix(spec, shape, layer, units, condition.draw)
-        elif source == "patch":
+        if source == RANDOM:
+            made = self.random(cases, condition.draw, layer)
+        elif source == PATCH:
             assert tokens is not None
             at = torch.from_numpy(later[sites]).to(self.model.device)
             made = tokens.residual(layer)[at].float().cpu().numpy()
-            made = directions.unit(made) if spec.patch == "unit" else made
+            made = unit(made) if self.spec.patch == "unit" else made
         else:
             made = self.of_probes(cases, condition, layer)
         cached[key] = made
         return made
 
+    def random(self, cases: Sequence[Case], draw: int, layer: int) -> np.ndarray:
+        """Random directions float32 [cases, d_model]."""
+        seed, units = self.spec.seed, [case.state.unit for case in cases]
+        if self.spec.random_draw == "sphere":
+            return controls.random_directions(seed, draw, layer, units, self.model.d_model)
+        shape = self.model.n_layers, self.model.d_model
+        return controls.uniform_matrix_directions(seed, draw, layer, units, shape)
+
     def of_probes(self, cases: Sequence[Case], condition: Condition, layer: int) -> np.ndarray:
         """Directions of a probe for the changes of each board, by the side that is to move."""
-        edited, spec = self.edited, self.spec
-        if condition.source == "wrong-layer":
-            layer = next(own for own in condition.setting.layers if edited.away(own) == layer)
-        white, black = edited.probes, edited.black
-        if condition.source == "other":
-            white = edited.others[condition.draw]
-            black = edited.other_blacks[condition.draw] if edited.other_blacks else {}
-        elif condition.source == "shuffled" and edited.shuffled:
-            white, black = edited.shuffled, {}
-        permuted = condition.source == "shuffled" and not edited.shuffled
+        spec, draw = self.spec, condition.draw
+        if condition.source == WRONG_LAYER:
+            layer = next(own for own in condition.setting.layers if self.wrong_layer(own) == layer)
+        white, black = self.probes, self.black
+        if condition.source == OTHER:
+            white, black = self.others[draw]
+        elif condition.source == SHUFFLED and self.shuffled:
+            white, black = self.shuffled, {}
+        permuted = condition.source == SHUFFLED and not self.shuffled
         made = np.zeros((len(cases), self.model.d_model), np.float32)
         for turn, probes in ((chess.WHITE, white), (chess.BLACK, black or white)):
             rows = [row for row, case in enumerate(cases) if case.state.board.turn == turn]
             if not rows:
                 continue
-            changes = [cases[row].changes for row in rows]
+            changes: list[Sequence[Change]] = [cases[row].changes for row in rows]
             if permuted:
                 units = [cases[row].state.unit for row in rows]
-                pairs = zip(units, changes, strict=True)
-                changes = [tuple(directions.permuted(spec, unit, condition.draw, own)) for unit, own in pairs]
-            made[rows] = directions.change(spec, probes[layer].weight, changes)
+                changes = [
+                    controls.shuffled_pieces(spec.seed, draw, unit, own, lambda square: PIECES)
+                    for unit, own in zip(units, changes, strict=True)
+                ]
+            weight = probes[layer].weight
+            made[rows] = change_directions(weight, changes, spec.piece, spec.blank, spec.class_mean == "remove")
         return made
 
 
 class SiteEditor(CaseEdits):
     """An edited model at work for one task: every condition of a batch of cases, and their rows."""
 
-    def __init__(self, task: Task[EditSpec, EditOptions]) -> None:
-        super().__init__(EditedModel(task.spec, task.inputs, prepare(task.options.device, task.options.threads)))
-        self.task, self.encoding = task, self.edited.encoding
-        self.conditions = self.edited.conditions()
-        self.interventions = recorded(task, self.edited)
+    def __init__(self, task: Task[NextTokenEditSpec, NextTokenEditOptions]) -> None:
+        super().__init__(task.spec, task.inputs, prepare(task.options.device, task.options.threads))
+        self.task, self.all_conditions = task, self.conditions()
+        self.interventions = self.record(task)
         size = self.model.outputs
         self.origins = np.array([-1 if (o := self.encoding.origin_of(i)) is None else o for i in range(size)])
         self.masked = sorted(getattr(self.encoding, "masked_ids", ()))  # LCB's piece letters (Davis 1.2)
-        layers = {layer for setting in self.edited.settings for layer in setting.layers}
-        self.layers = sorted(
-            layers | ({self.edited.away(layer) for layer in layers} if self.spec.wrong_layer else set())
-        )
+        self.edited_layers = sorted({layer for condition in self.all_conditions for layer in self.layers_of(condition)})
 
     def run(self, overlap: Callable[[Games, np.ndarray], None]) -> None:
         """All units of the task, in groups whose probabilities are stored, and count, together; `overlap` says once
         what the games share with others."""
         task, spec = self.task, self.spec
-        most = max(1, NUMBERS // ((1 + len(self.conditions)) * self.model.outputs))
+        most = max(1, NUMBERS // ((1 + len(self.all_conditions)) * self.model.outputs))
         size = min(task.options.group_states, most)
         games, places = (None, None) if spec.moves else selections.select(spec, task.inputs)
         for start in range(0, len(task.units), size):
@@ -202,7 +225,7 @@ class SiteEditor(CaseEdits):
             if games is not None and places is not None and 0 in group:
                 overlap(games, places)
             if units:
-                names = [CLEAN, *(condition.name for condition in self.conditions)]
+                names = [CLEAN, *(condition.name for condition in self.all_conditions)]
                 write_probabilities(task, group[0], units, names, np.concatenate(probabilities))
             task.done(*group)
 
@@ -216,12 +239,12 @@ class SiteEditor(CaseEdits):
             else:
                 fitting.append(prefix)
         if not fitting:
-            return Stored([], np.zeros((0, 1 + len(self.conditions), self.model.outputs), np.float32))
+            return Stored([], np.zeros((0, 1 + len(self.all_conditions), self.model.outputs), np.float32))
         tokens, later = self.clean(fitting, patched)
         logprobs = tokens.logprobs.cpu().numpy().astype(np.float64)
         cases, sites = self.cases(fitting, logprobs)
         if not cases:
-            return Stored([], np.zeros((0, 1 + len(self.conditions), self.model.outputs), np.float32))
+            return Stored([], np.zeros((0, 1 + len(self.all_conditions), self.model.outputs), np.float32))
         outcomes = [Outcome(CLEAN, None, None, logprobs[sites])]
         outcomes += self.outcomes(tokens, cases, sites, later)
         legal = np.stack([self.legal(case) for case in cases])
@@ -251,7 +274,7 @@ class SiteEditor(CaseEdits):
         # a prefix without a later board is no case: any site will do
         behind = iter(range(len(sites), len(sites) + len(later)))
         later_sites = np.array([next(behind) if patched and prefix.later_prompt else 0 for prefix in fitting], np.int64)
-        return NextTokens(self.model, rows, [*sites, *later], self.layers), later_sites
+        return NextTokens(self.model, rows, [*sites, *later], self.edited_layers), later_sites
 
     def cases(self, fitting: Sequence[Prefix], logprobs: np.ndarray) -> tuple[list[Case], np.ndarray]:
         """The prefixes that are edited, and their numbers; the others' rows say why they are not."""
@@ -279,9 +302,9 @@ class SiteEditor(CaseEdits):
     ) -> list[Outcome]:
         """Every condition but the clean one: those of equal layers in one pass."""
         if self.spec.token_mask != "last":
-            return [self.several(tokens, cases, sites, later, condition) for condition in self.conditions]
+            return [self.several(tokens, cases, sites, later, condition) for condition in self.all_conditions]
         together: dict[tuple[int, ...], list[Condition]] = {}
-        for condition in self.conditions:
+        for condition in self.all_conditions:
             together.setdefault(self.layers_of(condition), []).append(condition)
         made: dict[str, Outcome] = {}
         cached: dict[tuple[str, int, int], np.ndarray] = {}  # a direction is the same at every scale
@@ -297,7 +320,7 @@ class SiteEditor(CaseEdits):
                 part = slice(number * len(cases), (number + 1) * len(cases))
                 lengths = self.lengths(tokens, sites, layers[0], vectors[layers[0]][number], scales[part])
                 made[own.name] = Outcome(own.name, own.setting.number, scales[part], logprobs[part], *lengths)
-        return [made[condition.name] for condition in self.conditions]
+        return [made[condition.name] for condition in self.all_conditions]
 
     def several(
         self, tokens: NextTokens, cases: Sequence[Case], sites: np.ndarray, later: np.ndarray, condition: Condition
@@ -316,7 +339,7 @@ class SiteEditor(CaseEdits):
     ) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
         """The norm that the scale is a share of, of the direction, and of what is added at a layer, each [cases]."""
         size = np.linalg.norm(vectors.astype(np.float64), axis=1)
-        reference = self.edited.reference(layer)
+        reference = self.reference(layer)
         if reference is None:
             return None, size, np.abs(scales) * size
         with torch.inference_mode():
@@ -354,7 +377,7 @@ class SiteEditor(CaseEdits):
                 )
             }
             square = case.square
-            detail = EditRow(
+            detail = NextTokenEditRow(
                 piece=case.piece.symbol() if case.piece else None,
                 square=None if square is None else chess.square_name(square),
                 position=case.state.position,
@@ -400,14 +423,12 @@ class SiteEditor(CaseEdits):
         state: State = prefix.state
         square = None if favourite is None or self.origins[favourite] < 0 else int(self.origins[favourite])
         piece = None if square is None else state.board.piece_at(square)
-        emit_skipped(
-            self.task,
-            state,
-            reason,
-            "" if favourite is None else self.text_of(favourite),
+        row = NextTokenEditRow(
+            skipped=reason,
             piece=piece.symbol() if piece else None,
             square=None if square is None else chess.square_name(square),
         )
+        emit_skipped(self.task, state, row, "" if favourite is None else self.text_of(favourite))
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,9 @@
-"""What an edit is: the settings of a run, the edits that they make, and the columns of its rows."""
+"""What an edit is: the settings that both kinds of edits share, those of each, and the columns of their rows."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -28,6 +27,8 @@ from chessreg.runs.spec import (
     NotWith,
     Ref,
 )
+from chessreg.steering.conditions import Setting
+from chessreg.steering.controls import ENCODE_DECODE, OTHER, PATCH, RANDOM, SHAM, SHUFFLED, WRONG_LAYER
 
 if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
@@ -38,7 +39,7 @@ CLEAN = "clean"
 WHITE, BLACK = "white-segments", "black-segments"
 BY_SIDE = "by-side"  # every token, with the direction of the side that is to move there
 
-PAPER = {
+PAPER: Mapping[str, Any] = {
     "games": 200,
     "keep_duplicates": True,
     "per_game": 30,
@@ -51,44 +52,36 @@ PAPER = {
     "max_tokens": 7,
 }
 
-NEXT_TOKEN: Mapping[str, Any] = {  # what is filled in where the next token is read (Davis specification 6.1)
-    "scale": 0.5,
-    "scale_rule": "ln-final",
-    "token_mask": "last",
-    "samples": 0,
-    "spellings": False,
-}
-DAVIS: Mapping[str, Any] = {  # specification 6.3: the grid of the published code; --scale is filled in as above
-    **{name: value for name, value in NEXT_TOKEN.items() if name != "scale"},
-    "measure": "next-token",
-    "games": 2000,
-    "prefixes": (4, 9, 14, 19, 24, 29, 34),
-    "controls": 1,
-    "future": 6,
-}
-PROTOCOLS: Mapping[str, Mapping[str, Any]] = {  # what paper, code and correction differ in (specification 8, end)
+# Davis specification 6.3, the grid of the published code; and what paper, code and correction differ in (8, end)
+DAVIS: Mapping[str, Any] = {"games": 2000, "prefixes": (4, 9, 14, 19, 24, 29, 34), "random_controls": 1, "future": 6}
+PROTOCOLS: Mapping[str, Mapping[str, Any]] = {
     "paper": {
-        "future_unit": "tokens", "patch": "unit", "random_draw": "sphere", "phase": "match", "probe_shift": 0,
+        "future_unit": "tokens", "patch": "unit", "random_draw": "sphere", "probe_tokens": "match", "probe_shift": 0,
     },
     "published-code": {
-        "future_unit": "plies", "patch": "raw", "random_draw": "uniform-matrix", "phase": "any", "probe_shift": -1,
+        "future_unit": "plies", "patch": "raw", "random_draw": "uniform-matrix", "probe_tokens": "any",
+        "probe_shift": -1,
     },
     "corrected": {
-        "future_unit": "plies", "patch": "unit", "random_draw": "sphere", "phase": "match", "probe_shift": 0,
+        "future_unit": "plies", "patch": "unit", "random_draw": "sphere", "probe_tokens": "match", "probe_shift": 0,
     },
 }  # fmt: skip
 DAVIS_PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "davis-paper": {**DAVIS, **PROTOCOLS["paper"], "shuffled": 0, "king": "skip"},
-    "davis-published-code": {**DAVIS, **PROTOCOLS["published-code"], "shuffled": 0, "king": "include"},
-    "davis-corrected": {**DAVIS, **PROTOCOLS["corrected"], "shuffled": 1, "king": "skip"},
+    "davis-paper": {**DAVIS, **PROTOCOLS["paper"], "shuffled_label_controls": 0, "king": "skip"},
+    "davis-published-code": {**DAVIS, **PROTOCOLS["published-code"], "shuffled_label_controls": 0, "king": "include"},
+    "davis-corrected": {**DAVIS, **PROTOCOLS["corrected"], "shuffled_label_controls": 1, "king": "skip"},
 }
 
+HOW_STRONGLY = NotWith("scales", "how strongly to edit")
 
-class EditSpec(GameSelection):
+
+class EditSettings(GameSelection):
+    """The settings of both kinds of edits."""
+
     checkpoint: CheckpointRef = Field(description="the model")
     probe: Annotated[str, Ref("run:probe")] = Field(description="piece probes of that model: the directions")
     black_probe: Annotated[str | None, Ref("run:probe")] = Field(
-        None, description="piece probes fitted where Black is to move: the tokens of his moves are edited with these"
+        None, description="piece probes fitted where Black is to move, for the edits there"
     )
     dataset: Annotated[str | None, Ref("dataset")] = Field(  # type: ignore[assignment]
         None, description="games: a dataset, or one part of it (NAME:PART)"
@@ -104,39 +97,100 @@ class EditSpec(GameSelection):
     )
     layers_label: str = Field("", description="what a paper calls these layers, such as 4-7: text beside the list")
     layer_sets: tuple[str, ...] = Field((), description="layer sets to try: 5,3-6,5+7+9 or each; instead of --layers")
-    scale: Annotated[float, NotWith("scales", "how strongly to edit")] = Field(
+    scale: Annotated[float, HOW_STRONGLY] = Field(
         1.5,
-        description="length of what is subtracted (Karvonen Table 6: 1.5 and 2.0), or what --scale-rule says; below 0 "
-        "it is added. With --measure next-token: 0.5, Davis's α",
+        description="length of what is subtracted (Karvonen Table 6: 1.5 and 2.0), or the value of --scale-rule; "
+        "a negative scale adds",
     )
     scales: tuple[float, ...] = Field((), description="several to try with every layer set; instead of --scale")
     scale_rule: str = Field(
         "single_scale",
-        description="what --scale is: single_scale a length; single_target a logit, average_target an offset to a mean "
-        "one; ln-final (Davis), ln-next or residual-norm a share of a norm of the residual",
+        description="meaning of --scale: single_scale a length; single_target a logit, average_target an offset to a "
+        "mean logit; ln-final, ln-next or residual-norm a share of a norm of the residual",
     )
     piece: float = Field(1.0, description="coefficient of the piece's direction, before the sum is normalised")
     blank: float = Field(0.0, description="coefficient of the empty-square direction, taken off the piece's")
-    token_mask: Literal["all", "last", "white-segments", "turns"] = Field("all", description="tokens that are edited")
+    token_mask: str = Field("all", description="tokens that are edited")
     king: Literal["skip", "include"] = Field("skip", description="states in which the king is about to move")
     guard: Literal["author", "fixed"] = Field("author", description="fixed: leave out modified boards without a move")
-    controls: Annotated[int, AtMost(1000, "more say no more")] = Field(
+    random_controls: Annotated[int, AtMost(1000, "more say no more")] = Field(
         1, ge=0, description="random directions of the same length, per state"
     )
-    shuffled: Annotated[int, AtMost(1000, "more say no more")] = Field(
+    shuffled_label_controls: Annotated[int, AtMost(1000, "more say no more")] = Field(
         1, ge=0, description="directions for another piece on that square, of the same length"
     )
     shuffled_probe: Annotated[str | None, Ref("run:probe")] = Field(
-        None, description="probes of shuffled labels: their directions as the shuffled control"
+        None, description="probes of shuffled labels: their directions as the shuffled-label control"
     )
-    wrong_layer: bool = Field(
-        False, description="also a control: the same directions, each half the model's depth away from its layer"
+    wrong_layer_control: bool = Field(
+        False, description="also edit with the same directions, each half the model's depth away from its layer"
     )
-    sham: bool = Field(False, description="also a control: the edit with length 0, which must change nothing")
+    sham_control: bool = Field(False, description="also edit with length 0, which must change nothing")
+    allow_overlap: AllowOverlap = ALLOW_OVERLAP
+
+    @field_validator("moves")
+    @classmethod
+    def _one_spelling(cls, moves: str) -> str:
+        return " ".join(typed_moves(moves)) or (INITIAL if moves.strip() else "")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        """Settings without effect would make two runs of one experiment."""
+        if (self.dataset is None) == (not self.moves):
+            raise BadInputError("an edit is of games or of one position", "give --dataset or --moves")
+        if self.layers_label and not self.layers:
+            raise BadInputError("--layers-label names the layers of --layers", "give --layers")
+        if self.shuffled_probe is not None and self.shuffled_label_controls != 1:
+            raise BadInputError(
+                f"--shuffled-probe gives one direction, --shuffled-label-controls is {self.shuffled_label_controls}",
+                "--shuffled-label-controls 1",
+            )
+        if not (self.piece or self.blank):
+            raise BadInputError("--piece 0 and --blank 0 leave no direction")
+        if self.per_game > self.last_move:
+            raise BadInputError(f"a game has {self.last_move} states at most, --per-game asks for {self.per_game}")
+        return self
+
+    @property
+    def sans(self) -> tuple[str, ...]:
+        """The moves that lead to the one position."""
+        return tuple(self.moves.split()) if self.moves != INITIAL else ()
+
+    @property
+    def states_per_game(self) -> int:
+        """Units of each game; shorter games have fewer states."""
+        return self.per_game
+
+    @property
+    def probes(self) -> dict[str, str]:
+        """The probes that give directions, by option."""
+        given = {"--probe": self.probe, "--black-probe": self.black_probe, "--shuffled-probe": self.shuffled_probe}
+        return {option: reference for option, reference in given.items() if reference is not None}
+
+    @property
+    def control_draws(self) -> dict[str, int]:
+        """The draws of each control of an edit."""
+        drawn = {RANDOM: self.random_controls, SHUFFLED: self.shuffled_label_controls}
+        return drawn | {WRONG_LAYER: int(self.wrong_layer_control), SHAM: int(self.sham_control)}
+
+    @property
+    def other_directions(self) -> dict[str, tuple[str, int]]:
+        """Source and number, by name, of what is tried in the place of the probe's own directions."""
+        return {}
+
+    def layer_of_probe(self, layer: int) -> int:
+        """The layer of the probe that edits this layer."""
+        return layer
+
+
+class EditSpec(EditSettings):
+    """Edits after which whole moves are read."""
+
+    token_mask: Literal["all", "last", "white-segments"] = Field("all", description="tokens that are edited")
     sae: Annotated[str | None, Ref("run:sae")] = Field(
         None,
-        description="also a control: at the same layers and tokens the residual as these SAEs reconstruct it, and "
-        "nothing subtracted (encode-decode)",
+        description="also replace the residual, at the same layers and tokens, by its reconstruction by these SAEs, "
+        "with nothing subtracted (encode-decode control)",
     )
     expansion: int | None = Field(
         None, ge=1, description="which expansion of --sae, as latents per dimension; none: its only one"
@@ -149,27 +203,56 @@ class EditSpec(GameSelection):
         10, ge=2, description="tokens after which a longer text is cut (Karvonen: 7)"
     )
     spellings: bool = Field(True, description="also the exact probability of every way to write a legal move")
-    measure: Literal["moves", "next-token"] = Field(
-        "moves", description="what is read: whole moves, or the next token, which names a square or a move (Davis)"
+
+    @model_validator(mode="after")
+    def _of_moves(self) -> Self:
+        if self.expansion is not None and self.sae is None:
+            raise BadInputError("--expansion chooses among the SAEs of --sae", "give --sae RUN, or leave it out")
+        if self.black_probe is not None and (self.token_mask != "all" or self.scale_rule != "single_scale"):
+            raise BadInputError(
+                "with --black-probe all tokens are edited, by a length",
+                "leave out --token-mask, and --scale-rule or say single_scale",
+            )
+        return self
+
+    @property
+    def control_draws(self) -> dict[str, int]:
+        return super().control_draws | {ENCODE_DECODE: int(self.sae is not None)}
+
+
+class NextTokenEditSpec(EditSettings):
+    """Edits after which the next token is read, which names a square or a move (Davis specification 6)."""
+
+    scale: Annotated[float, HOW_STRONGLY] = Field(
+        0.5, description="share of the residual's norm that is added (Davis's α), or the value of --scale-rule"
     )
-    prefixes: Annotated[tuple[int, ...], Distinct()] = Field(
-        (), description="states are after so many plies of each game, whoever is to move (Davis: 4,9,14,…,34)"
+    scale_rule: str = Field(
+        "ln-final",
+        description="meaning of --scale: a share of the residual's norm after the final LayerNorm (ln-final: Davis), "
+        "after the next one (ln-next) or as it is (residual-norm); or single_scale: a length",
     )
+    token_mask: Literal["last", "turns", "all"] = Field("last", description="tokens that are edited")
+    prefixes: Annotated[
+        tuple[int, ...],
+        Distinct(),
+        NotWith("per_game", "which states are taken"),
+        NotWith("last_move", "which states are taken"),
+    ] = Field((), description="states are after so many plies of each game, whoever is to move (Davis: 4,9,14,…,34)")
     board: str = Field(
         "",
         description="with --moves: squares to change, such as d5=. d7=p; none: the piece on the most probable square "
         "is taken off",
     )
-    future: Annotated[int, AtMost(17_697, "no game of chess is longer")] = Field(
-        6, ge=1, description="the later board of the same game, so much further on (Davis: 6)"
+    future: Annotated[int, AtMost(LONGEST_GAME, "no game of chess is longer")] = Field(
+        6, ge=1, description="distance to the later board of the same game (Davis: 6)"
     )
     future_unit: Literal["plies", "tokens"] = Field(
-        "plies", description="what --future counts: plies as Davis's code, or tokens as his text"
+        "plies", description="unit of --future: plies as in Davis's code, or tokens as in his text"
     )
     patch: Literal["none", "unit", "raw"] = Field(
-        "none", description="also an edit: the residual of the later board, normalised, or as it is (published code)"
+        "none", description="also add the residual of the later board: normalised, or as it is (published code)"
     )
-    later: str = Field("", description="with --moves: the moves that follow there, to the later board (SAN or UCI)")
+    later: str = Field("", description="with --moves: the moves that follow, to the later board (SAN or UCI)")
     random_draw: Literal["sphere", "uniform-matrix"] = Field(
         "sphere", description="random directions: of unit length, or Davis's code: rows of one uniform unit matrix"
     )
@@ -182,8 +265,8 @@ class EditSpec(GameSelection):
     class_mean: Literal["keep", "remove"] = Field(
         "keep", description="remove: directions without the mean of their square's classes, which no probe can tell"
     )
-    phase: Literal["match", "any"] = Field(
-        "match", description="match: probes must be fitted at tokens such as are edited; any: as Davis's code"
+    probe_tokens: Literal["match", "any"] = Field(
+        "match", description="match: require probes fitted at the kind of token that is edited; any: as Davis's code"
     )
     probe_shift: Annotated[int, AtMost(1000, "no model has more layers")] = Field(
         0, ge=-1000, description="layer of the probe minus the layer it edits (Davis's code: -1)"
@@ -191,78 +274,16 @@ class EditSpec(GameSelection):
     decay: float = Field(
         0.0, ge=0, description="k of a scale that falls with the token's index i: scale times exp(-k i)"
     )
-    allow_overlap: AllowOverlap = ALLOW_OVERLAP
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_next_token(cls, values: Any) -> Any:
-        """Where the next token is read, Davis's settings are the defaults of those that are recorded in any case."""
-        if not isinstance(values, dict) or not (values.get("board") or values.get("measure") == "next-token"):
-            return values
-        filled = {name: value for name, value in NEXT_TOKEN.items() if name not in values}
-        if values.get("scales"):
-            filled.pop("scale", None)
-        return {"measure": "next-token", **filled, **values}
 
     @field_validator("board")
     @classmethod
     def _one_order(cls, board: str) -> str:
         return in_one_order(board)
 
-    @field_validator("token_mask", mode="before")
-    @classmethod
-    def _hyphens(cls, mask: Any) -> Any:
-        return mask.replace("_", "-") if isinstance(mask, str) else mask
-
-    @field_validator("moves")
-    @classmethod
-    def _one_spelling(cls, moves: str) -> str:
-        return " ".join(typed_moves(moves)) or (INITIAL if moves.strip() else "")
-
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        """Settings without effect would make two runs of one experiment."""
-        if (self.dataset is None) == (not self.moves):
-            raise BadInputError("an edit is of games or of one position", "give --dataset or --moves")
+    def _of_cases(self) -> Self:
         if self.later and self.moves:
             object.__setattr__(self, "later", moves_after(" ".join(self.sans), self.later))
-        if self.layers_label and not self.layers:
-            raise BadInputError("--layers-label names the layers of --layers", "give --layers")
-        if self.shuffled_probe is not None and self.shuffled == 0:
-            raise BadInputError("--shuffled-probe is given, but --shuffled 0 leaves that control out")
-        if self.shuffled_probe is not None and self.shuffled > 1:
-            raise BadInputError(f"one shuffled probe gives one direction, --shuffled asks for {self.shuffled}")
-        self._check_next_token()
-        with_black = self.black_probe is not None and self.measure == "moves"
-        if with_black and (self.token_mask != "all" or self.scale_rule != "single_scale"):
-            raise BadInputError(
-                "with --black-probe all tokens are edited, by a length",
-                "leave out --token-mask, and --scale-rule or say single_scale",
-            )
-        if not (self.piece or self.blank):
-            raise BadInputError("--piece 0 and --blank 0 leave no direction")
-        if self.per_game > self.last_move:
-            raise BadInputError(f"a game has {self.last_move} states at most, --per-game asks for {self.per_game}")
-        return self
-
-    def _check_next_token(self) -> None:
-        if self.expansion is not None and self.sae is None:
-            raise BadInputError("--expansion chooses among the SAEs of --sae", "give --sae RUN, or leave it out")
-        if self.measure == "moves":
-            fields = type(self).model_fields
-            for name in ONLY_NEXT_TOKEN:
-                if getattr(self, name) != fields[name].get_default():
-                    raise BadInputError(f"--{name.replace('_', '-')} is of edits that read the next token",
-                                        "add --measure next-token")  # fmt: skip
-            if self.token_mask == "turns":
-                raise BadInputError("--token-mask turns is of edits that read the next token", "--token-mask all")
-            return
-        if self.sae is not None:
-            raise BadInputError("--sae is of edits that read whole moves", "leave it out, or --measure moves")
-        if self.samples or self.spellings:
-            raise BadInputError("with --measure next-token no texts are drawn", "--samples 0 --no-spellings")
-        if self.token_mask == "white-segments":
-            raise BadInputError("with --measure next-token --token-mask is last, turns or all")
         if self.token_mask != "last" and (self.black_probe is not None or self.decay):
             raise BadInputError("--black-probe and --decay are of edits of the last token", "--token-mask last")
         if self.board and not self.moves:
@@ -277,58 +298,66 @@ class EditSpec(GameSelection):
             raise BadInputError("a patch is of the last token", "--token-mask last")
         if any(not 0 <= plies <= LONGEST_GAME for plies in self.prefixes):
             raise BadInputError(f"--prefixes are plies, 0 to {LONGEST_GAME:,}")
-        if self.prefixes and (self.per_game, self.last_move) != (30, 30):
-            raise BadInputError("--prefixes says which states are taken, and so do --per-game and --last-move")
         if self.other_black_probes and len(self.other_black_probes) != len(self.other_probes):
             raise BadInputError("--other-black-probes has one for each of --other-probes, or none")
         if bool(self.other_probes and self.black_probe) != bool(self.other_black_probes):
             raise BadInputError("--black-probe and --other-black-probes go together", "give both, or none")
-
-    @property
-    def sans(self) -> tuple[str, ...]:
-        """Of one position the moves that lead there."""
-        return tuple(self.moves.split()) if self.moves != INITIAL else ()
+        return self
 
     @property
     def states_per_game(self) -> int:
-        """Units of each game; shorter games have fewer states."""
         return len(self.prefixes) or self.per_game
+
+    @property
+    def probes(self) -> dict[str, str]:
+        several = {"--other-probes": self.other_probes, "--other-black-probes": self.other_black_probes}
+        return super().probes | {
+            f"{option} ({place})": reference
+            for option, references in several.items()
+            for place, reference in enumerate(references, 1)
+        }
+
+    @property
+    def other_directions(self) -> dict[str, tuple[str, int]]:
+        others = {f"{OTHER}{number + 1}": (OTHER, number) for number in range(len(self.other_probes))}
+        return others if self.patch == "none" else others | {PATCH: (PATCH, 0)}
+
+    def layer_of_probe(self, layer: int) -> int:
+        return layer + self.probe_shift
 
     @property
     def protocol(self) -> str:
         """Which of Davis's protocols the settings are; none of them: empty."""
-        if self.measure != "next-token":
-            return ""
         for name, settings in PROTOCOLS.items():
             if all(getattr(self, field) == value for field, value in settings.items()):
                 return name
         return ""
 
 
-ONLY_NEXT_TOKEN = (
-    "prefixes", "board", "later", "future", "future_unit", "patch", "random_draw", "other_probes", "other_black_probes",
-    "class_mean", "phase", "probe_shift", "decay",
-)  # fmt: skip
-
-
 class EditOptions(ExecutionOptions):
     batch_states: int = Field(32, ge=1, description="states in one batch")
-    group_states: int = Field(
-        1024, ge=1, description="states whose probabilities of the next token are stored, and count, together"
-    )
 
 
-class EditRow(SparseRow):
-    """The columns that edits add to their trials; on the greedy row of each condition."""
+class NextTokenEditOptions(EditOptions):
+    group_states: int = Field(1024, ge=1, description="states whose probabilities are stored, and count, together")
+
+
+class TrialRow(SparseRow):
+    """The columns that both kinds of edits add to their trials; on the greedy row of each condition."""
 
     piece: str | None = None
     square: str | None = None
-    move: str | None = None  # the clean model's move, UCI
-    skipped: str | None = None  # illegal, king, no moves, too long, no direction
+    skipped: str | None = None  # illegal, king, no moves, too long, no direction; too short, no square, empty
     position: str | None = None  # Zobrist hash: equal where two states are the same position
     half: str | None = None  # choose or report: states.selection_split
     setting: int | None = None  # number of the edit in a sweep
     scales: list[float] | None = None  # what the scale rule gave, a layer
+
+
+class EditRow(TrialRow):
+    """The columns of edits after which whole moves are read."""
+
+    move: str | None = None  # the clean model's move, UCI
     spelled_original: float | None = None  # exact probability of all that is read as a legal move
     spelled_modified: float | None = None
     spelled_missed: float | None = None  # at most so much more
@@ -339,7 +368,11 @@ class EditRow(SparseRow):
     # What the probe of the last layer that has one reads where the move begins:
     read_empty: float | None = None  # probability that the square of the piece is empty
     squares_changed: float | None = None  # share of the 63 other squares whose most probable class is another
-    # Where the next token is read (Davis specification 6.4), of trials with this condition:
+
+
+class NextTokenEditRow(TrialRow):
+    """The columns of edits after which the next token is read (Davis specification 6.4)."""
+
     target: str | None = None  # FEN of the board that the edit aims at; on the clean row
     target_status: int | None = None  # its python-chess status bits: no king, opposite check, …
     later: str | None = None  # FEN of the later board of the game
@@ -359,15 +392,6 @@ class EditRow(SparseRow):
 EACH = "each"
 
 
-@dataclass(frozen=True)
-class Setting:
-    """One edit: number in its run, layers (0-based, rising), and the scale rule's value."""
-
-    number: int
-    layers: tuple[int, ...]
-    value: float
-
-
 def parse_layers(text: str) -> tuple[int, ...]:
     """A set of layers: `5`, `3-6` (both included), `5+7+9`. Raises BadInputError for anything else.
 
@@ -385,7 +409,7 @@ def parse_layers(text: str) -> tuple[int, ...]:
     return tuple(sorted(layers))
 
 
-def settings_of(spec: EditSpec, inputs: Inputs) -> list[Setting]:
+def settings_of(spec: EditSettings, inputs: Inputs) -> list[Setting]:
     """Every edit of the run, layer sets first. Raises BadInputError when the spec names layers or values twice."""
     sets: Sequence[tuple[int, ...]]
     if spec.layer_sets == (EACH,):
@@ -393,7 +417,7 @@ def settings_of(spec: EditSpec, inputs: Inputs) -> list[Setting]:
     elif spec.layer_sets:
         sets = list(map(parse_layers, spec.layer_sets))
     else:
-        sets = [tuple(sorted(set(spec.layers))) or (chosen_layer(spec.probe, inputs) - spec.probe_shift,)]
+        sets = [tuple(sorted(set(spec.layers))) or chosen_layers(spec, inputs)]
     values = spec.scales or (spec.scale,)
     for name, values_given in (("--layer-sets", sets), ("--scales", values)):
         if len(set(values_given)) < len(values_given):
@@ -409,14 +433,14 @@ def probed_layers(reference: str, inputs: Inputs) -> list[int]:
     return sorted({row.layer for row in inputs.rows(tables.Probe, inputs.run(reference, "probe"))})
 
 
-def edited_layers(spec: EditSpec, inputs: Inputs) -> list[int]:
+def edited_layers(spec: EditSettings, inputs: Inputs) -> list[int]:
     """The model's layers for which there is a probe."""
-    layers = inputs.checkpoint(spec.checkpoint)[0].layers
-    probed = [layer - spec.probe_shift for layer in probed_layers(spec.probe, inputs)]
-    return [layer for layer in probed if 0 <= layer < layers]
+    layers, probed = inputs.checkpoint(spec.checkpoint)[0].layers, probed_layers(spec.probe, inputs)
+    return [layer for layer in range(layers) if spec.layer_of_probe(layer) in probed]
 
 
-def chosen_layer(reference: str, inputs: Inputs) -> int:
-    """The only layer there is, or the one that the probe's validation games choose."""
-    layers = probed_layers(reference, inputs)
-    return layers[0] if len(layers) == 1 else best_layer(inputs, reference)
+def chosen_layers(spec: EditSettings, inputs: Inputs) -> tuple[int, ...]:
+    """The layer of the only probe there is, or of the one that the probe's validation games choose."""
+    layers = probed_layers(spec.probe, inputs)
+    best = layers[0] if len(layers) == 1 else best_layer(inputs, spec.probe)
+    return (best - spec.layer_of_probe(0),)

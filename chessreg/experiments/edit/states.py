@@ -14,10 +14,11 @@ from chessreg.experiments.settings.games import select, turn_prompts
 from chessreg.games.moves import unpack
 from chessreg.games.typed import board_after
 from chessreg.noise import generator, uniform
+from chessreg.steering.directions import class_of
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
-    from chessreg.experiments.edit.spec import EditSpec
+    from chessreg.experiments.edit.spec import EditSettings
     from chessreg.games.dataset import Games
     from chessreg.runs.inputs import Inputs
 
@@ -62,11 +63,13 @@ class Removal:
 
     @property
     def label(self) -> int:
-        """The piece's class of the label `piece`: 0 black king … 6 empty … 12 white king."""
-        return 6 + self.piece.piece_type * (1 if self.piece.color else -1)
+        """The piece's class of the label `piece`."""
+        return class_of(self.piece)
 
 
-def states(spec: EditSpec, encoding: Encoding, games: Games, places: np.ndarray, units: Sequence[int]) -> list[State]:
+def states(
+    spec: EditSettings, encoding: Encoding, games: Games, places: np.ndarray, units: Sequence[int]
+) -> list[State]:
     """The states of these units. Unit u is state u % per_game of game u // per_game; a short game has fewer."""
     states = []
     for unit in units:
@@ -90,7 +93,7 @@ def after_moves(sans: Sequence[str], encoding: Encoding) -> State:
     return State(0, NO_GAME, len(sans), encoding.prompt(sans), board_after(sans))
 
 
-def state_of(spec: EditSpec, encoding: Encoding, inputs: Inputs, unit: int) -> State:
+def state_of(spec: EditSettings, encoding: Encoding, inputs: Inputs, unit: int) -> State:
     """The state of a unit of a run."""
     if spec.moves:
         return after_moves(spec.sans, encoding)
@@ -106,7 +109,7 @@ def removal(state: State, move: chess.Move) -> Removal:
     return Removal(state, move, piece, modified)
 
 
-def reason_to_skip(spec: EditSpec, board: chess.Board, move: chess.Move | None) -> str | None:
+def reason_to_skip(spec: EditSettings, board: chess.Board, move: chess.Move | None) -> str | None:
     """Why a state is left out, given the clean model's greedy move: None, `illegal`, `king` or `no moves`.
 
     The author's guard asks the original board for legal moves, which has one; the fixed one asks the modified board.
@@ -123,6 +126,6 @@ def reason_to_skip(spec: EditSpec, board: chess.Board, move: chess.Move | None) 
     return None
 
 
-def selection_split(spec: EditSpec, item: int) -> str:
+def selection_split(spec: EditSettings, item: int) -> str:
     """`choose` or `report`, by game: settings are compared on one part of the games and reported on the other."""
     return "choose" if uniform(spec.seed, "edit half", item) < 0.5 else "report"

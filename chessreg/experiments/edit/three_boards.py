@@ -1,17 +1,17 @@
 """The boards of an edit that read the next token: original, target and later one, with every square's probability.
 
 The distributions over the next token, of every case and condition, are an output of the run: one artifact for a group
-of units, a zarr group `probabilities.zarr` with `probabilities` float32 [case, condition, output] and `unit` int64
-[case], its attributes the conditions' names.
+of units, `probabilities.safetensors` with `probabilities` float32 [case, condition, output] and `unit` int64 [case],
+its metadata the conditions' names.
 """
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import chess
@@ -19,7 +19,7 @@ import numpy as np
 from sqlalchemy import select
 
 from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
-from chessreg.experiments.edit.spec import CLEAN, EditSpec
+from chessreg.experiments.edit.spec import CLEAN, NextTokenEditSpec
 from chessreg.games.boardframe import BoardFrame, Mark
 from chessreg.registry import tables
 from chessreg.runs.inputs import Inputs
@@ -32,12 +32,6 @@ HEAT = "probability that the next move begins on the square"
 MASSES = {"original": "mass_original", "target": "mass_modified", "later": "mass_future"}  # board → column of a trial
 
 
-def reads_next_token(row: Mapping[str, Any], inputs: Inputs) -> bool:
-    """Whether a row is of a run that reads the next token."""
-    with inputs.database.read() as session:
-        return session.get_one(tables.Run, UUID(str(row["run_id"]))).spec.get("measure") == "next-token"
-
-
 @dataclass(frozen=True, eq=False)
 class StoredCase:
     """What a run stored of one case: `boards` by name (original, target and, where the game went on, later), the row of
@@ -45,7 +39,7 @@ class StoredCase:
     the conditions whose distributions are in the store. Of a case that was skipped there is the original board, and
     the only row says why."""
 
-    spec: EditSpec
+    spec: NextTokenEditSpec
     where: str
     boards: Mapping[str, chess.Board]
     rows: Mapping[str, tables.Trial]
@@ -108,7 +102,7 @@ def stored_case(inputs: Inputs, run_id: UUID, unit: int) -> StoredCase:
         rows = session.scalars(
             select(trial).where(trial.run_id == run_id, trial.unit == unit).order_by(trial.condition)
         ).all()
-        spec = EditSpec(**session.get_one(tables.Run, run_id).spec)
+        spec = NextTokenEditSpec(**session.get_one(tables.Run, run_id).spec)
         session.expunge_all()
     if not rows:
         raise NotFoundError(f"the run has no state {unit}", "chessreg runs show RUN")
@@ -138,7 +132,7 @@ def views_of_case(row: Mapping[str, Any], inputs: Inputs) -> list[BoardFrame]:
     return frames + [case.frame(name, wanted, f"{wanted}, {aims[name]}") for name in case.boards]
 
 
-def squares_of_conditions(inputs: Inputs, spec: EditSpec, run_id: UUID, unit: int) -> dict[str, np.ndarray]:
+def squares_of_conditions(inputs: Inputs, spec: NextTokenEditSpec, run_id: UUID, unit: int) -> dict[str, np.ndarray]:
     """Condition → probability float64 [64] that the next move begins on each square; nothing without the bytes."""
     try:
         probabilities = probabilities_of(inputs, run_id, unit)
@@ -157,7 +151,7 @@ def squares_of_conditions(inputs: Inputs, spec: EditSpec, run_id: UUID, unit: in
 
 
 KIND = "probabilities"
-FOLDER = "probabilities.zarr"
+FILE = f"{KIND}.safetensors"
 
 
 def write_probabilities(
@@ -165,30 +159,15 @@ def write_probabilities(
 ) -> None:
     """Publish the probabilities float32 [case, condition, output] of a group of units, whose first one is `first`."""
     with task.output(f"{KIND}-{first}", first, KIND) as folder:
-        write_group(folder / FOLDER, units, conditions, values)
+        write_group(folder / FILE, units, conditions, values)
 
 
 def write_group(path: Path, units: Sequence[int], conditions: Sequence[str], values: np.ndarray) -> None:
-    """The zarr group at this path."""
-    import zarr
-    from zarr.storage import LocalStore
+    """Write the probabilities of these units to a file."""
+    from safetensors.numpy import save_file
 
-    group = zarr.create_group(LocalStore(path), zarr_format=3, attributes={"conditions": list(conditions)})
-    rows = max(1, (4 << 20) // (4 * values.shape[1] * values.shape[2]))
-    for name, array, chunks in (
-        (KIND, values.astype("<f4"), (rows, *values.shape[1:])),
-        ("unit", np.asarray(units, "<i8"), (len(units),)),
-    ):
-        made = group.create_array(
-            name,
-            shape=array.shape,
-            chunks=tuple(min(c, s) for c, s in zip(chunks, array.shape, strict=True)),
-            dtype=array.dtype,
-            compressors=None,
-            fill_value=float("nan") if array.dtype.kind == "f" else -1,
-            config={"write_empty_chunks": True},
-        )
-        made[...] = array
+    arrays = {KIND: np.ascontiguousarray(values, "<f4"), "unit": np.asarray(units, "<i8")}
+    save_file(arrays, path, {"conditions": json.dumps(list(conditions))})
 
 
 def probabilities_of(inputs: Inputs, run_id: UUID, unit: int) -> dict[str, np.ndarray]:
@@ -206,43 +185,28 @@ def probabilities_of(inputs: Inputs, run_id: UUID, unit: int) -> dict[str, np.nd
     for _, _, digest in rows:
         if not inputs.store.exists(digest):
             continue
-        case = read_case(inputs.store.path(digest) / FOLDER, unit)
+        case = read_case(inputs.store.path(digest) / FILE, unit)
         if case is not None:
             return case
     raise NotFoundError(f"the probabilities of unit {unit} are not here", "chessreg pull brings a run's artifacts")
 
 
 def read_case(path: Path, unit: int) -> dict[str, np.ndarray] | None:
-    """Condition → probabilities float32 [output] of one unit in the zarr group at this path; None if it is not there.
+    """Condition → probabilities float32 [output] of one unit in the file at this path; None if it is not there.
 
-    The group may come from another machine. Raises BadInputError when it is damaged or not plain memory; nothing larger
-    than its files is allocated.
+    The file may come from another machine. Raises BadInputError when it is damaged.
     """
-    import zarr
-    from zarr.storage import LocalStore
+    from safetensors import SafetensorError, safe_open
 
-    most = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     try:
-        group = zarr.open_group(LocalStore(path, read_only=True), mode="r")
-        values, units = (plain_array(group[name], most) for name in (KIND, "unit"))
-        conditions = [str(condition) for condition in cast(Sequence[Any], group.attrs["conditions"])]
-        if values.shape[:2] != (*units.shape, len(conditions)):
-            raise ValueError("its arrays and conditions have other lengths")
-        [places] = np.nonzero(units[...] == unit)
-        return dict(zip(conditions, values[int(places[0])].astype(np.float32), strict=True)) if len(places) else None
-    except (OSError, *DAMAGE) as error:  # type: ignore[misc]
+        with safe_open(path, "np") as file:
+            conditions, units = json.loads(file.metadata()["conditions"]), file.get_tensor("unit")
+            values = file.get_slice(KIND)
+            cases, named, _ = values.get_shape()
+            if (units.shape, len(conditions), values.get_dtype()) != ((cases,), named, "F32"):
+                raise ValueError("its arrays and conditions do not fit together")
+            [places] = np.nonzero(units == unit)
+            return dict(zip(conditions, values[int(places[0])], strict=True)) if len(places) else None
+    except (OSError, SafetensorError, *DAMAGE) as error:  # type: ignore[misc]
         message = f"{path} is damaged: {type(error).__name__} {first_line(error)}"
         raise BadInputError(message, "chessreg doctor --digests") from error
-
-
-def plain_array(array: Any, most: int) -> Any:
-    """An array of a zarr group. Raises ValueError for one that is packed, larger than `most` bytes or incomplete: zarr
-    reads a chunk that is missing as fill values."""
-    if [codec.to_dict()["name"] for codec in array.metadata.codecs] != ["bytes"]:
-        raise ValueError(f"{array.basename} is not plain memory")
-    size = array.dtype.itemsize
-    if math.prod(array.shape) * size > most or math.prod(array.chunks) * size > most:
-        raise ValueError(f"{array.basename} is larger than its files")
-    if array.nchunks_initialized != array.nchunks:
-        raise ValueError(f"{array.basename} lacks some of its chunks")
-    return array

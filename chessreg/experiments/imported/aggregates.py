@@ -11,10 +11,10 @@ from pydantic import Field, field_validator
 from chessreg.errors import BadInputError
 from chessreg.experiments.imported import players
 from chessreg.experiments.imported.file import FileSpec, ImportedFile, ImportOptions, path_of, record_file
-from chessreg.experiments.settings.interventions import with_id
 from chessreg.games.foreign import FORMATS, grid
 from chessreg.games.foreign.game import read_text
 from chessreg.runs.kind import Estimate
+from chessreg.steering.interventions import with_id
 
 if TYPE_CHECKING:
     from uuid import UUID

@@ -31,8 +31,6 @@ from chessreg.experiments.matches import (
     tell_games,
 )
 from chessreg.experiments.play.arena import Arena, EngineRoles, ModelPlayer
-from chessreg.experiments.settings import interventions
-from chessreg.experiments.settings.interventions import InterventionSettings, rows_used
 from chessreg.experiments.settings.overlap import OPENING_PLIES, trained_on
 from chessreg.games.assist import LIMIT, Assist
 from chessreg.games.dataset import Games
@@ -43,6 +41,8 @@ from chessreg.models.decoding.policies import make_policy
 from chessreg.registry import tables
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import CheckpointRef, ExecutionOptions, Moves, Processes, Ref
+from chessreg.steering import interventions
+from chessreg.steering.interventions import InterventionSettings, rows_used
 
 if TYPE_CHECKING:
     from pydantic import ValidationInfo

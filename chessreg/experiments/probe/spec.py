@@ -71,11 +71,11 @@ class ProbeSpec(Spec):
         description="what is read: piece (Davis's joint), color, type, threat, legal-move, pin, previous-move, "
         "random; skill or rating",
     )
-    shuffled: Annotated[int | None, AtMost(1_000_000, "draws are numbered from 0")] = Field(
+    shuffled_label_control: Annotated[int | None, AtMost(1_000_000, "draws are numbered from 0")] = Field(
         None,
         ge=0,
-        description="a control: the draw of labels dealt anew among the fitted games (of boards: among the "
-        "fitted positions), with which the probe is fitted; it is tested on the true ones",
+        description="fit to labels permuted among the fitted games (labels of boards: among the fitted positions), and "
+        "test on the true ones; the value is the number of the draw",
     )
     skill: SkillSettings = SkillSettings()
     skip_sites: int = Field(

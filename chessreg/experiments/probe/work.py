@@ -208,8 +208,8 @@ class ProbeWork:
         self.fitted = self.data.rows & ~self.held_out
         if not self.fitted.any():
             raise BadInputError("one game is too few to fit on and to measure on", "cache more games")
-        if self.spec.shuffled is not None:
-            self.data.deal_labels(self.fitted, self.spec.shuffled)
+        if self.spec.shuffled_label_control is not None:
+            self.data.deal_labels(self.fitted, self.spec.shuffled_label_control)
         self.sites = sites_of_probe(task.inputs, self.data.cache, self.spec)
         self.tested: list[tuple[str, ProbeData, np.ndarray]] = [("validation", self.data, self.held_out)]
         if self.spec.test_cache:
@@ -354,7 +354,7 @@ class ProbeWork:
 
 def fitted_label(spec: ProbeSpec) -> str:
     """The label as rows of probes and scores name it: `skill`, of shuffled labels `skill-shuffled`."""
-    return spec.label if spec.shuffled is None else f"{spec.label}{SHUFFLED}"
+    return spec.label if spec.shuffled_label_control is None else f"{spec.label}{SHUFFLED}"
 
 
 def emit_areas(task: Task[Any, Any], unit: int, split: str, rankings: Rankings) -> None:

@@ -12,9 +12,9 @@ from chessreg.experiments.settings.games import select
 from chessreg.experiments.settings.skill import classes_of
 from chessreg.experiments.vector import sums
 from chessreg.experiments.vector.spec import Contrast, OfCache, OfModel
-from chessreg.games.labels import PIECE_CLASSES, board_changes
 from chessreg.runs.activations import CachedActivations, load_cache
 from chessreg.runs.fitted import Direction
+from chessreg.steering.directions import as_float32
 
 if TYPE_CHECKING:
     from chessreg.games.dataset import Games
@@ -51,42 +51,6 @@ def check_equal(positions: np.ndarray) -> None:
             f"sums over positions compare games of {positions.min()} and of {positions.max()} positions",
             "--whole-games with --last-ply leaves out the short ones; --reduction averaged needs neither",
         )
-
-
-def class_difference(weight: np.ndarray, side: str = "both") -> Direction:
-    """Highest class minus lowest of a skill probe's weights [d_model, 1, classes] (Karvonen 2024, section 4.1).
-
-    `side` high takes the highest alone, low the lowest alone with its sign turned: added, either should raise skill
-    (Appendix C there). Of a probe that reads the rating itself [d_model, 1, 1]: where the rating rises. Not normalised.
-    BadInputError for a probe that reads more than one thing (64 squares), or for one side of a rating.
-    """
-    if weight.ndim != 3 or weight.shape[1] != 1:
-        raise BadInputError(
-            f"a probe of shape {list(weight.shape)} has no one class difference",
-            "give a probe of skill, or say what a probe of boards shall read: --board d1=.",
-        )
-    if weight.shape[2] == 1:
-        if side != "both":
-            raise BadInputError(f"a probe that reads a rating has no {side} class", "leave out --side")
-        return Direction(as_float32(weight[:, 0, 0]))
-    low, high = weight[:, 0, 0], weight[:, 0, -1]
-    vector = {"both": high - low, "high": high, "low": -low}[side]
-    return Direction(as_float32(vector), as_float32(high), as_float32(low))
-
-
-def board_direction(weight: np.ndarray, board: str) -> Direction:
-    """What a probe of boards reads as `d1=. e5=p`, from its weights [d_model, 64, 13]: of each square the class that
-    shall stand there minus the mean of the square's classes, summed (Davis specification 4.5 and 6.2). One vector added
-    to all classes of a square changes nothing that the probe says, so its part is left out. Not normalised.
-
-    """
-    centred = weight - weight.mean(axis=2, keepdims=True)
-    parts = [centred[:, square, PIECE_CLASSES.index(piece)] for square, piece in board_changes(board)]
-    return Direction(as_float32(np.sum(parts, axis=0)))
-
-
-def as_float32(values: np.ndarray) -> np.ndarray:
-    return values.astype(np.float32)
 
 
 # -- the games that are contrasted ------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.settings.sites import EncodedGames
 from chessreg.experiments.settings.skill import permuted
 from chessreg.experiments.vector import sums
-from chessreg.experiments.vector.contrast import ClassedGames, board_direction, class_difference, contrast, gather
+from chessreg.experiments.vector.contrast import ClassedGames, contrast, gather
 from chessreg.experiments.vector.spec import (
     BoardDirection,
     Cascade,
@@ -37,13 +37,13 @@ from chessreg.runs.fitted import (
     load_direction,
     load_probe,
     probe_rows,
-    random_like,
     read_layer,
     read_vector,
     vector_rows,
-    with_norm,
 )
 from chessreg.runs.spec import settings_from
+from chessreg.steering.controls import random_like
+from chessreg.steering.directions import board_direction, class_difference, with_norm
 from store.errors import NotInStoreError
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ def shuffled_probe(task: Task[ShuffledProbe, VectorOptions], layers: list[int]) 
     first = vector_rows(task.inputs, spec.of)[layers[0]]
     kept = ("positions", "positions_summed", "residual", "side", "board")
     detail = {name: first.detail[name] for name in kept if name in first.detail}
-    detail |= {"probe": spec.probe, "seed": task.inputs.run(spec.probe, "probe").spec["shuffled"]}
+    detail |= {"probe": spec.probe, "seed": task.inputs.run(spec.probe, "probe").spec["shuffled_label_control"]}
     again = ((layer, read_as(real, task.inputs, spec.probe, layer)) for layer in layers)
     return origin_like(first, f"shuffled:{first.source}", detail), matched(task, again)
 
@@ -259,7 +259,7 @@ def labelled(spec: Shuffled, inputs: Inputs) -> Contrast:
     if isinstance(real, OfProbe):
         raise BadInputError(
             "vectors from a probe need another probe, of shuffled labels",
-            f"run the probe {inputs.run(real.probe, 'probe').id.hex[-6:]} again with --shuffled 1, then "
+            f"run the probe {inputs.run(real.probe, 'probe').id.hex[-6:]} again with --shuffled-label-control 1, then "
             "--source shuffled-probe",
         )
     if not isinstance(real, Contrast):
@@ -302,9 +302,9 @@ def check_shuffled_probe(spec: ShuffledProbe, real: OfProbe, inputs: Inputs) -> 
         raise BadInputError("these vectors are of an imported probe, whose labels are not here", "--source random")
     mine = inputs.run(spec.probe, "probe")
     shuffled = None if mine.kind != "probe" else ProbeSpec(**mine.spec)
-    if shuffled is None or shuffled.shuffled is None:
-        raise BadInputError("--probe was not fitted to shuffled labels", "run it with --shuffled 1")
-    free = {"shuffled", "seed", "replicate", "layers", "test_cache", "allow_overlap"}
+    if shuffled is None or shuffled.shuffled_label_control is None:
+        raise BadInputError("--probe was not fitted to shuffled labels", "run it with --shuffled-label-control 1")
+    free = {"shuffled_label_control", "seed", "replicate", "layers", "test_cache", "allow_overlap"}
     wanted = ProbeSpec(**theirs.spec).model_dump(exclude=free)
     for name, value in shuffled.model_dump(exclude=free).items():
         if value != wanted[name]:

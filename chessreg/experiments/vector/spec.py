@@ -196,7 +196,7 @@ class ShuffledProbe(Control):
     source: Literal["shuffled-probe"] = Field(
         description="control: the direction of a probe run, from a probe of shuffled labels, with the same norms"
     )
-    probe: ProbeRef = Field(description="the probe of those vectors, fitted again with --shuffled N")
+    probe: ProbeRef = Field(description="the probe of those vectors, fitted again with --shuffled-label-control N")
     place: ClassVar[str] = "both that vector run and those probes"
 
     def layers_there(self, inputs: Inputs) -> Sequence[int]:

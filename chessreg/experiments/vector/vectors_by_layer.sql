@@ -47,7 +47,7 @@ WITH measured AS (
     FROM metric_point WHERE run_id IN (SELECT run_id FROM base) GROUP BY ALL
 )
 SELECT b.cell, b.checkpoint, b.source, f.run AS stands_for, b.positions, b.layer, b.hook_point, b.norm, m.high_norm,
-       m.low_norm, m.games_high, m.games_low, coalesce(p.shuffled, q.seed) AS seed, coalesce(o.overlap, 'model unknown') AS overlap,
+       m.low_norm, m.games_high, m.games_low, coalesce(p.shuffled_label_control, q.seed) AS seed, coalesce(o.overlap, 'model unknown') AS overlap,
        o.model_games AS overlap_model_games, o.model_openings AS overlap_model_openings,
        o.model_positions AS overlap_model_positions, b.run, b.done, b.planned, b.checkpoint_id, b.run_id
 FROM base AS b

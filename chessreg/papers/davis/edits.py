@@ -90,14 +90,14 @@ class Edits:
 
     def step(
         self, name: str, serves: str, games: int, conditions: int, settings: Values, *, probes: Values = LINEAR,
-        others: str | None = None, choose: tuple[str, ...] = (), part: str = "test", preset: str = "davis-corrected",
-        choice: bool = False,
+        others: str | None = None, choose: tuple[str, ...] = (), part: str = "test",
     ) -> Step:  # fmt: skip
-        """`conditions`: of each state beside the clean one. `others`: SAE-, CD- and DM-probes too, as their steps end.
-        `choose`: which of layers, scale and scales (the code's and the chosen one) the sweep decides."""
+        """Return a step of edits. `conditions` counts those of each state without the clean one. `others` is the end of
+        the names of the steps whose SAE-, CD- and DM-probes are edited with too. `choose` names what the sweep decides:
+        layers, scale, scales (the code's and the chosen one). On the validation part the step is the sweep."""
         request, size = self.request, self.size
         values: dict[str, Any] = {
-            "preset": preset, **self.needed, "dataset": f"{request.test}:{part}", "games": games,
+            "preset": "davis-corrected", **self.needed, "dataset": f"{request.test}:{part}", "games": games,
             "prefixes": size.prefixes, **{key: f"@{probe}" for key, probe in probes.items()},
         }  # fmt: skip
         if others is not None:
@@ -112,8 +112,9 @@ class Edits:
         after = ("parts", *((SWEEP, *references(values)) if choose else ()))
         units = games * len(values["prefixes"])
         return Step(
-            name, "edit", with_choice if choose else values, serves, after, units=units,
-            rows={"trial": units * (1 + conditions)}, bytes=4 * 72 * units * (1 + conditions), choice=choice,
+            name, "edit-next-token", with_choice if choose else values, serves, after, units=units,
+            rows={"trial": units * (1 + conditions)}, bytes=4 * 72 * units * (1 + conditions),
+            choice=part == "validation",
             operations=forward(request, games * 2 * max(size.prefixes) + units * conditions),
         )  # fmt: skip
 
@@ -123,19 +124,19 @@ def edits(request: Request, size: Size) -> Iterator[Step]:
     step, layers = Edits(request, size).step, request.layers
     yield step(
         SWEEP, "choice of layer and α", size.sweep_games, 3 * layers * len(size.scales),
-        {"layer_sets": tuple(map(str, range(layers))), "scales": size.scales, "shuffled": 0}, part="validation",
-        choice=True,
+        {"layer_sets": tuple(map(str, range(layers))), "scales": size.scales, "shuffled_label_controls": 0},
+        part="validation",
     )  # fmt: skip
     rows = {"trial": 2 * layers * (len(size.scales) + 1)}
-    yield Step(FIGURE_4, "edit", case_study, "Figure 4", ("early-joint-3", SWEEP), units=1, rows=rows)
+    yield Step(FIGURE_4, "edit-next-token", case_study, "Figure 4", ("early-joint-3", SWEEP), units=1, rows=rows)
     yield step(
         "edits-by-layer", "ridge plot", size.other_games, 3 * layers,
-        {"layer_sets": tuple(map(str, range(layers))), "scales": (CODE_SCALE,), "shuffled": 0},
+        {"layer_sets": tuple(map(str, range(layers))), "scales": (CODE_SCALE,), "shuffled_label_controls": 0},
     )  # fmt: skip
     final = {"probe": "model-joint-3-blocks", "black_probe": "model-joint-1-blocks"}
     yield step(
         "edits-final-five", "beside Figure 5: probes of the last five positions", size.other_games, 6,
-        {"shuffled": 0}, probes=final, choose=("layers", "scales"),
+        {"shuffled_label_controls": 0}, probes=final, choose=("layers", "scales"),
     )  # fmt: skip
     paper = {"probe": "paper-joint-3", "black_probe": "paper-joint-1"}
     for name, preset, probes, lowest in (
@@ -146,25 +147,25 @@ def edits(request: Request, size: Size) -> Iterator[Step]:
         if sets:
             yield step(
                 name, "Figure 5 and section 4.7", size.edit_games if size.every_layer else size.other_games,
-                3 * len(sets), {"layer_sets": tuple(map(str, sets)), "scales": (CODE_SCALE,)}, probes=probes,
-                preset=preset,
+                3 * len(sets), {"preset": preset, "layer_sets": tuple(map(str, sets)), "scales": (CODE_SCALE,)},
+                probes=probes,
             )  # fmt: skip
     many = tuple(f"0-{layer}" for layer in range(1, layers))  # as the ICMLA figure, "layer 0 to k"
     if many:
         yield step(
             "edits-many-layers", "beside Figure 5: several layers", size.other_games, 6 * len(many),
-            {"layer_sets": many, "scales": (0.1, CODE_SCALE), "shuffled": 0},
+            {"layer_sets": many, "scales": (0.1, CODE_SCALE), "shuffled_label_controls": 0},
         )  # fmt: skip
     for rule in ("residual-norm", "ln-next"):  # equation 1's share is of a norm that a model's residuals may far exceed
         yield step(
             f"edits-{rule}", "why an edit at the code's α may do little: what α is a share of", size.other_games, 3,
-            {"scale_rule": rule, "scales": (CODE_SCALE,), "shuffled": 0}, choose=("layers",),
+            {"scale_rule": rule, "scales": (CODE_SCALE,), "shuffled_label_controls": 0}, choose=("layers",),
         )  # fmt: skip
     whites = tuple(plies for plies in size.prefixes if plies % 2 == 0)
     for mask in ("last", "turns"):
         yield step(
             f"edits-tokens-{mask}", "beside Figure 5: the last token, and every end of a ply", size.other_games, 6,
-            {"prefixes": whites, "token_mask": mask, "phase": "any", "shuffled": 0},
+            {"prefixes": whites, "token_mask": mask, "probe_tokens": "any", "shuffled_label_controls": 0},
             probes={"probe": "early-joint-3"}, choose=("layers", "scales"),
         )  # fmt: skip
 
@@ -172,11 +173,11 @@ def edits(request: Request, size: Size) -> Iterator[Step]:
 def edits_of_all_types(request: Request, size: Size) -> Iterator[Step]:
     """None, Random, Patch, Probe, SAE-, CD- and DM-Probe at the chosen layer: at two scales, and at many."""
     step = Edits(request, size).step
-    main: Values = {"patch": "unit", "controls": 1, "shuffled": 1}
+    main: Values = {"patch": "unit", "random_controls": 1, "shuffled_label_controls": 1}
     yield step(EDITS, "Figures 5 and 6, maps", size.edit_games, 14, main, others="", choose=("layers", "scales"))
     yield step(
         STRENGTH, "Figure 2", size.other_games, 6 * len(size.scales),
-        {**main, "shuffled": 0, "scales": size.scales}, others="", choose=("layers",),
+        {**main, "shuffled_label_controls": 0, "scales": size.scales}, others="", choose=("layers",),
     )  # fmt: skip
     yield step(
         f"{EDITS}{MIDDLE}", "Figure 6 at the layer of the code", size.other_games, 14,
@@ -185,8 +186,9 @@ def edits_of_all_types(request: Request, size: Size) -> Iterator[Step]:
     for behind in smaller(request, size):
         yield step(
             f"{EDITS}{behind}", "Figure 6 by a smaller SAE", size.other_games, 4,
-            {"layers": (code_layer(request.layers),), "patch": "none", "controls": 0, "shuffled": 0,
-             "other_probes": (f"@early-cd-3{behind}",), "other_black_probes": (f"@early-cd-1{behind}",)},
+            {"layers": (code_layer(request.layers),), "patch": "none", "random_controls": 0,
+             "shuffled_label_controls": 0, "other_probes": (f"@early-cd-3{behind}",),
+             "other_black_probes": (f"@early-cd-1{behind}",)},
             probes={"probe": f"early-sae-3{behind}", "black_probe": f"early-sae-1{behind}"}, choose=("scales",),
         )  # fmt: skip
 
@@ -214,7 +216,7 @@ def case_study(made: Made) -> Values:
     """
     size, best = SIZES[made.request.size], chosen(made)
     return {
-        **CASE, "checkpoint": made.request.checkpoint, "probe": "@early-joint-3", "measure": "next-token",
-        "layer_sets": tuple(map(str, range(made.request.layers))), "shuffled": 0,
+        **CASE, "checkpoint": made.request.checkpoint, "probe": "@early-joint-3",
+        "layer_sets": tuple(map(str, range(made.request.layers))), "shuffled_label_controls": 0,
         "scales": tuple(sorted({*size.scales, best["scale"]} - {0.0})),
     }  # fmt: skip

@@ -140,7 +140,7 @@ def first_case(made: Made, run_id: UUID) -> int:
 
 def figure_4(made: Made, path: Path) -> str:
     """Probability of every square as the next move's origin, before and after the edit of specification 6.5."""
-    from chessreg.experiments.edit.spec import CLEAN, EditSpec
+    from chessreg.experiments.edit.spec import CLEAN, NextTokenEditSpec
     from chessreg.experiments.edit.three_boards import squares_of_conditions
     from chessreg.games.boardframe import squares_of
     from chessreg.games.picture import HeatPanel, save_heatmaps
@@ -148,7 +148,7 @@ def figure_4(made: Made, path: Path) -> str:
 
     run_id, best = UUID(made.run_id(FIGURE_4)), chosen(made)
     with made.session.database.read() as sql:
-        spec = EditSpec(**sql.get_one(tables.Run, run_id).spec)
+        spec = NextTokenEditSpec(**sql.get_one(tables.Run, run_id).spec)
     first_case(made, run_id)
     alpha = best["scale"] or CODE_SCALE
     squares: dict[str, Any] = squares_of_conditions(made.session.inputs, spec, run_id, 0)

@@ -53,7 +53,7 @@ def length(made: Made) -> float:
     best = chosen(made)
     [layer], scale = best["layers"], best["scale"] or CODE_SCALE
     mean = made.value(
-        "SELECT avg(t.edit_norm) AS value FROM edit_trial AS t "
+        "SELECT avg(t.edit_norm) AS value FROM edits_trial AS t "
         "JOIN interventions AS i ON i.intervention_id = t.intervention_id "
         f"WHERE t.run_id = UUID '{made.run_id(SWEEP)}' AND starts_with(t.condition, 'edit') "
         f"AND i.scale = {scale} AND i.layers::VARCHAR = '[{layer}]'"

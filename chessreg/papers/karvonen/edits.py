@@ -25,7 +25,10 @@ MASKS = ("last", "all")  # of the edited tokens
 TEXTS = 6  # that an edited model writes of a state: drawn, and the likeliest
 TOKENS_A_TEXT = 6  # about, for counting operations
 OF_TEXTS = 0.4  # the share of the rate that these edits reach, lowest: 0.5 of 180 states under four conditions
-MORE_CONTROLS: Values = {"wrong_layer": True, "sham": True}  # beside random and shuffled: beyond the paper
+MORE_CONTROLS: Values = {
+    "wrong_layer_control": True,
+    "sham_control": True,
+}  # beside random and shuffled: beyond the paper
 OPENED = 20  # plies: from here on a position is no opening (the paper's is after White's eleventh move)
 READING_CLIP, EDIT_CLIP = 2.0, 5.0  # as in the author's notebook
 
@@ -65,7 +68,7 @@ def published_edits(request: Request, size: Size) -> Iterator[Step]:
         **PAPER, "checkpoint": request.checkpoint, "probe": "@model-board-paper", "dataset": f"{request.test}:test",
         "games": size.edit_games, "per_game": size.edit_states, "min_plies": size.min_plies,
     }  # fmt: skip
-    alone: Values = {"controls": 0, "shuffled": 0, "spellings": False}
+    alone: Values = {"random_controls": 0, "shuffled_label_controls": 0, "spellings": False}
 
     def step(name: str, serves: str, conditions: int, **settings: Any) -> Step:
         rows = {"trial": states * (1 + conditions) * TEXTS}
@@ -114,7 +117,8 @@ def tuned_edits(request: Request, size: Size, mask: str) -> Iterator[Step]:
         f"edit-sweep-{mask}", "edit",
         {
             **common, "dataset": f"{request.test}:validation", "games": size.sweep_games, "per_game": 5,
-            "layer_sets": sets, "scales": size.edit_scales, "controls": 0, "shuffled": 0, "spellings": False,
+            "layer_sets": sets, "scales": size.edit_scales, "random_controls": 0,
+            "shuffled_label_controls": 0, "spellings": False,
         },
         "Table 6, tuned here", ("parts",), units=states,
         rows={"trial": states * (1 + len(sets) * len(size.edit_scales)) * TEXTS}, choice=True,
@@ -125,7 +129,8 @@ def tuned_edits(request: Request, size: Size, mask: str) -> Iterator[Step]:
         return {
             **common, "probe": made.references["model-board-0"],
             "dataset": f"{request.test}:test", "games": size.edit_games, "per_game": size.edit_states,
-            "controls": 1, "shuffled": 1, **MORE_CONTROLS, **({"sae": request.sae} if request.sae else {}),
+            "random_controls": 1, "shuffled_label_controls": 1, **MORE_CONTROLS,
+            **({"sae": request.sae} if request.sae else {}),
             **best_edit(made, f"edit-sweep-{mask}"),
         }  # fmt: skip
 

@@ -102,7 +102,9 @@ def probes(request: Request, size: Size) -> Iterator[Step]:
         fitted: dict[str, Any] = {"preset": "paper-skill"} if of.endswith("-paper") else {"label": "skill", "seed": 0}
         for draw in range(1, (size.control_draws if controlled(of, size) else 0) + 1):
             name = f"{of.removeprefix('model-')}-shuffled-{draw}"
-            yield step("model", name, "controls of Table 7", end=end, **fitted, skip_sites=first, shuffled=draw)
+            yield step(
+                "model", name, "controls of Table 7", end=end, **fitted, skip_sites=first, shuffled_label_control=draw
+            )
     if size.whole:
         serves = "section 3.1 (Black's moves)"
         yield step("model", "board-black", serves, end="-black")

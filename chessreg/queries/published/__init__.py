@@ -316,7 +316,7 @@ def described(engine: Engine, result: QueryResult) -> pa.Table:
                 FROM probe_run AS r LEFT JOIN skill_classes AS k ON k.run_id = r.run_id
                 LEFT JOIN (SELECT run_id, max(train_games) AS games FROM probe GROUP BY run_id) AS p
                     ON p.run_id = r.run_id""",
-            "texts": "SELECT run_id, temperature, king FROM edit_run",
+            "texts": "SELECT run_id, temperature, king FROM edits_run",
             # of the games that are looked at: a probe's are those of its test cache
             "data": """SELECT r.id AS run_id, string_agg(DISTINCT w.value, ', ' ORDER BY w.value) AS tags
                 FROM run AS r

@@ -11,15 +11,17 @@ import torch
 
 from chessreg.encodings import encoding
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.experiments.edit import directions
-from chessreg.experiments.edit.directions import SCALE_RULES, ScaleRule, register, scale_rule, target_scale
-from chessreg.experiments.edit.model import Condition, EditedModel, finite
-from chessreg.experiments.edit.spec import EditSpec, Setting, parse_layers, settings_of
+from chessreg.experiments.edit.model import PieceRemovals, finite
+from chessreg.experiments.edit.spec import EditSpec, parse_layers, settings_of
 from chessreg.experiments.edit.states import State, removal
 from chessreg.games.labels import piece
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.language_model import LanguageModel
 from chessreg.runs.fitted import FittedProbe
+from chessreg.steering.conditions import Condition, Setting
+from chessreg.steering.controls import shuffled_pieces
+from chessreg.steering.directions import change_directions, known_pieces
+from chessreg.steering.scale_rules import SCALE_RULES, ScaleRule, target_scale
 
 GAMES = [(";1.", "e2e4"), (";1.e4 e5 2.", "g1f3"), (";1.d4 d5 2.c4 e6 3.Nc3 Nf6 4.", "c1g5")]
 PGN = encoding("pgn-char-32")
@@ -40,17 +42,17 @@ def removals():
     return found
 
 
-def edited_model(centred: bool = False, **settings) -> EditedModel:
+def edited_model(centred: bool = False, **settings) -> PieceRemovals:
     """A random model of three layers with random probes, made without a registry."""
     hf = random_gpt2(GPT2Config(n_layer=3, n_head=4, n_embd=32, block_size=96, vocab_size=32), 5)
     with torch.no_grad():
         for parameter in hf.parameters():
             parameter *= 4 if parameter.dim() == 2 else 1
         hf.wte.weight += 0.5  # a residual with a mean of its own
-    made = EditedModel.__new__(EditedModel)
+    made = PieceRemovals.__new__(PieceRemovals)
     made.spec = EditSpec(**RANDOM | settings)
     made.model, made.encoding = LanguageModel(hf), PGN
-    made.rule = scale_rule(made.spec.scale_rule)
+    made.rule = SCALE_RULES[made.spec.scale_rule]
     made.shuffled, made.black = {}, {}
     noise = np.random.default_rng(3)
     made.probes = {
@@ -60,7 +62,11 @@ def edited_model(centred: bool = False, **settings) -> EditedModel:
     return made
 
 
-def logits(edited: EditedModel, layer: int, edits, row: int, centred: bool) -> np.ndarray:
+def edit_of(setting: Setting) -> Condition:
+    return Condition("edit", setting, "edit")
+
+
+def logits(edited: PieceRemovals, layer: int, edits, row: int, centred: bool) -> np.ndarray:
     """The probe's logits [64, 13] at the dot under edits; the mean that edits add stays in, as in TransformerLens."""
     prompt = torch.tensor([PGN.encode(GAMES[row][0]).tolist()])
     own = [edit.take(torch.tensor([row])) for edit in edits]
@@ -71,13 +77,13 @@ def logits(edited: EditedModel, layer: int, edits, row: int, centred: bool) -> n
     return np.einsum("d,dsk->sk", residual, edited.probes[layer].weight)
 
 
-@pytest.mark.parametrize("positions", ["all", "last", "white_segments"])
+@pytest.mark.parametrize("positions", ["all", "last", "white-segments"])
 @pytest.mark.parametrize("centred", [False, True])
 def test_the_logit_equals_the_target(positions, centred):
     """s = (a·p - T) / (v·p), a already edited at lower layers; with centred probes on a raw model too (2.3)."""
     edited = edited_model(centred, scale_rule="single_target", token_mask=positions, blank=0.3)
     taken = removals()
-    edits = edited.edits(Setting(0, (0, 2), -9.0), [PGN.encode(prompt).tolist() for prompt, _ in GAMES], taken)
+    edits = edited.edits(edit_of(Setting(0, (0, 2), -9.0)), [PGN.encode(prompt).tolist() for prompt, _ in GAMES], taken)
     for row, removed in enumerate(taken):
         for edit in edits:
             before = logits(edited, edit.layer, [], row, centred)[removed.square, removed.label]
@@ -89,7 +95,7 @@ def test_the_logit_equals_the_target(positions, centred):
 def test_the_average_target_is_the_mean_of_other_squares_and_an_offset():
     edited = edited_model(scale_rule="average_target")
     taken = removals()
-    edits = edited.edits(Setting(0, (1,), 2.5), [PGN.encode(prompt).tolist() for prompt, _ in GAMES], taken)
+    edits = edited.edits(edit_of(Setting(0, (1,), 2.5)), [PGN.encode(prompt).tolist() for prompt, _ in GAMES], taken)
     for row, removed in enumerate(taken):
         values = np.zeros((1, 64), np.int8)
         for square, found in removed.state.board.piece_map().items():
@@ -108,7 +114,7 @@ def test_a_centred_probe_on_a_raw_model_gives_the_scale_of_the_centred_model():
         with torch.no_grad():
             edited.model.network.wpe.weight += shift  # every layer norm takes it out again
         prompts = [PGN.encode(prompt).tolist() for prompt, _ in GAMES]
-        scales.append([edit.scale for edit in edited.edits(Setting(0, (0, 1), -9.0), prompts, removals())])
+        scales.append([edit.scale for edit in edited.edits(edit_of(Setting(0, (0, 1), -9.0)), prompts, removals())])
     for one, other in zip(*scales, strict=True):
         assert torch.allclose(one, other, atol=1e-3)
 
@@ -116,19 +122,22 @@ def test_a_centred_probe_on_a_raw_model_gives_the_scale_of_the_centred_model():
 def test_directions_are_unit_vectors_of_the_right_class():
     edited = edited_model(blank=0.5, piece=2.0)
     weight, taken = edited.probes[1].weight, removals()
-    real = directions.piece(edited.spec, weight, taken, [removed.label for removed in taken])
+    setting = Setting(0, (1,), 1.0)
+    real = edited.vectors(edit_of(setting), 1, taken, "all")
     for vector, removed in zip(real, taken, strict=True):
         blend = 2.0 * weight[:, removed.square, removed.label] - 0.5 * weight[:, removed.square, 6]
         assert vector == pytest.approx(blend / np.linalg.norm(blend), abs=1e-6)
-    for name, control in directions.CONTROLS.items():
-        drawn = control(edited.spec, weight, 1, taken, 0)
+    for source in ("random", "shuffled"):
+        first, second = (Condition(f"{source}-{draw}", setting, source, draw) for draw in range(2))
+        drawn = edited.vectors(first, 1, taken, "all")
         assert np.linalg.norm(drawn, axis=1) == pytest.approx(1, abs=1e-5)
-        assert drawn == pytest.approx(control(edited.spec, weight, 1, taken, 0))
-        assert not np.allclose(drawn, control(edited.spec, weight, 1, taken, 1)), name
-        assert control(edited.spec, weight, 1, taken[1:], 0) == pytest.approx(drawn[1:])  # whatever the batch
+        assert drawn == pytest.approx(edited.vectors(first, 1, taken, "all"))
+        assert not np.allclose(drawn, edited.vectors(second, 1, taken, "all")), source
+        assert edited.vectors(first, 1, taken[1:], "all") == pytest.approx(drawn[1:])  # whatever the batch
     plain = edited_model()
     for draw in range(20):  # another piece on the same square, never the one that stands there and never empty
-        for vector, removed in zip(directions.shuffled(plain.spec, weight, 1, taken, draw), taken, strict=True):
+        condition = Condition("shuffled", setting, "shuffled", draw)
+        for vector, removed in zip(plain.vectors(condition, 1, taken, "all"), taken, strict=True):
             on_square = weight[:, removed.square] / np.linalg.norm(weight[:, removed.square], axis=0)
             [label] = np.flatnonzero(np.abs(on_square.T @ vector - 1) < 1e-4)
             assert label not in (removed.label, 6)
@@ -138,9 +147,9 @@ def test_controls_are_as_long_as_the_edit_of_the_same_state():
     edited = edited_model(scale_rule="single_target")
     edited.settings = [Setting(0, (0, 2), -4.0)]
     taken = removals()
-    real = edited.edits(edited.settings[0], [PGN.encode(prompt).tolist() for prompt, _ in GAMES], taken)
+    real = edited.edits(edit_of(edited.settings[0]), [PGN.encode(prompt).tolist() for prompt, _ in GAMES], taken)
     for condition in edited.conditions()[1:]:
-        for edit, control in zip(real, edited.controls(condition, taken, real), strict=True):
+        for edit, control in zip(real, edited.edits(condition, [], taken, real), strict=True):
             assert (control.layer, control.token_mask) == (edit.layer, edit.token_mask)
             lengths = [torch.linalg.norm(e.delta(torch.zeros(1, 1, 32)), dim=-1) for e in (edit, control)]
             assert torch.allclose(*lengths, rtol=1e-4)
@@ -149,7 +158,7 @@ def test_controls_are_as_long_as_the_edit_of_the_same_state():
 
 def test_with_black_probes_each_side_s_characters_are_edited_by_its_own():
     """The author's branch both_probes: two edits a layer that share no position; controls likewise."""
-    edited = edited_model(black_probe="b", controls=1)
+    edited = edited_model(black_probe="b", random_controls=1)
     noise = np.random.default_rng(4)
     edited.black = {
         layer: FittedProbe(noise.normal(0, 1, (32, 64, 13)).astype(np.float32), "", layer, "piece", False)
@@ -157,7 +166,7 @@ def test_with_black_probes_each_side_s_characters_are_edited_by_its_own():
     }
     taken, prompts = removals(), [PGN.encode(prompt).tolist() for prompt, _ in GAMES]
     setting = Setting(0, (0, 2), 1.5)
-    real = edited.edits(setting, prompts, taken)
+    real = edited.edits(edit_of(setting), prompts, taken)
     assert [(edit.layer, edit.token_mask) for edit in real] == [
         (layer, f"{side}-segments") for layer in (0, 2) for side in ("white", "black")
     ]
@@ -174,7 +183,7 @@ def test_with_black_probes_each_side_s_characters_are_edited_by_its_own():
     expected = torch.where(by_white[:, None], own[0].vector, own[1].vector)
     assert torch.allclose(moved, -1.5 * expected, atol=1e-4)
     for condition in (Condition("random-0", setting, "random"), Condition("shuffled-0", setting, "shuffled")):
-        control = edited.controls(condition, taken, real)
+        control = edited.edits(condition, [], taken, real)
         assert [(c.layer, c.token_mask, c.scale) for c in control] == [(e.layer, e.token_mask, e.scale) for e in real]
         assert not torch.allclose(control[0].vector, real[0].vector)
 
@@ -183,9 +192,9 @@ def test_rules_are_known_by_name_once():
     of_the_residual = ["ln-final", "ln-next", "residual-norm"]
     assert list(SCALE_RULES) == ["single_scale", "single_target", "average_target", *of_the_residual]
     with pytest.raises(NotFoundError, match="single_target"):
-        scale_rule("double")
+        SCALE_RULES["double"]
     with pytest.raises(ValueError, match="registered already"):
-        register(ScaleRule("single_scale", ""))
+        SCALE_RULES["single_scale"] = ScaleRule()
     flat = torch.ones(1, 4)
     with pytest.raises(ChessregError, match="does not change"):
         target_scale(flat, torch.tensor([[1.0, -1.0, 0.0, 0.0]]), flat, torch.zeros(1))
@@ -214,7 +223,7 @@ def test_layer_sets_and_scales_multiply():
         ({"layers": (1,), "layer_sets": ("2",)}, "both say what to edit"),
         ({"scale": 3.0, "scales": (1.0, 2.0)}, "both say how strongly"),
         ({"layers_label": "4-7"}, "give --layers"),
-        ({"shuffled": 0, "shuffled_probe": "x"}, "leaves that control out"),
+        ({"shuffled_label_controls": 0, "shuffled_probe": "x"}, "--shuffled-label-controls is 0"),
         ({"black_probe": "x", "token_mask": "last"}, "all tokens are edited"),
         ({"black_probe": "x", "scale_rule": "single_target"}, "by a length"),
         ({"piece": 0.0}, "leave no direction"),
@@ -230,30 +239,31 @@ def test_settings_that_contradict_each_other_are_refused(settings, message):
 def test_a_change_of_the_board_adds_what_appears_and_takes_off_what_disappears():
     """Davis 6.2: unit length, the empty class only by its own coefficient; nothing where a class has no direction."""
     weight = np.random.default_rng(0).standard_normal((8, 64, 13)).astype(np.float32)
-    spec = EditSpec(checkpoint="c", probe="p", moves="e4", measure="next-token")
     removal = ((12, 7, 6),)
-    [vector] = directions.change(spec, weight, [removal])
+    [vector] = change_directions(weight, [removal], 1.0, 0.0)
     assert vector == pytest.approx(-weight[:, 12, 7] / np.linalg.norm(weight[:, 12, 7]), abs=1e-6)
-    blank = spec.model_copy(update={"blank": 1.0})
-    [vector] = directions.change(blank, weight, [removal])
+    [vector] = change_directions(weight, [removal], 1.0, 1.0)
     wanted = weight[:, 12, 6] - weight[:, 12, 7]
     assert vector == pytest.approx(wanted / np.linalg.norm(wanted), abs=1e-6)
-    centred = spec.model_copy(update={"class_mean": "remove"})
     shifted = weight + np.arange(8, dtype=np.float32)[:, None, None]  # one vector to all classes: no probe can tell
-    assert directions.change(centred, shifted, [removal]) == pytest.approx(
-        directions.change(centred, weight, [removal]), abs=1e-5
+    assert change_directions(shifted, [removal], 1.0, 0.0, True) == pytest.approx(
+        change_directions(weight, [removal], 1.0, 0.0, True), abs=1e-5
     )
     weight[:, 12, 7] = 0
-    assert not directions.change(spec, weight, [removal]).any()
-    assert not directions.change(centred, weight, [removal]).any()
-    assert directions.change(spec, weight, [((12, 6, 8),)]).any()
+    assert not change_directions(weight, [removal], 1.0, 0.0).any()
+    assert not change_directions(weight, [removal], 1.0, 0.0, True).any()
+    assert change_directions(weight, [((12, 6, 8),)], 1.0, 0.0).any()
 
 
 def test_labels_are_dealt_among_the_pieces_that_the_probe_knows():
     weight = np.zeros((8, 64, 13), np.float32)
     weight[:, 12, [6, 7, 9]] = 1.0
-    assert directions.known(weight, 12) == [7, 9]
-    assert directions.known(weight, 13) == []
+    assert known_pieces(weight, 12) == [7, 9]
+    assert known_pieces(weight, 13) == []
+    drawn = {
+        shuffled_pieces(0, draw, 3, [(12, 7, 6)], lambda square: known_pieces(weight, square))[0] for draw in range(9)
+    }
+    assert drawn == {(12, 9, 6)}
 
 
 def test_probes_that_hold_nan_are_refused():

@@ -18,10 +18,9 @@ from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.experiments.cache import CacheOptions, CacheSpec
 from chessreg.experiments.edit import BoardEdit, heat
-from chessreg.experiments.edit.directions import scale_rule
 from chessreg.experiments.edit.editor import Editor, divergences
-from chessreg.experiments.edit.model import Condition, EditedModel
-from chessreg.experiments.edit.spec import EditOptions, EditSpec, Setting
+from chessreg.experiments.edit.model import PieceRemovals
+from chessreg.experiments.edit.spec import EditOptions, EditSpec
 from chessreg.experiments.edit.states import State, reason_to_skip, removal, states
 from chessreg.experiments.probe import ProbeOptions, ProbeSpec
 from chessreg.experiments.settings.games import select as select_games
@@ -32,6 +31,8 @@ from chessreg.models.edits import ResidualEdit
 from chessreg.registry import tables
 from chessreg.runs.fitted import load_probe
 from chessreg.session import open_session
+from chessreg.steering.conditions import Condition, Setting
+from chessreg.steering.scale_rules import SCALE_RULES
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +79,7 @@ def test_no_column_depends_on_the_order_of_sets(bigram_board, world, tmp_path, r
 
 
 def test_a_state_has_every_condition_or_a_reason(edited):
-    _, by_unit = edited(controls=2, samples=3)
+    _, by_unit = edited(random_controls=2, samples=3)
     done = [rows for rows in by_unit.values() if ("skipped", -1) not in rows]
     skipped = [rows for rows in by_unit.values() if ("skipped", -1) in rows]
     assert done
@@ -124,7 +125,7 @@ def test_the_piece_is_off_the_modified_board_and_the_rest_is_as_it_was(edited):
 
 
 def test_exact_masses_equal_teacher_forcing_one_move_at_a_time(edited, world_session):
-    spec, by_unit = edited(scale=0.0, controls=0, samples=0)
+    spec, by_unit = edited(scale=0.0, random_controls=0, samples=0)
     model, pgn = world_session.model("bigram"), encoding("pgn-char-32")
     games, places = select_games(spec, world_session.inputs)
     unit, rows = next((u, r) for u, r in sorted(by_unit.items()) if ("skipped", -1) not in r)
@@ -152,7 +153,7 @@ def test_batches_do_not_change_what_is_drawn(edited):
 
 
 def test_states_of_a_game_differ_and_short_games_have_fewer(edited, world_session):
-    spec, _ = edited(per_game=30, games=3, samples=0, controls=0, shuffled=0)
+    spec, _ = edited(per_game=30, games=3, samples=0, random_controls=0, shuffled_label_controls=0)
     games, places = select_games(spec, world_session.inputs)
     found = states(spec, encoding("pgn-char-32"), games, places, range(90))
     plies = defaultdict(list)
@@ -215,7 +216,7 @@ def test_a_sweep_holds_every_state_under_every_edit(edited, world_session):
 
 
 def test_equal_positions_have_equal_keys_and_others_have_not(edited):
-    _, by_unit = edited(controls=0, shuffled=0, samples=0, games=6)
+    _, by_unit = edited(random_controls=0, shuffled_label_controls=0, samples=0, games=6)
     keys = defaultdict(set)
     for rows in by_unit.values():
         for row in rows.values():
@@ -226,8 +227,8 @@ def test_equal_positions_have_equal_keys_and_others_have_not(edited):
 
 
 def test_kings_are_moved_when_they_are_included(edited):
-    _, skipping = edited(controls=0, shuffled=0, samples=1)
-    _, included = edited(controls=0, shuffled=0, samples=1, king="include")
+    _, skipping = edited(random_controls=0, shuffled_label_controls=0, samples=1)
+    _, included = edited(random_controls=0, shuffled_label_controls=0, samples=1, king="include")
     for unit, rows in skipping.items():
         if ("skipped", -1) in rows and rows["skipped", -1].detail["skipped"] == "king":
             assert included[unit]["clean", -1].detail["piece"] == "K"
@@ -252,8 +253,14 @@ def test_the_fixed_guard_asks_the_modified_board():
 @pytest.mark.parametrize("positions", ["last", "white-segments"])
 def test_edited_texts_are_those_of_a_full_recompute(edited, world_session, positions):
     """Specification 6.1 and 6.3: greedy texts, each character by a full pass with the edit at these positions."""
-    settings = {"token_mask": positions, "scale_rule": "single_target", "scale": -3.0, "samples": 0, "controls": 0}
-    spec, by_unit = edited(**settings, shuffled=0, games=3, per_game=2, max_tokens=7)
+    settings = {
+        "token_mask": positions,
+        "scale_rule": "single_target",
+        "scale": -3.0,
+        "samples": 0,
+        "random_controls": 0,
+    }
+    spec, by_unit = edited(**settings, shuffled_label_controls=0, games=3, per_game=2, max_tokens=7)
     model, pgn = world_session.model("bigram"), encoding("pgn-char-32")
     probe = world_session.probe("bigram-board", 0)
     games, places = select_games(spec, world_session.inputs)
@@ -278,7 +285,7 @@ def test_edited_texts_are_those_of_a_full_recompute(edited, world_session, posit
 
 
 def test_both_masses_stand_on_the_greedy_row(edited):
-    _, by_unit = edited(controls=0, shuffled=0, samples=0, games=1, per_game=3, spellings=True)
+    _, by_unit = edited(random_controls=0, shuffled_label_controls=0, samples=0, games=1, per_game=3, spellings=True)
     [greedy, *_] = [rows["edit", -1] for rows in by_unit.values() if ("edit", -1) in rows]
     for board in ("original", "modified"):
         assert greedy.detail[f"spelled_{board}"] >= getattr(greedy, f"mass_{board}") - 1e-6
@@ -383,7 +390,13 @@ def test_an_imported_probe_edits_as_one_of_ours_and_needs_its_checkpoint(edited,
     for name, checkpoint in (("theirs", "bigram"), ("unknown", None)):
         world_session.run(ImportedProbeSpec(files=(str(file),), checkpoint=checkpoint, residual="centred"), name=name)
     assert world_session.probe("theirs", 0).centred
-    settings = {"scale_rule": "single_target", "scale": -2.0, "samples": 0, "controls": 0, "shuffled": 0}
+    settings = {
+        "scale_rule": "single_target",
+        "scale": -2.0,
+        "samples": 0,
+        "random_controls": 0,
+        "shuffled_label_controls": 0,
+    }
     _, ours = edited(**settings, games=2, per_game=2)
     _, theirs = edited(probe="theirs", **settings, games=2, per_game=2)
     unit, rows = next((u, r) for u, r in sorted(theirs.items()) if ("edit", -1) in r)
@@ -426,7 +439,7 @@ def test_heat_maps_on_the_command_line(edited, world, tmp_path, capsys):
         ((f"{run}:999",), 3, "has no state 999"),
         ((f"{run}:{unit}", "--condition", "edit-9"), 3, "no condition"),
         ((f"{run}:{unit}", "--output", str(tmp_path / "a.gif")), 4, "no picture by its name"),
-        (("reference-board:0",), 4, "is a probe run"),
+        (("reference-board:0",), 4, "is of kind probe"),
     ]:
         status, out, err = command("heatmap", *words)
         assert (status, out) == (wanted, "")
@@ -494,7 +507,7 @@ def test_a_move_that_both_boards_have_counts_however_either_writes_it(edited, wo
 
 
 def test_a_sham_changes_nothing(edited, world_session):
-    _, by_unit = edited(scale=4.0, samples=0, sham=True)
+    _, by_unit = edited(scale=4.0, samples=0, sham_control=True)
     sham, clean = greedy_rows(by_unit, "sham-0"), greedy_rows(by_unit, "clean")
     assert len(sham) == len(clean) > 0
     for row, base in zip(sham, clean, strict=True):
@@ -552,22 +565,20 @@ def test_encode_decode_puts_the_autoencoders_reconstruction_in_the_place_of_the_
         world_session.run(
             EditSpec(checkpoint="reference", probe="reference-board", dataset="sample:test", sae="features")
         )
-    with pytest.raises(BadInputError, match="whole moves"):
-        EditSpec(checkpoint="bigram", probe="p", dataset="sample:test", sae="features", measure="next-token")
 
 
 def test_a_wrong_layer_is_half_the_depth_away_and_takes_the_same_direction(edited):
-    made = EditedModel.__new__(EditedModel)
-    made.model, made.rule = SimpleNamespace(n_layers=16), scale_rule("single_scale")
+    made = PieceRemovals.__new__(PieceRemovals)
+    made.model, made.rule = SimpleNamespace(n_layers=16), SCALE_RULES["single_scale"]
     real = [ResidualEdit(layer, torch.full((3, 4), float(layer)), 2.0, op="subtract") for layer in (5, 7, 9, 11, 13)]
-    wrong = made.controls(Condition("wrong-layer-0", Setting(0, (), 2.0), "wrong-layer"), [], real)
+    wrong = made.edits(Condition("wrong-layer-0", Setting(0, (), 2.0), "wrong-layer"), [], [], real)
     assert [edit.layer for edit in wrong] == [13, 15, 1, 3, 5]
     assert all(
         (one.vector is other.vector, one.scale, one.op) == (True, 2.0, "subtract")
         for one, other in zip(wrong, real, strict=True)
     )
     with pytest.raises(BadInputError, match="this model has one"):
-        edited(wrong_layer=True)
+        edited(wrong_layer_control=True)
 
 
 def test_what_both_choose_alike_is_no_damage_however_much_it_weighs():

@@ -1,4 +1,4 @@
-"""`edit --measure next-token`: what is recorded of each case is what Davis's specification says (section 6)."""
+"""`edit-next-token`: what is recorded of each case is what Davis's specification says (section 6)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from chessreg.encodings import encoding
 from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.errors import BadInputError
 from chessreg.experiments.cache import CacheOptions, CacheSpec
-from chessreg.experiments.edit import BoardEdit, directions, heat
+from chessreg.experiments.edit import NextTokenEdit, heat
 from chessreg.experiments.edit.cases import Prefix, boards_of, prefixes, with_changes, without_favourite
-from chessreg.experiments.edit.spec import DAVIS_PRESETS, EditOptions, EditSpec
+from chessreg.experiments.edit.spec import DAVIS_PRESETS, NextTokenEditOptions, NextTokenEditSpec
 from chessreg.experiments.edit.states import State
 from chessreg.experiments.edit.three_boards import probabilities_of
 from chessreg.experiments.probe import ProbeOptions, ProbeSpec
@@ -34,10 +34,11 @@ from chessreg.queries.render import rendered
 from chessreg.registry import tables
 from chessreg.runs.fitted import load_probe
 from chessreg.runs.spec import hashed_settings
+from chessreg.steering.directions import change_directions
 
 LAYERS, WIDTH, CONTEXT = 3, 32, 64
 UCI = encoding("uci-square-72")
-GAMES = {"dataset": "sample:test", "games": 8, "prefixes": (4, 9, 40), "measure": "next-token"}
+GAMES = {"dataset": "sample:test", "games": 8, "prefixes": (4, 9, 40)}
 
 
 @pytest.fixture(scope="module")
@@ -65,10 +66,10 @@ def squares(world, tmp_path_factory):
         yield session
 
 
-def ran(session, how: EditOptions | None = None, **settings: Any) -> tuple[Any, dict[int, dict[str, Any]]]:
+def ran(session, how: NextTokenEditOptions | None = None, **settings: Any) -> tuple[Any, dict[int, dict[str, Any]]]:
     """The report of a run, and its rows by unit and condition."""
     given = {"checkpoint": "squares", "probe": "probe-white", "black_probe": "probe-black", **settings}
-    report = session.run(EditSpec(**given), how or EditOptions(threads=1))
+    report = session.run(NextTokenEditSpec(**given), how or NextTokenEditOptions(threads=1))
     by_unit: dict[int, dict[str, Any]] = defaultdict(dict)
     with session.database.read() as sql:
         for row in sql.scalars(select(tables.Trial).where(tables.Trial.run_id == report.run_id)):
@@ -82,7 +83,7 @@ def everything(squares):
     """A run with every kind of condition at two scales, on whose rows most tests look."""
     return ran(
         squares, **GAMES, layers=(1,), scales=(0.0, 0.5), patch="unit", other_probes=("probe-black",),
-        other_black_probes=("probe-white",), king="include", phase="any",
+        other_black_probes=("probe-white",), king="include", probe_tokens="any",
     )  # fmt: skip
 
 
@@ -153,7 +154,7 @@ def test_a_later_board_by_its_moves_patches_as_that_of_its_game(squares, everyth
     rows = next(rows for rows in done(by_unit) if rows["clean"].ply == 4)
     sans = boards_and_moves(squares.dataset("sample"), rows["clean"].item)[1]
     given = {"moves": " ".join(sans[:4]), "later": " ".join(sans[4:10])}
-    told = {**given, "measure": "next-token", "layers": (1,), "king": "include", "phase": "any"}
+    told = {**given, "layers": (1,), "king": "include", "probe_tokens": "any"}
     [own] = ran(squares, **told, patch="unit", black_probe=None)[1].values()
     assert own["clean"].detail["later"] == rows["clean"].detail["later"]
     for name in ("mass_original", "mass_modified"):
@@ -161,7 +162,7 @@ def test_a_later_board_by_its_moves_patches_as_that_of_its_game(squares, everyth
     assert own["patch"].detail["mass_future"] == pytest.approx(rows["patch-1"].detail["mass_future"], abs=1e-5)
     asked = Position.of(
         checkpoint="squares", probe="probe-white", **given, layers=(1,), measure="next-token", condition="patch",
-        settings=(("phase", "any"),),
+        settings=(("probe_tokens", "any"),),
     )  # fmt: skip
     answer = Lab(squares.inputs).ask(asked)
     assert chess.Board(answer.modified_fen).fen() == rows["clean"].detail["later"]
@@ -174,7 +175,6 @@ def test_a_later_board_by_its_moves_patches_as_that_of_its_game(squares, everyth
     for settings, said in (
         ({**told, "patch": "unit", "later": ""}, "--patch needs a later board"),
         ({**told, "later": "Ke7"}, "Ke7"),
-        ({**told, "measure": "moves"}, "--later is of edits that read the next token"),
         ({**GAMES, "later": "Nc3"}, "--later follows on --moves"),
     ):
         with pytest.raises(BadInputError, match=said):
@@ -224,7 +224,7 @@ def test_what_is_no_case_is_kept_with_its_reason(squares, everything):
     assert skipped == {"empty", "too long"}  # after 40 plies there are 81 tokens
     kings = [unit for unit, rows in by_unit.items() if "clean" in rows and rows["clean"].detail["piece"] in "kK"]
     settings = {**GAMES, "prefixes": (4, 9), "future": 38}
-    _, without = ran(squares, **settings, layers=(1,), controls=0, shuffled=0)
+    _, without = ran(squares, **settings, layers=(1,), random_controls=0, shuffled_label_controls=0)
     late = {rows["skipped"].detail["skipped"] for unit, rows in without.items() if unit % 2}
     assert late == {"too short"}  # games of 44 plies have no board 38 plies after the 9th
     for unit, rows in ((3 * unit // 2, rows) for unit, rows in without.items() if unit % 2 == 0):
@@ -241,7 +241,7 @@ def test_batches_groups_and_resuming_change_nothing(squares, everything):
         ran(squares, how, **GAMES, layer_sets=("0+2", "1"), scales=(0.3,), patch="raw", random_draw="uniform-matrix",
             replicate=replicate)[1]
         for replicate, how in enumerate(
-            (EditOptions(threads=1), EditOptions(threads=1, batch_states=3, group_states=5))
+            (NextTokenEditOptions(threads=1), NextTokenEditOptions(threads=1, batch_states=3, group_states=5))
         )
     )  # fmt: skip
     assert one.keys() == other.keys()
@@ -268,7 +268,9 @@ def test_settings_of_the_published_code(squares):
         assert intervention.layers == [1]
         assert intervention.detail["protocol"] == "published-code"
         assert intervention.scale_rule == "ln-final"
-    spec = EditSpec(checkpoint="squares", probe="probe-white", dataset="sample:test", **DAVIS_PRESETS["davis-paper"])
+    spec = NextTokenEditSpec(
+        checkpoint="squares", probe="probe-white", dataset="sample:test", **DAVIS_PRESETS["davis-paper"]
+    )
     assert spec.protocol == "paper"
     spec = squares_spec(squares, **{**GAMES, "future_unit": "tokens", "prefixes": (4, 9)})
     games, places = select_games(spec, squares.inputs)
@@ -278,12 +280,14 @@ def test_settings_of_the_published_code(squares):
         assert prefix.later.turn != prefix.state.board.turn
 
 
-def squares_spec(session, **settings: Any) -> EditSpec:
+def squares_spec(session, **settings: Any) -> NextTokenEditSpec:
     """A spec with its references resolved."""
     from chessreg.runs.resolve import resolve
 
-    spec = EditSpec(**{"checkpoint": "squares", "probe": "probe-white", "black_probe": "probe-black", **settings})
-    return resolve(BoardEdit(), spec, session.inputs).spec
+    spec = NextTokenEditSpec(
+        **{"checkpoint": "squares", "probe": "probe-white", "black_probe": "probe-black", **settings}
+    )
+    return resolve(NextTokenEdit(), spec, session.inputs).spec
 
 
 def test_figure_3(squares):
@@ -336,9 +340,9 @@ def test_figure_4(squares):
     wanted = -pawn[:, chess.D5] + pawn[:, chess.D7] - pawn[:, chess.E7] + pawn[:, chess.E5]
     board = chess.Board("rnbqkbnr/ppp1pppp/8/3p4/4P3/8/PPPP1PPP/RNBQKBNR w KQkq - 0 2")
     case = with_changes(Prefix(State(0, -1, 2, UCI.prompt([]), board)), CASE["board"])
-    [vector] = directions.change(spec, weight, [case.changes])
+    [vector] = change_directions(weight, [case.changes], spec.piece, spec.blank)
     assert vector == pytest.approx(wanted / np.linalg.norm(wanted), abs=1e-6)
-    frames = BoardEdit().board_views({"run_id": report.run_id, "unit": 0}, squares.inputs)
+    frames = NextTokenEdit().board_views({"run_id": report.run_id, "unit": 0}, squares.inputs)
     assert [frame.title.split(",")[0] for frame in frames] == ["clean", "edit", "edit"]
     stored = probabilities_of(squares.inputs, report.run_id, 0)
     for frame, condition in zip(frames, ("clean", "edit", "edit"), strict=True):
@@ -351,18 +355,20 @@ def test_figure_4(squares):
 def test_board_views_of_a_game_have_its_later_board_and_do_without_the_bytes(squares, everything, monkeypatch):
     report, by_unit = everything
     unit, rows = next((u, r) for u, r in sorted(by_unit.items()) if "clean" in r)
-    frames = BoardEdit().board_views({"run_id": report.run_id, "unit": unit, "condition": "patch-1"}, squares.inputs)
+    frames = NextTokenEdit().board_views(
+        {"run_id": report.run_id, "unit": unit, "condition": "patch-1"}, squares.inputs
+    )
     assert len(frames) == 4
     assert all(frame.heat for frame in frames)
     assert frames[3].title == "patch-1, the game's later board"
     monkeypatch.setattr("store.Store.exists", lambda self, digest: False)
-    frames = BoardEdit().board_views({"run_id": report.run_id, "unit": unit}, squares.inputs)
+    frames = NextTokenEdit().board_views({"run_id": report.run_id, "unit": unit}, squares.inputs)
     assert not any(frame.heat for frame in frames)
     assert rows["clean"].text in frames[0].caption[0]
-    with pytest.raises(BadInputError, match="reads the next token"):
+    with pytest.raises(BadInputError, match="is of kind edit-next-token"):
         heat.readings(squares.inputs, report.run_id, unit)
     skipped = next(u for u, r in sorted(by_unit.items()) if "skipped" in r)
-    [frame] = BoardEdit().board_views({"run_id": report.run_id, "unit": skipped}, squares.inputs)
+    [frame] = NextTokenEdit().board_views({"run_id": report.run_id, "unit": skipped}, squares.inputs)
     assert "skipped" in frame.caption[0]
 
 
@@ -370,7 +376,7 @@ def test_several_tokens_are_edited_each_by_its_own_norm(squares):
     """Equation 1 at every turn of the prefix, against a hook on a full pass."""
     settings = {**GAMES, "games": 2, "prefixes": (4,)}
     _, by_unit = ran(squares, **settings, layers=(1,), token_mask="turns", black_probe=None,
-                     controls=0, shuffled=0, phase="any")  # fmt: skip
+                     random_controls=0, shuffled_label_controls=0, probe_tokens="any")  # fmt: skip
     model, games = squares.model("squares"), squares.dataset("sample")
     for rows in done(by_unit):
         clean = rows["clean"]
@@ -397,7 +403,7 @@ def test_several_tokens_are_edited_each_by_its_own_norm(squares):
 
 def test_a_scale_that_falls_with_the_position(squares):
     """The AAAI variant of 6.1: α(i) = α₀ exp(-k i), i the index of the edited token."""
-    _, by_unit = ran(squares, **GAMES, layers=(1,), decay=0.05, controls=0, shuffled=0)
+    _, by_unit = ran(squares, **GAMES, layers=(1,), decay=0.05, random_controls=0, shuffled_label_controls=0)
     for rows in done(by_unit):
         detail, index = rows["edit"].detail, 2 * rows["clean"].ply
         assert detail["scales"][0] == pytest.approx(0.5 * np.exp(-0.05 * index))
@@ -424,12 +430,11 @@ def test_a_scale_that_falls_with_the_position(squares):
         ({**GAMES, "black_probe": None}, "Black is to move after 5 plies .*--black-probe"),
         ({**CASE, "probe": "reference-board"}, "another checkpoint"),
         ({**CASE, "checkpoint": "reference", "probe": "reference-board"}, "does not name a square or a move"),
-        ({"moves": " ".join(["Nf3", "Nf6", "Ng1", "Ng8"] * 8), "measure": "next-token"}, "65 tokens, .* 64 positions"),
-        ({**CASE, "samples": 2}, "no texts are drawn"),
+        ({"moves": " ".join(["Nf3", "Nf6", "Ng1", "Ng8"] * 8)}, "65 tokens, .* 64 positions"),
         ({**CASE, "scale_rule": "single_target"}, "is of whole moves"),
         ({**CASE, "layers": (3,)}, "no probe of layer 3"),
         ({**CASE, "layers": (0,), "probe_shift": -1}, "no probe of layer -1 for layer 0: --probe-shift is -1"),
-        ({**GAMES, "measure": "moves"}, "--prefixes is of edits that read the next token"),
+        ({**GAMES, "per_game": 3}, "--per-game both say which states"),
         ({**GAMES, "other_probes": ("probe-white",)}, "go together"),
         ({**GAMES, "prefixes": (4, -1)}, "--prefixes are plies"),
         ({**GAMES, "prefixes": (600, 500)}, "no game goes on after 500 plies, the longest has [0-9]{2,3}"),
@@ -460,10 +465,10 @@ def test_a_pawn_that_is_moved_back_cannot_be_taken_in_passing(squares):
 
 def test_the_board_is_one_text_however_it_is_typed():
     given = {"checkpoint": "c", "probe": "p", "moves": "e2e4 d7d5"}
-    one, other = (EditSpec(**given, board=text) for text in ("e5=p d7=p, d5=. e7=.", CASE["board"]))
+    one, other = (NextTokenEditSpec(**given, board=text) for text in ("e5=p d7=p, d5=. e7=.", CASE["board"]))
     assert hashed_settings(one) == hashed_settings(other)
-    assert EditSpec(**hashed_settings(one)) == one
-    assert (one.measure, one.scale_rule, one.scale, one.token_mask) == ("next-token", "ln-final", 0.5, "last")
+    assert NextTokenEditSpec(**hashed_settings(one)) == one
+    assert (one.scale_rule, one.scale, one.token_mask) == ("ln-final", 0.5, "last")
     assert board_changes(one.board) == [(35, "."), (36, "p"), (51, "p"), (52, ".")]
 
 
@@ -546,8 +551,8 @@ def test_edits_by_saes_of_two_expansions_are_held_against_each_other_on_the_same
         squares.run(contrast, ProbeOptions(threads=1), name=probe)
     for probe, games in zip(probes, (8, 5), strict=True):
         _, by_unit = ran(
-            squares, dataset="sample:test", games=games, prefixes=(4,), measure="next-token", layers=(1,), scale=2.0,
-            probe=probe, black_probe=None, controls=0, shuffled=0,
+            squares, dataset="sample:test", games=games, prefixes=(4,), layers=(1,), scale=2.0,
+            probe=probe, black_probe=None, random_controls=0, shuffled_label_controls=0,
         )  # fmt: skip
         mass[probe] = {(case["clean"].item, case["clean"].ply): case["edit"].mass_modified for case in done(by_unit)}
     [row] = squares.query("legal move mass by expansion").rows
@@ -559,8 +564,8 @@ def test_edits_by_saes_of_two_expansions_are_held_against_each_other_on_the_same
     assert row["difference"] != 0
 
     squares.run(contrast.model_copy(update={"min_class_positions": 5}), ProbeOptions(threads=1), name="otherwise")
-    edit = {"dataset": "sample:test", "games": 5, "prefixes": (4,), "measure": "next-token", "scale": 2.0,
-            "layers": (1,), "black_probe": None, "controls": 0, "shuffled": 0}  # fmt: skip
+    edit = {"dataset": "sample:test", "games": 5, "prefixes": (4,), "scale": 2.0,
+            "layers": (1,), "black_probe": None, "random_controls": 0, "shuffled_label_controls": 0}  # fmt: skip
     for probe, settings in (("otherwise", {}), ("of-2x", {"token_mask": "turns"}), ("of-2x", {"class_mean": "remove"}),
                             ("of-2x", {"decay": 0.1})):  # fmt: skip
         ran(squares, **edit | settings, probe=probe)
@@ -575,8 +580,9 @@ def test_probes_of_one_sort_are_types_of_their_own(squares):
         means = ProbeSpec(cache="cache-white", layers=(1,), source="means", min_class_positions=threshold)
         squares.run(means, ProbeOptions(threads=1), name=f"means-{threshold}")
     report, by_unit = ran(
-        squares, dataset="sample:test", games=8, prefixes=(4,), measure="next-token", layers=(1,), scale=2.0,
-        probe="means-5", other_probes=("means-6", "probe-1"), black_probe=None, controls=2, shuffled=0,
+        squares, dataset="sample:test", games=8, prefixes=(4,), layers=(1,), scale=2.0,
+        probe="means-5", other_probes=("means-6", "probe-1"), black_probe=None, random_controls=2,
+        shuffled_label_controls=0,
     )  # fmt: skip
     cases, run = done(by_unit), report.run_id.hex
     mass = {

@@ -14,63 +14,50 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.edit.three_boards import KIND, read_case, write_group
 
 CONDITIONS = ["clean", "target"]
-GZIP = {"name": "gzip", "configuration": {"level": 5}}
 
 
 @pytest.fixture
 def group(tmp_path: Path) -> Path:
-    path = tmp_path / "probabilities.zarr"
+    path = tmp_path / "probabilities.safetensors"
     values = np.random.default_rng(0).random((5, 2, 72), np.float32)
     write_group(path, [10, 11, 12, 13, 14], CONDITIONS, values)
     return path
 
 
-def changed(file: str, change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
-    """Change the metadata of the group, or of an array in it."""
+def changed(change: Callable[[dict[str, Any]], None]) -> Callable[[bytes], bytes]:
+    """Change the header of a file."""
 
-    def apply(group: Path) -> None:
-        path = group / file / "zarr.json"
-        metadata = json.loads(path.read_text())
-        change(metadata)
-        path.write_text(json.dumps(metadata))
-
-    return apply
-
-
-def written(file: str, content: bytes) -> Callable[[Path], None]:
-    """Put another content in the place of a file."""
-
-    def apply(group: Path) -> None:
-        (group / file).write_bytes(content)
+    def apply(content: bytes) -> bytes:
+        end = 8 + int.from_bytes(content[:8], "little")
+        header = json.loads(content[8:end])
+        change(header)
+        text = json.dumps(header).encode()
+        return len(text).to_bytes(8, "little") + text + content[end:]
 
     return apply
 
 
-def chunks_of(*shape: int) -> Callable[[dict[str, Any]], None]:
-    return lambda metadata: metadata["chunk_grid"]["configuration"].update(chunk_shape=shape)
+def conditions(value: str) -> Callable[[bytes], bytes]:
+    return changed(lambda header: header["__metadata__"].update(conditions=value))
 
 
-DAMAGED = {
-    "empty": written("zarr.json", b""),
-    "another text": written("zarr.json", b"a letter"),
-    "null": written("zarr.json", b"null"),
-    "deep": written(f"{KIND}/zarr.json", b"[" * 100_000),
-    "no conditions": changed("", lambda metadata: metadata["attributes"].clear()),
-    "a number of conditions": changed("", lambda metadata: metadata["attributes"].update(conditions=2)),
-    "too many conditions": changed("", lambda metadata: metadata["attributes"].update(conditions=["a", "b", "c"])),
-    "a huge shape": changed(KIND, lambda metadata: metadata.update(shape=[1 << 50, 2, 72])),
-    "many chunks": changed(KIND, lambda metadata: metadata.update(shape=[5000, 2000, 7200])),
-    "huge chunks": changed(KIND, chunks_of(1 << 31, 2, 72)),
-    "no chunks": changed(KIND, chunks_of(0, 2, 72)),
-    "a negative shape": changed(KIND, lambda metadata: metadata.update(shape=[-1, 2, 72])),
-    "fewer cases": changed(KIND, lambda metadata: metadata.update(shape=[4, 2, 72])),
-    "another type": changed(KIND, lambda metadata: metadata.update(data_type="string")),
-    "packed": changed(
-        KIND, lambda metadata: metadata["codecs"].append({"name": "gzip", "configuration": {"level": 5}})
-    ),
-    "a cut chunk": written(f"{KIND}/c/0/0/0", b"\0" * 100),
-    "a missing chunk": lambda group: (group / KIND / "c/0/0/0").unlink(),
-    "a missing array": lambda group: (group / "unit" / "zarr.json").unlink(),
+DAMAGED: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda content: b"",
+    "another text": lambda content: b"a letter",
+    "null": lambda content: (4).to_bytes(8, "little") + b"null",
+    "deep": lambda content: (100_000).to_bytes(8, "little") + b"[" * 100_000,
+    "a huge header": lambda content: b"\xff" * 8 + content[8:],
+    "no conditions": changed(lambda header: header.pop("__metadata__")),
+    "conditions that are not JSON": conditions("clean"),
+    "a number of conditions": conditions("2"),
+    "too many conditions": conditions('["a", "b", "c"]'),
+    "a huge shape": changed(lambda header: header[KIND].update(shape=[1 << 50, 2, 72])),
+    "a negative shape": changed(lambda header: header[KIND].update(shape=[-1, 2, 72])),
+    "another shape": changed(lambda header: header[KIND].update(shape=[10, 72])),
+    "fewer cases": changed(lambda header: header[KIND].update(shape=[4, 2, 90])),
+    "another type": changed(lambda header: header[KIND].update(dtype="I32")),
+    "a cut file": lambda content: content[:-100],
+    "a missing array": changed(lambda header: header.pop("unit")),
 }
 
 
@@ -83,8 +70,13 @@ def test_a_case_is_read_by_its_unit(group: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
-def test_damage_is_one_error_and_takes_no_memory(group: Path, damage: str) -> None:
-    DAMAGED[damage](group)
+def test_damage_is_one_error(group: Path, damage: str) -> None:
+    group.write_bytes(DAMAGED[damage](group.read_bytes()))
     with pytest.raises(BadInputError, match=f"{group} is damaged: ") as caught:
         read_case(group, 12)
     assert caught.value.hint == "chessreg doctor --digests"
+
+
+def test_a_missing_file_is_one_error(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="is damaged: FileNotFoundError"):
+        read_case(tmp_path / "nothing.safetensors", 0)

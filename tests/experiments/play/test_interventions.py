@@ -8,9 +8,9 @@ from sqlalchemy import select
 
 from chessreg.entities.game import describe_intervention
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.experiments.settings import interventions
-from chessreg.experiments.settings.interventions import InterventionSettings
 from chessreg.registry import tables
+from chessreg.steering import interventions
+from chessreg.steering.interventions import InterventionSettings
 
 
 def load(session, **settings):

@@ -71,13 +71,13 @@ def test_vectors_without_labels_cannot_be_shuffled(world_session):
 
 def test_the_shuffled_control_of_a_probes_vector_is_of_a_probe_of_shuffled_labels(world_session):
     from chessreg.experiments.probe import ProbeSpec
-    from chessreg.experiments.vector.contrast import class_difference
     from chessreg.runs.fitted import load_probe
+    from chessreg.steering.directions import class_difference
 
     settings = {"cache": "reference-fit", "label": "skill", "epochs": 1, "skip_sites": 2}
     for draw in (None, 1, 2):
-        world_session.run(ProbeSpec(**settings, shuffled=draw), name=f"dealt-{draw}")
-    world_session.run(ProbeSpec(**{**settings, "epochs": 2}, shuffled=1), name="dealt-otherwise")
+        world_session.run(ProbeSpec(**settings, shuffled_label_control=draw), name=f"dealt-{draw}")
+    world_session.run(ProbeSpec(**{**settings, "epochs": 2}, shuffled_label_control=1), name="dealt-otherwise")
     inputs = world_session.inputs
     made(world_session, vector_spec(source="probe", probe="dealt-None", side="high"), "of-probe")
     controls = [
@@ -111,7 +111,7 @@ def test_the_shuffled_control_of_a_probes_vector_is_of_a_probe_of_shuffled_label
 
 
 def test_a_random_control_is_the_direction_that_matches_draw_for_that_seed(world_session):
-    from chessreg.experiments.settings.interventions import CONTROLS
+    from chessreg.steering.interventions import CONTROLS
 
     inputs = world_session.inputs
     run = made(world_session, vector_spec(source="random", of="skill", seed=11), "random-11")
@@ -120,7 +120,7 @@ def test_a_random_control_is_the_direction_that_matches_draw_for_that_seed(world
 
 
 def test_a_control_stands_in_a_vectors_place_in_an_intervention(world_session):
-    from chessreg.experiments.settings.interventions import InterventionSettings, load
+    from chessreg.steering.interventions import InterventionSettings, load
 
     run = made(world_session, vector_spec(source="shuffled", of="skill", seed=2), "shuffled-2")
     inputs = world_session.inputs

@@ -14,7 +14,7 @@ from .runs import made
 
 
 def test_a_skill_probes_direction_is_its_highest_class_minus_its_lowest():
-    from chessreg.experiments.vector.contrast import class_difference
+    from chessreg.steering.directions import class_difference
 
     weight = np.arange(24, dtype=np.float32).reshape(12, 1, 2) ** 1.5
     found = class_difference(weight)
@@ -107,8 +107,8 @@ def test_karvonens_saved_skill_probe_gives_the_norm_and_cosine_of_its_classes(sh
     """Specification 3.9: norms 3.0739 and 2.9832 of the low and the high class, cosine -0.9435, at layer 7 of 8."""
     import torch
 
-    from chessreg.experiments.vector.contrast import class_difference
     from chessreg.runs.fitted import cosine
+    from chessreg.steering.directions import class_difference
 
     path = shared_data / "probes" / "karvonen-tf_lens_lichess_8layers_ckpt_no_optimizer_chess_skill_probe_layer_7.pth"
     weight = (

@@ -6,7 +6,6 @@ as per-token means, so the author's coefficient 0.1 on sums over eight positions
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from uuid import UUID
@@ -16,10 +15,10 @@ from pydantic import Field, field_validator, model_validator
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.hook_points import check_editable
-from chessreg.named import Registry
 from chessreg.registry.identity import digest_of, uuid_of
-from chessreg.runs.fitted import load_vector, random_like, vector_rows
+from chessreg.runs.fitted import load_vector, vector_rows
 from chessreg.runs.spec import Layers, Ref, Settings
+from chessreg.steering.controls import CONTROLS
 
 if TYPE_CHECKING:
     from chessreg.models.edits import ResidualEdit
@@ -64,7 +63,8 @@ class InterventionSettings(Settings):
     @model_validator(mode="after")
     def _needs_vector(self) -> Self:
         """Settings without effect would make two runs of one experiment."""
-        changed = [name for name in type(self).model_fields if getattr(self, name) != NOTHING.get(name)]
+        fields = type(self).model_fields
+        changed = [name for name, field in fields.items() if getattr(self, name) != field.default]
         if self.vector is None and changed:
             raise BadInputError(
                 f"intervention.{changed[0]} is set, but there is no vector to add", "give --intervention.vector RUN"
@@ -82,20 +82,6 @@ class InterventionSettings(Settings):
     @property
     def active(self) -> bool:
         return self.vector is not None
-
-
-# -- controls: what stands in a direction's place --------------------------------------------------------------------
-
-Control = Callable[[np.ndarray, int, int], np.ndarray]
-"""(direction float32 [d_model], layer, seed) → the direction to use, float32 [d_model]."""
-
-CONTROLS: Registry[Control] = Registry("control")
-
-
-CONTROLS.register("none", lambda direction, layer, seed: direction)
-CONTROLS.register("random", random_like)
-
-NOTHING: dict[str, Any] = {name: field.default for name, field in InterventionSettings.model_fields.items()}
 
 
 # -- from settings to directions, edits and the registry's row -------------------------------------------------------

@@ -1,0 +1,86 @@
+"""The boards behind a state of an edit run: the original one, and the one without the piece about to move."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import chess
+import numpy as np
+
+from chessreg.errors import NotFoundError
+from chessreg.experiments.edit.spec import EditSpec
+from chessreg.games.boardframe import BoardFrame, move_arrows
+from chessreg.registry import tables
+from chessreg.runs.inputs import Inputs
+
+
+def views_of_state(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+    """The original board with the clean model's texts and the modified one with the edited model's; as heat what the
+    probe reads of the removed piece in each, while model and probe are here."""
+    boards, condition = boards_of_state(row, inputs)
+    return with_heat(boards, inputs, row, condition) if condition else boards
+
+
+def boards_of_state(row: Mapping[str, Any], inputs: Inputs) -> tuple[list[BoardFrame], str]:
+    """The two boards as the rows tell them, without a model, and the condition of the second; of a state that was
+    skipped the one board, and no condition."""
+    rows = inputs.unit_rows(tables.Trial, row, tables.Trial.condition, tables.Trial.sample)
+    encoding = inputs.encoding(EditSpec(**inputs.spec_of(row)).checkpoint)
+    first = next(r for r in rows if r.fen)
+    where = f"game {first.item}, ply {first.ply}" if first.item >= 0 else f"after {first.ply} plies"
+    original = chess.Board(first.fen)
+    detail = first.detail or {}
+    if first.condition == "skipped":
+        caption = (f"skipped: the greedy text {first.text!r} is {detail['skipped']}",)
+        return [BoardFrame.from_board(original, title=where, caption=caption)], ""
+    square = chess.parse_square(detail["square"])
+    modified = original.copy(stack=False)
+    modified.remove_piece_at(square)
+    wanted = row.get("condition") or "clean"
+    condition = wanted if wanted != "clean" else next(r.condition for r in rows if r.condition.startswith("edit"))
+    clean, edited = ([r for r in rows if r.condition == name] for name in ("clean", condition))
+    boards = [
+        BoardFrame.from_board(
+            original,
+            title=f"clean, {where}",
+            marks={square: "from"},
+            arrows=move_arrows(original, [encoding.parse(r.text, original) for r in clean]),
+            caption=caption_of(clean),
+        ),
+        BoardFrame.from_board(
+            modified,
+            title=f"{condition}: without the piece on {detail['square']}",
+            marks={square: "removed"},
+            arrows=move_arrows(modified, [encoding.parse(r.text, modified) for r in edited]),
+            caption=caption_of(edited),
+        ),
+    ]
+    return boards, condition
+
+
+def with_heat(boards: list[BoardFrame], inputs: Inputs, row: Mapping[str, Any], condition: str) -> list[BoardFrame]:
+    """The two boards with the probability of the removed piece as heat; as they are without the bytes of the model."""
+    from chessreg.experiments.edit.heat import PIECE_CLASSES, WHICH, readings
+
+    try:
+        heat_readings = readings(inputs, UUID(str(row["run_id"])), int(row["unit"]), condition)
+    except NotFoundError:
+        return boards
+    label = f"probability of {PIECE_CLASSES[heat_readings.label]} to the probe of layer {heat_readings.layer}"
+    warm = []
+    for frame, which in zip(boards, WHICH, strict=True):
+        values = np.clip(heat_readings.values(which, heat_readings.label, "probability"), 0.0, 1.0).tolist()
+        warm.append(replace(frame, heat=dict(enumerate(values)), heat_label=label))
+    return warm
+
+
+def caption_of(rows: list[tables.Trial]) -> tuple[str, ...]:
+    greedy = next(r for r in rows if r.sample == -1)
+    texts = ", ".join(f"{r.text}{'' if r.legal_original or r.legal_modified else '?'}" for r in rows if r.sample >= 0)
+    lines = [f"greedy {greedy.text}; sampled {texts}"]
+    if greedy.mass_original is not None and greedy.mass_modified is not None:
+        lines.append(f"legal mass {greedy.mass_original:.3f} on the original board, {greedy.mass_modified:.3f} without")
+    return tuple(lines)

@@ -1,0 +1,173 @@
+"""What a spec of edits needs of its model and probes, checked before anything is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from chessreg.encodings import Encoding, Tokens
+from chessreg.errors import BadInputError
+from chessreg.experiments.edit.spec import BLACK, EditSettings, EditSpec, NextTokenEditSpec, settings_of
+from chessreg.experiments.settings.sites import site_name
+from chessreg.models.hook_points import check_editable, hook_point
+from chessreg.registry import tables
+from chessreg.runs.inputs import Inputs
+
+
+def check(spec: EditSettings, inputs: Inputs) -> None:
+    """Raises BadInputError or NotFoundError when probe, model and settings do not go together."""
+    from chessreg.steering.scale_rules import SCALE_RULES
+
+    checkpoint, _ = inputs.checkpoint(spec.checkpoint)
+    encoding, rule = inputs.encoding(spec.checkpoint), SCALE_RULES[spec.scale_rule]
+    if spec.token_mask not in ("all", "last") and spec.token_mask not in encoding.site_names:
+        raise BadInputError(f"{encoding.name} has no tokens called {spec.token_mask}", "--token-mask all, or last")
+    if spec.wrong_layer_control and checkpoint.layers == 1:
+        raise BadInputError("--wrong-layer-control needs another layer, and this model has one")
+    if isinstance(spec, EditSpec) and spec.black_probe is not None and BLACK not in encoding.site_names:
+        raise BadInputError(f"--black-probe edits the tokens of {BLACK}, which {encoding.name} does not have")
+    fitted: list[set[int]] = []
+    for option, reference in spec.probes.items():
+        probes: Sequence[tables.Probe] = inputs.rows(tables.Probe, inputs.run(reference, "probe"))
+        check_probe(option, probes[0], checkpoint, encoding)
+        reads_centred = checkpoint.residual == "raw" and probes[0].detail["centred"]
+        if isinstance(spec, EditSpec) and rule.reference is not None and reads_centred:
+            raise BadInputError(
+                f"{option} reads residuals without their mean, and --scale-rule {spec.scale_rule} needs them raw",
+                "--scale-rule single_scale, or chessreg run edit-next-token",
+            )
+        fitted.append({row.layer for row in probes})
+    if isinstance(spec, NextTokenEditSpec):
+        check_next_token(spec, inputs, encoding, checkpoint)
+        if rule.target is not None:
+            raise BadInputError(
+                f"--scale-rule {spec.scale_rule} is of whole moves",
+                "--scale-rule ln-final, ln-next, residual-norm or single_scale",
+            )
+    check_layers(spec, inputs, set.intersection(*fitted), checkpoint)
+    if isinstance(spec, EditSpec) and spec.sae is not None:
+        layers = {layer for setting in settings_of(spec, inputs) for layer in setting.layers}
+        check_saes(inputs, spec.sae, spec.expansion, layers, checkpoint)
+
+
+def check_probe(name: str, probe: tables.Probe, checkpoint: tables.Checkpoint, encoding: Encoding) -> None:
+    """Raises BadInputError for a probe, of the option `name`, that does not fit the model."""
+    if probe.checkpoint_id is None:
+        raise BadInputError(
+            f"{name} is an import that does not say which checkpoint it was fitted on",
+            "chessreg import probe FILE --checkpoint CHECKPOINT",
+        )
+    if probe.checkpoint_id != checkpoint.id:
+        raise BadInputError(f"{name} was fitted on another checkpoint than --checkpoint", "chessreg probe list")
+    if probe.classes != 13 or (name != "--shuffled-probe" and probe.label != "piece"):
+        raise BadInputError(f"an edit needs probes of label piece, these read {probe.label}")
+    check_editable(name, probe.hook_point)
+    if checkpoint.residual == "centred" and not probe.detail["centred"]:
+        raise BadInputError(
+            f"{name} reads residuals with their mean, this checkpoint's are centred",
+            "fit probes on this checkpoint",
+        )
+    if name == "--black-probe" and of_white(probe.positions, encoding):
+        raise BadInputError(
+            f"{name} was fitted at {probe.positions}, where White is to move",
+            "fit it on a cache of Black's turns: black-turns",
+        )
+
+
+def check_layers(spec: EditSettings, inputs: Inputs, known: set[int], checkpoint: tables.Checkpoint) -> None:
+    """Raises BadInputError for an edited layer that the model or the probes (`known`: their layers) do not have."""
+    shift = spec.layer_of_probe(0)
+    for setting in settings_of(spec, inputs):
+        if missing := [layer for layer in setting.layers if layer + shift not in known]:
+            shifted = f" for layer {missing[0]}: --probe-shift is {shift}" if shift else ""
+            raise BadInputError(
+                f"there is no probe of layer {missing[0] + shift}{shifted}",
+                f"there are probes of {', '.join(map(str, sorted(known))) or 'no layer that all of them have'}",
+            )
+        if missing := [layer for layer in setting.layers if not 0 <= layer < checkpoint.layers]:
+            message, hint = f"the model has no layer {missing[0]}", f"it has layers 0 to {checkpoint.layers - 1}"
+            if shift and not spec.layers and not spec.layer_sets:
+                message += f": the probe of {missing[0] + shift} is best, and --probe-shift {shift}"
+                hint += "; choose with --layers"
+            raise BadInputError(message, hint)
+
+
+def check_saes(
+    inputs: Inputs, reference: str, expansion: int | None, layers: Iterable[int], checkpoint: tables.Checkpoint
+) -> None:
+    """Raises BadInputError unless an SAE run has the residual of every edited layer of this checkpoint, and
+    NotFoundError for an expansion that it lacks."""
+    from chessreg.experiments.sae.stored import sae_rows
+
+    rows = sae_rows(inputs, reference, expansion)
+    if any(row.checkpoint_id != checkpoint.id for row in rows):
+        raise BadInputError("--sae was trained on another checkpoint than --checkpoint", "chessreg sae list")
+    there = {row.hook_point for row in rows}
+    if missing := [layer for layer in sorted(layers) if hook_point(layer) not in there]:
+        raise BadInputError(
+            f"--sae has no SAE of {hook_point(missing[0])}, which is edited",
+            f"it has those of {', '.join(sorted(there))}",
+        )
+
+
+def check_next_token(
+    spec: NextTokenEditSpec, inputs: Inputs, encoding: Encoding, checkpoint: tables.Checkpoint
+) -> None:
+    """Raises BadInputError for what edits that read the next token cannot be made with."""
+    from chessreg.experiments.edit.cases import of_moves, with_changes
+
+    if all(encoding.origin_of(number) is None for number in range(encoding.answer_size)):
+        raise BadInputError(
+            f"one token of {encoding.name} does not name a square or a move",
+            "chessreg run edit, or a model of UCI squares",
+        )
+    if spec.future_unit == "tokens" and encoding.content == "position":
+        raise BadInputError(f"{encoding.name} writes positions, which have no later tokens", "--future-unit plies")
+    if spec.token_mask not in ("all", "last") and encoding.content == "position":
+        raise BadInputError(f"{encoding.name} writes positions", "--token-mask last, or all")
+    if spec.moves:
+        prefix = of_moves(spec, encoding)
+        if len(prefix.state.prompt) > checkpoint.block_size:
+            raise BadInputError(
+                f"--moves are {len(prefix.state.prompt)} tokens, the model has {checkpoint.block_size} positions",
+                "give fewer moves",
+            )
+        if spec.board:
+            with_changes(prefix, spec.board)
+        plies = [prefix.state.ply]
+    else:
+        plies = list(spec.prefixes) or [2]
+    if spec.probe_tokens == "match" and spec.token_mask == "last":
+        for ply in sorted({min(ply, 4 + ply % 2) for ply in plies}):
+            check_probe_tokens(spec, inputs, encoding, ply)
+
+
+def check_probe_tokens(spec: NextTokenEditSpec, inputs: Inputs, encoding: Encoding, ply: int) -> None:
+    """Raises BadInputError for a probe that was fitted at other tokens than those after so many plies."""
+    side = ("White", "Black")[ply % 2]
+    black = side == "Black" and spec.black_probe is not None
+    references = {"--black-probe": (spec.black_probe,), "--other-black-probes": spec.other_black_probes}
+    if not black:
+        references = {"--probe": (spec.probe,), "--other-probes": spec.other_probes}
+    prompt = encoding.prompt(KNIGHTS[:ply])
+    tokens = Tokens.of([prompt])
+    fitted = [(option, reference) for option, own in references.items() for reference in own if reference is not None]
+    for option, reference in fitted:
+        probe = inputs.rows(tables.Probe, inputs.run(reference, "probe"))[0]
+        site = site_name(probe.positions, encoding)
+        known = site in encoding.site_names
+        if known and len(prompt) - 1 in encoding.sites(site, tokens).token:
+            continue
+        where = f"at {site}" if known else "at tokens that it does not name"
+        hint = "--probe-tokens any, or a probe that was fitted there"
+        if side == "Black" and not black:
+            hint += ": --black-probe"
+        raise BadInputError(f"{option} was fitted {where}, and {side} is to move after {ply} plies", hint)
+
+
+KNIGHTS = ("Nf3", "Nf6", "Ng1", "Ng8", "Nf3")  # some game, whose tokens have every phase of a turn
+
+
+def of_white(site: str, encoding: Encoding) -> bool:
+    """Whether White is to move at every site of this name."""
+    sites = encoding.sites(site_name(site, encoding), Tokens.of([encoding.prompt(["e4", "e5", "Nf3", "Nc6"])]))
+    return len(sites) > 0 and bool((sites.ply % 2 == 0).all())

@@ -1,0 +1,44 @@
+"""The conditions of a run of edits: every edit, each followed by its controls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One edit: number in its run, layers (0-based, rising), and the scale rule's value."""
+
+    number: int
+    layers: tuple[int, ...]
+    value: float
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One way to edit: a setting with the direction itself (`edit`), or with another in its place."""
+
+    name: str
+    setting: Setting
+    source: str  # edit, other (probes), patch, or a control
+    draw: int = 0
+
+
+def conditions(
+    settings: Sequence[Setting], others: Mapping[str, tuple[str, int]], draws: Mapping[str, int]
+) -> list[Condition]:
+    """Return every edit, each followed by its other directions and its controls.
+
+    `others` are source and number by name; `draws` counts the draws of each control. Edits of a single setting have no
+    number.
+    """
+    listed = []
+    for setting in settings:
+        behind = "" if len(settings) == 1 else f"-{setting.number}"
+        named = {"edit": ("edit", 0), **others}
+        listed += [Condition(name + behind, setting, source, number) for name, (source, number) in named.items()]
+        for source, count in draws.items():
+            first = setting.number * count
+            listed += [Condition(f"{source}-{first + draw}", setting, source, draw) for draw in range(count)]
+    return listed

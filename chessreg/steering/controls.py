@@ -1,0 +1,74 @@
+"""Controls: directions that replace the one under test.
+
+Every draw is keyed by seed, number of the draw and state: it does not depend on batch, layer set or scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from chessreg.named import Registry
+from chessreg.noise import generator
+from chessreg.steering.directions import EMPTY, Change, unit, with_norm
+
+# Sources of a condition that is not the edit itself: of other probes, the residual of a later board, and controls.
+OTHER, PATCH = "other", "patch"
+RANDOM, SHUFFLED = "random", "shuffled"  # a drawn direction; the direction of another piece
+WRONG_LAYER, SHAM, ENCODE_DECODE = "wrong-layer", "sham", "encode-decode"
+
+Control = Callable[[np.ndarray, int, int], np.ndarray]
+"""(direction float32 [d_model], layer, seed) → the direction in its place, float32 [d_model]."""
+
+CONTROLS: Registry[Control] = Registry("control")
+"""Controls of a vector that is added everywhere."""
+
+CONTROLS.register("none", lambda direction, layer, seed: direction)
+
+
+@CONTROLS.named(RANDOM)
+def random_like(direction: np.ndarray, layer: int, seed: int) -> np.ndarray:
+    """Return a direction float32 [d_model] drawn uniformly from the sphere, with the norm of `direction`."""
+    drawn = generator(seed, "random direction", layer).standard_normal(direction.shape)
+    return with_norm(drawn, float(np.linalg.norm(direction)))
+
+
+def random_directions(seed: int, draw: int, layer: int, units: Iterable[int], width: int) -> np.ndarray:
+    """Return a direction drawn uniformly from the sphere for each unit and layer, float32 [units, width]."""
+    keys = [(seed, f"random-{draw}", layer, number) for number in units]
+    return unit(np.stack([generator(*key).standard_normal(width) for key in keys]))
+
+
+def uniform_matrix_directions(
+    seed: int, draw: int, layer: int, units: Iterable[int], shape: tuple[int, int]
+) -> np.ndarray:
+    """Return the layer's row of a matrix [layers, d_model] of uniform numbers, divided by the norm of the whole, drawn
+    for each unit, float32 [units, d_model]: Davis's code (specification 9.1, 1). With 12 layers its length is about
+    0.29."""
+    rows = []
+    for number in units:
+        drawn = generator(seed, f"uniform-{draw}", number).random(shape)
+        rows.append(drawn[layer] / np.linalg.norm(drawn))
+    return np.stack(rows).astype(np.float32)
+
+
+def shuffled_pieces(
+    seed: int, draw: int, unit: int, changes: Iterable[Change], pieces: Callable[[int], Sequence[int]]
+) -> list[Change]:
+    """Return the changes with another piece for each, drawn for each state: the control of shuffled labels.
+
+    `pieces` gives the classes that are drawn from on a square; the piece itself is never drawn.
+    """
+    random, others = generator(seed, f"shuffled-{draw}", unit), []
+    for square, *classes in changes:
+        drawn = [
+            c if c == EMPTY else int(random.choice([label for label in pieces(square) if label != c])) for c in classes
+        ]
+        others.append((square, drawn[0], drawn[1]))
+    return others
+
+
+def wrong_layer(layer: int, layers: int) -> int:
+    """Return the layer that is half the model's depth away."""
+    return (layer + layers // 2) % layers

@@ -1,0 +1,123 @@
+"""Directions read off fitted probes: of pieces on squares, of changes of a board, and of classes of skill.
+
+A probe's weights are float32 [d_model, squares, classes]; classes of boards are 0 black king … 6 empty … 12 white king.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import chess
+import numpy as np
+
+from chessreg.errors import BadInputError
+from chessreg.games.labels import PIECE_CLASSES, board_changes
+from chessreg.runs.fitted import Direction
+
+EMPTY = PIECE_CLASSES.index(".")
+PIECES = tuple(label for label in range(len(PIECE_CLASSES)) if label != EMPTY)
+
+Change = tuple[int, int, int]
+"""A square, the class of the piece on it, and the class that it is changed to."""
+
+
+def class_of(piece: chess.Piece | None) -> int:
+    """Return the class of an occupant of a square."""
+    return EMPTY if piece is None else EMPTY + piece.piece_type * (1 if piece.color else -1)
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Return each row divided by its norm, float32."""
+    scaled: np.ndarray = (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
+    return scaled
+
+
+def with_norm(direction: np.ndarray, norm: float) -> np.ndarray:
+    """Return a direction float32 [d_model] scaled to a norm. Raises BadInputError for the zero vector."""
+    own = np.linalg.norm(direction.astype(np.float64))
+    if not own > 0:
+        raise BadInputError("a direction of norm 0 cannot be scaled", "the two classes do not differ")
+    return (direction.astype(np.float64) * (norm / own)).astype(np.float32)
+
+
+def known_pieces(weight: np.ndarray, square: int) -> list[int]:
+    """Return the pieces that a probe has a direction for on a square.
+
+    Differences of means have none for a piece that was hardly seen there.
+    """
+    return [label for label in PIECES if weight[:, square, label].any()]
+
+
+def piece_directions(
+    weight: np.ndarray, squares: Sequence[int], labels: Sequence[int], piece: float, blank: float
+) -> np.ndarray:
+    """Return piece · p - blank · b, normalised, float32 [states, d_model] (Karvonen specification 6.2).
+
+    p is the probe's direction of the class in `labels` on the state's square, b that of the empty square. The probe's
+    weights are used as fitted, also where its residuals are centred (2.3 there).
+    """
+    blend = piece * weight[:, list(squares), list(labels)] - blank * weight[:, list(squares), EMPTY]
+    return unit(blend.T)
+
+
+def change_directions(
+    weight: np.ndarray, changes: Sequence[Sequence[Change]], piece: float, blank: float, remove_class_mean: bool = False
+) -> np.ndarray:
+    """Return the classes that appear minus those that disappear, normalised, float32 [boards, d_model].
+
+    A piece counts with coefficient `piece`, the empty square with `blank` (0: it is ignored, as in Davis's code,
+    specification 6.2). For one removed piece the result is minus that of `piece_directions`. A row is zero where the
+    probe has no direction for one of the classes. `remove_class_mean` first subtracts the mean of the square's classes.
+    """
+    if remove_class_mean:
+        known = np.linalg.norm(weight, axis=0, keepdims=True) > 0
+        weight = np.where(known, weight - weight.mean(axis=2, keepdims=True), 0.0)
+    vectors = np.zeros((len(changes), len(weight)))
+    for row, own in enumerate(changes):
+        terms = [(square, label, sign) for square, old, new in own for label, sign in ((new, 1.0), (old, -1.0))]
+        scaled = [
+            sign * (blank if label == EMPTY else piece) * weight[:, square, label]
+            for square, label, sign in terms
+            if (blank if label == EMPTY else piece)
+        ]
+        if all(term.any() for term in scaled):
+            vectors[row] = np.sum(scaled, axis=0)
+    size = np.linalg.norm(vectors, axis=1, keepdims=True)
+    units: np.ndarray = (vectors / np.where(size > 0, size, 1.0)).astype(np.float32)
+    return units
+
+
+def board_direction(weight: np.ndarray, board: str) -> Direction:
+    """Return what a probe of boards reads as `board`, such as `d1=. e5=p`. Not normalised.
+
+    Of each square it is the class that `board` names minus the mean of the square's classes, summed (Davis
+    specification 4.5 and 6.2): one vector added to all classes of a square changes no softmax.
+    """
+    centred = weight - weight.mean(axis=2, keepdims=True)
+    parts = [centred[:, square, PIECE_CLASSES.index(piece)] for square, piece in board_changes(board)]
+    return Direction(as_float32(np.sum(parts, axis=0)))
+
+
+def class_difference(weight: np.ndarray, side: str = "both") -> Direction:
+    """Return highest class minus lowest of a skill probe's weights [d_model, 1, classes] (Karvonen 2024, section 4.1).
+
+    `side` high takes the highest alone, low the lowest alone with its sign turned: added, either should raise skill
+    (Appendix C there). Of a probe that reads the rating itself [d_model, 1, 1]: where the rating rises. Not normalised.
+    Raises BadInputError for a probe of 64 squares, and for one side of a rating.
+    """
+    if weight.ndim != 3 or weight.shape[1] != 1:
+        raise BadInputError(
+            f"a probe of shape {list(weight.shape)} has no one class difference",
+            "give a probe of skill, or say what a probe of boards shall read: --board d1=.",
+        )
+    if weight.shape[2] == 1:
+        if side != "both":
+            raise BadInputError(f"a probe that reads a rating has no {side} class", "leave out --side")
+        return Direction(as_float32(weight[:, 0, 0]))
+    low, high = weight[:, 0, 0], weight[:, 0, -1]
+    vector = {"both": high - low, "high": high, "low": -low}[side]
+    return Direction(as_float32(vector), as_float32(high), as_float32(low))
+
+
+def as_float32(values: np.ndarray) -> np.ndarray:
+    return values.astype(np.float32)
