@@ -12,7 +12,7 @@ from chessreg.registry.database import Database
 from chessreg.registry.place import Place, place_of, store_path_of
 
 if TYPE_CHECKING:
-    from chessreg.games.dataset import Games
+    from chessreg.games.datasets.dataset import Games
     from chessreg.models.gated_sae import GatedSae
     from chessreg.models.language_model import LanguageModel
     from chessreg.queries.result import QueryResult

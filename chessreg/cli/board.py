@@ -15,7 +15,7 @@ from store.files import write_whole
 
 if TYPE_CHECKING:
     from chessreg.experiments.edit.heat import Measure, Readings
-    from chessreg.games.boardframe import BoardFrame
+    from chessreg.games.boards.boardframe import BoardFrame
 
 
 FEW = 4  # so many boards are all shown where no ply is given
@@ -61,7 +61,7 @@ def board(
     chessreg board plain:12 --ply 30 --as lichess
     chessreg board plain:12 --ply 30 --evaluate nodes=10000
     """
-    from chessreg.games.picture import render_svg, render_text
+    from chessreg.games.boards.picture import render_svg, render_text
 
     fresh(home)
     views = picked(views_behind(home, reference, item, condition), ply, reference)
@@ -80,7 +80,7 @@ def board(
         write(svg, render_svg(views[-1]))
         click.echo(f"{svg}: {views[-1].title}", err=True)
     if png is not None:
-        from chessreg.games.picture import save_frame
+        from chessreg.games.boards.picture import save_frame
 
         save_frame(views[-1], png)
         click.echo(f"{png}: {views[-1].title}", err=True)
@@ -118,8 +118,8 @@ def evaluated(views: list[BoardFrame], limit: str) -> list[BoardFrame]:
     """The boards with Stockfish's evaluation. Raises BadInputError where a position is not known in full."""
     from dataclasses import replace
 
-    from chessreg.games.engines import parse_engine, parse_limit
-    from chessreg.games.pool import EnginePool
+    from chessreg.games.engines.opponents import parse_engine, parse_limit
+    from chessreg.games.engines.pool import EnginePool
 
     search = parse_limit(limit)
     if not all(frame.position for frame in views):
@@ -215,7 +215,7 @@ def heatmap(
     """
     from chessreg.entities.game import unit_reference
     from chessreg.experiments.edit import heat
-    from chessreg.games.picture import check_suffix, save_heatmaps
+    from chessreg.games.boards.picture import check_suffix, save_heatmaps
 
     fresh(home)
     session = home.session()

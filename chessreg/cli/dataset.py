@@ -148,7 +148,7 @@ def add(
     """
     from chessreg.cli.base import progress_line
     from chessreg.entities.adding import FileFilter, add_dataset, add_sample, check_files
-    from chessreg.games.game_filter import GameFilter
+    from chessreg.games.datasets.game_filter import GameFilter
 
     about = {name: settings.pop(name) for name in ("rating_scale", "licence")}
     wanted = GameFilter(**settings)
@@ -296,7 +296,7 @@ def export(
     if token_options:
         name = next(iter(token_options)).removesuffix("_name").replace("_", "-")
         raise click.UsageError(f"--{name} needs --token-file")
-    from chessreg.games.bags import export as write
+    from chessreg.games.datasets.bags import export as write
 
     suffix = format_ or (file.suffix.lower().lstrip(".") if file else "bag")
     path = file or Path(f"{reference.replace(':', '-')}.{suffix}")
@@ -375,7 +375,7 @@ def fetch(
     """
     from chessreg.cli.base import progress_line
     from chessreg.entities.adding import check_files, download_month, fetch_dataset
-    from chessreg.games.game_filter import GameFilter
+    from chessreg.games.datasets.game_filter import GameFilter
 
     wanted = GameFilter(**filters)
 
@@ -442,7 +442,7 @@ def generate(
     """
     from chessreg.cli.base import progress_line
     from chessreg.entities.adding import check_generated, generate_dataset
-    from chessreg.games.selfplay import SelfPlay
+    from chessreg.games.engines.selfplay import SelfPlay
 
     chosen = SelfPlay(**settings)
     session = home.adding(check=lambda: check_generated(pgn))

@@ -134,7 +134,7 @@ def python(home: Home) -> Iterator[Check]:
 
 
 def programs(home: Home) -> Iterator[Check]:
-    from chessreg.games.engines import find_stockfish
+    from chessreg.games.engines.opponents import find_stockfish
 
     try:
         yield Check("stockfish", "ok", str(find_stockfish()))

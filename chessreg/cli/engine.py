@@ -54,7 +54,7 @@ def ladder(home: Home) -> None:
     \b
     Example: chessreg run play --checkpoint reference --opponent stockfish:0@nodes=10
     """
-    from chessreg.games.engines import LADDER, engine_rating
+    from chessreg.games.engines.opponents import LADDER, engine_rating
 
     here = installed()
     rows = [
@@ -75,7 +75,7 @@ def ladder(home: Home) -> None:
 
 def installed() -> dict[str, Any] | None:
     """The Stockfish of this machine as a row of `engine`, or None."""
-    from chessreg.games.engines import engine_identity
+    from chessreg.games.engines.opponents import engine_identity
 
     try:
         engine = engine_identity()

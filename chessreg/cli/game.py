@@ -58,7 +58,7 @@ def show(home: Home, run: str, unit: int) -> None:
     Example: chessreg game show plain 12
     """
     from chessreg.entities.game import full_record, stored_games
-    from chessreg.games.pgn import game_pgn
+    from chessreg.games.boards.pgn import game_pgn
     from chessreg.registry import names
 
     database = fresh(home)
@@ -116,7 +116,7 @@ def export(home: Home, source: str, pgn: Path, row: int | None) -> None:
     chessreg game export "elo by intervention" --row 2 --pgn second.pgn
     """
     from chessreg.entities.game import stored_games
-    from chessreg.games.pgn import save_pgn
+    from chessreg.games.boards.pgn import save_pgn
 
     database = fresh(home)
     keys = chosen(database, source, row)

@@ -15,11 +15,11 @@ import chess
 import numpy as np
 
 from chessreg.errors import BadInputError
-from chessreg.games.typed import board_after, sans
+from chessreg.games.boards.typed import board_after, sans
 from chessreg.named import Registry
 
 if TYPE_CHECKING:
-    from chessreg.games.dataset import Games
+    from chessreg.games.datasets.dataset import Games
 
 Alignment = Literal["post-ply", "pre-ply"]
 """Which board a token that completes a move is labelled with: the one after the move (correct), or the one before it,

@@ -30,11 +30,11 @@ from chessreg.encodings.base import (
     checked_ids,
 )
 from chessreg.errors import BadInputError
-from chessreg.games.fields import positions_of
+from chessreg.games.boards.fields import positions_of
 from chessreg.named import Registry
 
 if TYPE_CHECKING:
-    from chessreg.games.dataset import Games
+    from chessreg.games.datasets.dataset import Games
 
 _CHARACTERS = "0123456789abcdefghpnrkqPBNRQKw."
 _EMPTY = _CHARACTERS.index(".")
@@ -171,7 +171,7 @@ class Fen77:
 
     @cached_property
     def _action_of_code(self) -> np.ndarray:
-        """int16 [65536]: the action of a packed move (`chessreg.games.moves`), -1 where it is none."""
+        """int16 [65536]: the action of a packed move (`chessreg.games.boards.moves`), -1 where it is none."""
         table = np.full(1 << 16, -1, np.int16)
         for number, text in enumerate(self.actions):
             move = chess.Move.from_uci(text)

@@ -31,12 +31,12 @@ from chessreg.encodings.base import (
     select_sites,
 )
 from chessreg.errors import BadInputError
-from chessreg.games.movetext import numbered
-from chessreg.games.san import of_legal_moves
+from chessreg.games.boards.san import of_legal_moves
+from chessreg.games.datasets.movetext import numbered
 from chessreg.named import Registry
 
 if TYPE_CHECKING:
-    from chessreg.games.dataset import Games
+    from chessreg.games.datasets.dataset import Games
 
 _CHARACTERS = " #+-.0123456789;=BKNOQRabcdefghx"
 _SPACE, _DOT = _CHARACTERS.index(" "), _CHARACTERS.index(".")

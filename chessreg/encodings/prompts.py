@@ -41,13 +41,13 @@ from chessreg.encodings.fen77 import LENGTH, Fen77, forms_of_uci
 from chessreg.encodings.pgn_char import forms_of_san, spellings
 from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
 from chessreg.folders import expanded
-from chessreg.games.moves import replay
-from chessreg.games.san import of_legal_moves
+from chessreg.games.boards.moves import replay
+from chessreg.games.boards.san import of_legal_moves
 from chessreg.named import Registry, clipped
 from chessreg.registry.file_gate import refuse_registry
 
 if TYPE_CHECKING:
-    from chessreg.games.dataset import Games
+    from chessreg.games.datasets.dataset import Games
 
 TEMPLATES: Registry[str] = Registry("prompt template")
 """Name → text with {FEN}, {LM} (the legal moves) and {BM} (the best move, which is the answer)."""

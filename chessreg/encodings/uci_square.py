@@ -37,7 +37,7 @@ from chessreg.errors import BadInputError
 from chessreg.named import Registry
 
 if TYPE_CHECKING:
-    from chessreg.games.dataset import Games
+    from chessreg.games.datasets.dataset import Games
 
 WHITE_ORIGIN, WHITE_DESTINATION, BLACK_ORIGIN, BLACK_DESTINATION, PROMOTION, SPECIAL = range(6)
 """Phases, by the token that is read (Davis 1.3)."""

@@ -18,7 +18,7 @@ from chessreg.entities import register
 from chessreg.entities.bundled import SAMPLE_GAMES
 from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.games.game_filter import EVERY_GAME, GameFilter
+from chessreg.games.datasets.game_filter import EVERY_GAME, GameFilter
 from chessreg.registry import tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import uuid_of
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from chessreg.entities.checkpoint import Registered
-    from chessreg.games.chessbench import BenchFile
-    from chessreg.games.dataset import DatasetReport
-    from chessreg.games.download import Fetched
-    from chessreg.games.positions import Filter
-    from chessreg.games.selfplay import SelfPlay
+    from chessreg.games.datasets.dataset import DatasetReport
+    from chessreg.games.datasets.positions import Filter
+    from chessreg.games.engines.selfplay import SelfPlay
+    from chessreg.games.foreign.chessbench import BenchFile
+    from chessreg.games.foreign.download import Fetched
     from chessreg.models.hub import HubSource
     from store import Artifact, Store
 
@@ -89,10 +89,10 @@ def add_dataset(
 
     What the filter leaves out is counted. The same bytes under the same filter are recognised, and only named.
     `rating_scale` None: guessed from the tags.
-    `extra` is added to the report. Raises NotFoundError and BadInputError as `games.build.build` does, and
+    `extra` is added to the report. Raises NotFoundError and BadInputError as `games.datasets.build.build` does, and
     BadInputError for a taken name, a rating scale or a licence that is too long; then nothing is stored or recorded.
     """
-    from chessreg.games import bags, build, positions
+    from chessreg.games.datasets import bags, build, positions
 
     paths = [shard for path in paths for shard in bags.shards(Path(path))]
     of_positions = holds_positions(paths)
@@ -156,7 +156,7 @@ def hashes_of(inputs: Inputs, references: Sequence[str]) -> dict[str, np.ndarray
 
 def position_filter(inputs: Inputs, chosen: FileFilter) -> Filter:
     """The filter of positions by datasets or parts of either content. BadInputError for games without ids."""
-    from chessreg.games.positions import Filter, game_ids
+    from chessreg.games.datasets.positions import Filter, game_ids
 
     excluded, kept, none = {}, {}, np.zeros(0, np.uint64)
     for name in dict.fromkeys((*chosen.exclude, *chosen.within)):
@@ -182,7 +182,7 @@ def position_filter(inputs: Inputs, chosen: FileFilter) -> Filter:
 def check_files(paths: Sequence[Path], salvage: bool = False) -> None:
     """Raise what `add_dataset` would for files that are not there, are of another kind or hold no legal game. Of a good
     file only the first part is read."""
-    from chessreg.games import bags, build
+    from chessreg.games.datasets import bags, build
 
     paths = [shard for path in paths for shard in bags.shards(Path(path))]
     if not holds_positions(paths):
@@ -192,8 +192,8 @@ def check_files(paths: Sequence[Path], salvage: bool = False) -> None:
 
 def holds_positions(paths: Sequence[Path]) -> bool:
     """Whether these files are of positions, not of games. BadInputError for some of both, or what can be neither."""
-    from chessreg.games.positions import open_positions
-    from chessreg.games.transcripts import open_source
+    from chessreg.games.datasets.positions import open_positions
+    from chessreg.games.datasets.transcripts import open_source
 
     are_positions = [open_positions(path) is not None for path in paths]
     for path, of_positions in zip(paths, are_positions, strict=True):
@@ -257,8 +257,8 @@ def guessed_rating_scale(folder: Path) -> str | None:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    from chessreg.games.dataset import GAMES_FILE
-    from chessreg.games.selfplay import EVENT
+    from chessreg.games.datasets.dataset import GAMES_FILE
+    from chessreg.games.engines.selfplay import EVENT
 
     votes = {"lichess": 0, "stockfish": 0, "other": 0}
     rated = 0
@@ -303,7 +303,7 @@ def fetch_dataset(
     A download that breaks off stays in the store's `downloads` folder and is gone on with the next time. After the
     dataset is registered the file is removed, unless `keep`.
     """
-    from chessreg.games import lichess
+    from chessreg.games.foreign import lichess
 
     lichess.month_name(month)  # raises before the registry or the network is used
     register.prepare(database, name)
@@ -325,8 +325,8 @@ def fetch_dataset(
 
 def download_month(month: str, downloads: Path, base_url: str | None = None, on_progress: OnProgress = silent) -> Path:
     """Download a month of Lichess games into the folder `downloads` of a store, or go on where that broke off; at once
-    where it is there. Needs no registry. Raises as `games.lichess.fetch` does."""
-    from chessreg.games import lichess
+    where it is there. Needs no registry. Raises as `games.foreign.lichess.fetch` does."""
+    from chessreg.games.foreign import lichess
 
     return lichess.fetch(month, downloads, base_url or lichess.BASE_URL, mebibytes(on_progress))
 
@@ -352,8 +352,8 @@ def generate_dataset(
 
     Raises NotFoundError without Stockfish, BadInputError for a `pgn` that exists.
     """
-    from chessreg.games.engines import RATING_SCALE, SOURCE, engine_identity
-    from chessreg.games.selfplay import generate
+    from chessreg.games.engines.opponents import RATING_SCALE, SOURCE, engine_identity
+    from chessreg.games.engines.selfplay import generate
 
     check_generated(pgn)
     register.prepare(database, name)
@@ -378,7 +378,7 @@ def generate_dataset(
 
 def check_generated(pgn: Path | None) -> None:
     """Raise what `generate_dataset` would without Stockfish, or for a `pgn` that cannot be written."""
-    from chessreg.games.engines import find_stockfish
+    from chessreg.games.engines.opponents import find_stockfish
 
     if pgn is not None and pgn.exists():
         raise BadInputError(f"{pgn} exists already", "name a file that is not there")
@@ -411,8 +411,8 @@ def download(
 ) -> Fetched:
     """Download a source into the folder `downloads` of a store, or go on where that broke off. Needs no registry.
 
-    Raises as `games.download.fetch` does, and BadInputError for a revision of what has none."""
-    from chessreg.games import chessbench
+    Raises as `games.foreign.download.fetch` does, and BadInputError for a revision of what has none."""
+    from chessreg.games.foreign import chessbench
     from chessreg.models import hub
 
     report = mebibytes(on_progress)
@@ -453,7 +453,7 @@ def fetch(
     dataset. `arrived`: it was downloaded already. Raises what downloading and importing raise; then nothing is
     registered.
     """
-    from chessreg.games import chessbench
+    from chessreg.games.foreign import chessbench
 
     register.prepare(database, name)
     noun = "checkpoint" if source.holds == "checkpoint" else "dataset"

@@ -392,7 +392,7 @@ REFERENCES = {"pgn": ("reference-model", "reference"), "uci": ("uci-model", "uci
 
 def bundled_model(row: tables.Checkpoint) -> str | None:
     """Return the key in REFERENCES of a model that comes with chessreg, None for another model."""
-    spec_hash = (row.detail.get("source") or {}).get("spec_hash")
+    spec_hash = str((row.detail.get("source") or {}).get("spec_hash") or "")
     for which, (data, _) in REFERENCES.items() if spec_hash and row.run_id is None else ():
         config = files("chessreg") / "data" / data / "chessreg.json"
         if config.is_file() and spec_hash in config.read_text(encoding="utf-8"):

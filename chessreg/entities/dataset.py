@@ -29,8 +29,8 @@ from chessreg.terminal import visible
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
 
-    from chessreg.games.boardframe import BoardFrame, Role
-    from chessreg.games.dataset import DatasetFile, Verification
+    from chessreg.games.boards.boardframe import BoardFrame, Role
+    from chessreg.games.datasets.dataset import DatasetFile, Verification
     from chessreg.session import Session
     from store import Store
 
@@ -139,7 +139,7 @@ class Datasets(Entity):
                         verification.problems)  # fmt: skip
 
     def made_by(self, sql: SqlSession, row: Any) -> tuple[str, str]:
-        from chessreg.games.game_filter import GameFilter
+        from chessreg.games.datasets.game_filter import GameFilter
 
         remark, report = f"content {row.identity[:12]}", row.report
         if settings := report.get("generated"):
@@ -216,8 +216,8 @@ def summary(row: dict[str, Any]) -> list[str]:
 
 def opened(row: tables.Dataset, folder: Path) -> DatasetFile:
     """The rows of a dataset, whatever it holds."""
-    from chessreg.games.dataset import Games
-    from chessreg.games.positions import Positions
+    from chessreg.games.datasets.dataset import Games
+    from chessreg.games.datasets.positions import Positions
 
     return Positions(folder) if content_of(row) == "positions" else Games(folder)
 
@@ -235,7 +235,7 @@ def verify_dataset(database: Database, store: Store, reference: str, *, replay: 
 
     Raises StoreError when bytes have changed. `problems` of the result tell what else is wrong.
     """
-    from chessreg.games import dataset, positions
+    from chessreg.games.datasets import dataset, positions
 
     row, folder = folder_of(database, store, reference)
     artifact = store.verify(row.artifact)
@@ -249,7 +249,7 @@ def verify_dataset(database: Database, store: Store, reference: str, *, replay: 
 
 def rejects(database: Database, store: Store, reference: str) -> list[dict[str, Any]]:
     """The games that were rejected when a dataset was added: row, source, line, ply, reason."""
-    from chessreg.games.dataset import REJECTS_FILE
+    from chessreg.games.datasets.dataset import REJECTS_FILE
 
     _, folder = folder_of(database, store, reference)
     lines = (folder / REJECTS_FILE).read_text(encoding="utf-8").splitlines()
@@ -291,8 +291,8 @@ def split_dataset(database: Database, store: Store, reference: str, parts: str, 
     exists with the same bounds is left alone; one with other bounds raises BadInputError. `overlaps` counts, over all
     parts of the dataset, what the new parts share with each other and with earlier ones.
     """
-    from chessreg.games.dataset import Part, parse_parts
-    from chessreg.games.positions import Positions
+    from chessreg.games.datasets.dataset import Part, parse_parts
+    from chessreg.games.datasets.positions import Positions
 
     wanted = parse_parts(parts, seed)
     row, folder = folder_of(database, store, reference)
@@ -367,7 +367,7 @@ def shared_by(inputs: Inputs, first: str, second: str) -> list[Shared]:
     """
     import numpy as np
 
-    from chessreg.games.positions import game_ids
+    from chessreg.games.datasets.positions import game_ids
 
     items = [inputs.items(inputs.reference(NOUN, name), NOUN) for name in (first, second)]
     (mine, _), (theirs, _) = items
@@ -406,8 +406,8 @@ def board_views(inputs: Inputs, dataset: str, number: int) -> list[BoardFrame]:
 
     Raises NotFoundError when the dataset or its files are not here, or when it has no such row.
     """
-    from chessreg.games.boardframe import game_views
-    from chessreg.games.moves import unpack
+    from chessreg.games.boards.boardframe import game_views
+    from chessreg.games.boards.moves import unpack
 
     record, folder = folder_of(inputs.database, inputs.store, dataset)
     rows = opened(record, folder)
@@ -432,8 +432,8 @@ def position_frame(row: dict[str, Any], title: str) -> BoardFrame:
     """A position of a dataset, its best move as an arrow, the move that was played (or evaluated) as a thinner one."""
     import chess
 
-    from chessreg.games.boardframe import Arrow, BoardFrame
-    from chessreg.games.positions import mate_of
+    from chessreg.games.boards.boardframe import Arrow, BoardFrame
+    from chessreg.games.datasets.positions import mate_of
 
     board = chess.Board(row["fen"])
     drawn: tuple[tuple[str, float, Role], ...] = (("best", 1.0, "best"), ("played", 0.3, "played"), ("action", 0.3, ""))

@@ -13,10 +13,10 @@ import numpy as np
 from sqlalchemy import or_, select, tuple_
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.games.adjudication import Termination
-from chessreg.games.boardframe import BoardFrame, game_views
-from chessreg.games.moves import sans, unpack
-from chessreg.games.pgn import GameRecord
+from chessreg.games.boards.adjudication import Termination
+from chessreg.games.boards.boardframe import BoardFrame, game_views
+from chessreg.games.boards.moves import sans, unpack
+from chessreg.games.boards.pgn import GameRecord
 from chessreg.registry import names, tables
 from chessreg.registry.identity import short
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import select
 
-from chessreg.games.dataset import REPORT_FILE
+from chessreg.games.datasets.dataset import REPORT_FILE
 from chessreg.registry import lineage, names, tables
 from chessreg.registry.database import Database
 from chessreg.runs import transfer

@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 from chessreg.entities.base import Entity, Row, annotations_of_run, with_model
 from chessreg.entities.display import Column, Option, Part, Printed, Thing, facts, lines_by_layer, percent
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.games import labels
+from chessreg.games.datasets import labels
 from chessreg.registry import tables
 from chessreg.runs.fitted import cosine, load_probe
 from chessreg.runs.inputs import Inputs

@@ -18,7 +18,7 @@ from chessreg.entities import entity
 from chessreg.entities.bundled import bundled_digests
 from chessreg.entities.merge import MergeReport, merge_registry
 from chessreg.errors import BadInputError
-from chessreg.games.moves import unpack
+from chessreg.games.boards.moves import unpack
 from chessreg.models import devices
 from chessreg.registry import lineage, names, tables
 from chessreg.registry.database import Database

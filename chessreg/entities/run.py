@@ -19,7 +19,7 @@ from chessreg.terminal import visible
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
 
-    from chessreg.games.boardframe import BoardFrame
+    from chessreg.games.boards.boardframe import BoardFrame
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.kind import Kind
     from chessreg.session import Session

@@ -12,7 +12,7 @@ from chessreg.encodings import Alignment, Encoding
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.experiments.settings.games import GameBatches, GameSelection, select_items
 from chessreg.experiments.settings.sites import EncodedGames
-from chessreg.games.dataset import numbers
+from chessreg.games.datasets.dataset import numbers
 from chessreg.models.hook_points import PATTERNS, RESID_POST, named_points
 from chessreg.registry import tables
 from chessreg.runs.activations import differs
@@ -20,8 +20,8 @@ from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import CheckpointRef, Distinct, Layers
 
 if TYPE_CHECKING:
-    from chessreg.games.dataset import Games
-    from chessreg.games.positions import Positions
+    from chessreg.games.datasets.dataset import Games
+    from chessreg.games.datasets.positions import Positions
     from chessreg.models.language_model import LanguageModel
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task

@@ -14,7 +14,7 @@ from chessreg.encodings.prompts import PromptEncoding
 from chessreg.errors import BadInputError
 from chessreg.experiments.move_accuracy import has_form
 from chessreg.experiments.settings.prompts import AskingSpec, labelled, sampled
-from chessreg.games.boardframe import BoardFrame, Role
+from chessreg.games.boards.boardframe import BoardFrame, Role
 from chessreg.registry import tables
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import CheckpointRef, DatasetRef, ExecutionOptions

@@ -31,14 +31,14 @@ from chessreg.experiments.matches import (
     replayed,
     tell_games,
 )
-from chessreg.games.engines import EngineSpec, Limit, find_stockfish, parse_engine, parse_limit
-from chessreg.games.openings import Opening
-from chessreg.games.pool import EnginePool, free_cores
+from chessreg.games.boards.openings import Opening
+from chessreg.games.engines.opponents import EngineSpec, Limit, find_stockfish, parse_engine, parse_limit
+from chessreg.games.engines.pool import EnginePool, free_cores
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import ExecutionOptions, Moves, Processes, Ref
 
 if TYPE_CHECKING:
-    from chessreg.games.boardframe import BoardFrame
+    from chessreg.games.boards.boardframe import BoardFrame
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
 

@@ -15,9 +15,9 @@ from pydantic import BaseModel, Field
 
 from chessreg.experiments.settings.choosing import GREEDY, ChoosingSpec
 from chessreg.experiments.settings.games import GameBatches, GameSelection, select, turn_prompts
-from chessreg.games.boardframe import BoardFrame, move_arrows
-from chessreg.games.dataset import numbers
-from chessreg.games.moves import unpack
+from chessreg.games.boards.boardframe import BoardFrame, move_arrows
+from chessreg.games.boards.moves import unpack
+from chessreg.games.datasets.dataset import numbers
 from chessreg.models.decoding.policies import Choice, Policy, Turn, choose, make_policy
 from chessreg.registry import tables
 from chessreg.runs.inputs import Inputs
@@ -26,7 +26,7 @@ from chessreg.runs.spec import CheckpointRef, Plies
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
-    from chessreg.games.dataset import Games
+    from chessreg.games.datasets.dataset import Games
     from chessreg.models.decoding.legal import Mass
     from chessreg.models.decoding.session import DecodingSession
     from chessreg.models.edits import ResidualEdit

@@ -15,12 +15,12 @@ from pydantic import Field, field_validator, model_validator
 from sqlalchemy import select
 
 from chessreg.errors import BadInputError
-from chessreg.games.adjudication import ADJUDICATED, GameEnd, Termination, game_over, lost_by, score
-from chessreg.games.assist import takes_over
-from chessreg.games.engines import EngineSpec, engine_identity, parse_engine, parse_limit
-from chessreg.games.moves import pack
-from chessreg.games.openings import Book, Opening, OpeningSpec, openings, parse_opening
-from chessreg.games.sprt import COLORS, DIFFERENCES, log_likelihood_ratio, parse_stop
+from chessreg.games.boards.adjudication import ADJUDICATED, GameEnd, Termination, game_over, lost_by, score
+from chessreg.games.boards.moves import pack
+from chessreg.games.boards.openings import Book, Opening, OpeningSpec, openings, parse_opening
+from chessreg.games.engines.assist import takes_over
+from chessreg.games.engines.opponents import EngineSpec, engine_identity, parse_engine, parse_limit
+from chessreg.games.engines.sprt import COLORS, DIFFERENCES, log_likelihood_ratio, parse_stop
 from chessreg.registry import tables
 from chessreg.registry.identity import digest_of, short, uuid_of
 from chessreg.registry.names import name_of
@@ -30,7 +30,7 @@ from chessreg.runs.spec import Spec
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-    from chessreg.games.pool import Evaluation
+    from chessreg.games.engines.pool import Evaluation
     from chessreg.models.decoding.policies import Choice
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from chessreg.errors import BadInputError
 from chessreg.experiments.legality import text_of
 from chessreg.experiments.settings.decisions import Decisions, decisions
-from chessreg.games.boardframe import BoardFrame, Role
+from chessreg.games.boards.boardframe import BoardFrame, Role
 from chessreg.models.decoding.policies import Turn, choose, make_policy
 from chessreg.registry import tables
 from chessreg.runs.kind import Estimate, Kind

@@ -13,7 +13,7 @@ from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import DatasetRef, ExecutionOptions, Spec
 
 if TYPE_CHECKING:
-    from chessreg.games.positions import Positions
+    from chessreg.games.datasets.positions import Positions
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
 

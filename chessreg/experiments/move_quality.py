@@ -19,10 +19,10 @@ from chessreg.experiments.legality import first_tries
 from chessreg.experiments.matches import TYPICAL_PLIES, engine_row
 from chessreg.experiments.settings.choosing import ChoosingSpec
 from chessreg.experiments.settings.games import GameBatches, GameSelection, select
-from chessreg.games.boardframe import BoardFrame, Role
-from chessreg.games.engines import find_stockfish, parse_engine, parse_limit
-from chessreg.games.moves import unpack
-from chessreg.games.pool import EnginePool, Evaluation
+from chessreg.games.boards.boardframe import BoardFrame, Role
+from chessreg.games.boards.moves import unpack
+from chessreg.games.engines.opponents import find_stockfish, parse_engine, parse_limit
+from chessreg.games.engines.pool import EnginePool, Evaluation
 from chessreg.registry import tables
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import Plies, Processes, Ref

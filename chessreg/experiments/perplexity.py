@@ -12,8 +12,8 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.games import GameBatches, GameSelection, select
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
-from chessreg.games.dataset import numbers
-from chessreg.games.moves import unpack
+from chessreg.games.boards.moves import unpack
+from chessreg.games.datasets.dataset import numbers
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import CheckpointRef
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from chessreg.encodings import Encoding
-    from chessreg.games.dataset import Games
+    from chessreg.games.datasets.dataset import Games
     from chessreg.models.language_model import LanguageModel
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task

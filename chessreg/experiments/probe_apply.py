@@ -13,8 +13,8 @@ from chessreg.experiments.probe.spec import ProbeScore, ProbeSpec, ReadRow
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.games import cached_items
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
-from chessreg.games.labels import label
-from chessreg.games.moves import HashSet
+from chessreg.games.boards.moves import HashSet
+from chessreg.games.datasets.labels import label
 from chessreg.models.hook_points import pattern_of
 from chessreg.registry import tables
 from chessreg.runs.activations import CachedActivations, load_cache
@@ -24,7 +24,7 @@ from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import ExecutionOptions, Layers, Ref, Spec
 
 if TYPE_CHECKING:
-    from chessreg.games.boardframe import BoardFrame
+    from chessreg.games.boards.boardframe import BoardFrame
     from chessreg.runs.task import Task
 
 

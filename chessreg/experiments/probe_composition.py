@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from chessreg.errors import BadInputError
-from chessreg.games.labels import label
+from chessreg.games.datasets.labels import label
 from chessreg.registry import tables
 from chessreg.runs.fitted import ClassDirection, FittedProbe, class_directions, load_probe, probe_rows
 from chessreg.runs.inputs import Inputs
@@ -16,7 +16,7 @@ from chessreg.runs.kind import Estimate, Kind, SparseRow
 from chessreg.runs.spec import ExecutionOptions, Layers, Ref, Spec
 
 if TYPE_CHECKING:
-    from chessreg.games.boardframe import BoardFrame
+    from chessreg.games.boards.boardframe import BoardFrame
     from chessreg.runs.task import Task
 
 PIECES = tuple("pnbrqkPNBRQK")
@@ -102,7 +102,7 @@ class ProbeComposition(Kind):
 
 def boards(rows: list[tuple[dict[str, Any], float]]) -> list[BoardFrame]:
     """The boards of one layer, from the extra columns and cosines of its rows."""
-    from chessreg.games.boardframe import BoardFrame
+    from chessreg.games.boards.boardframe import BoardFrame
 
     views = []
     for piece in (*PIECES, EMPTY):

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.choosing import ChoosingSpec
-from chessreg.games.boardframe import BoardFrame, Role
+from chessreg.games.boards.boardframe import BoardFrame, Role
 from chessreg.models.decoding.policies import Turn, choose, distributions
 from chessreg.registry import tables
 from chessreg.runs.kind import Estimate, Kind
@@ -23,7 +23,7 @@ from chessreg.steering.interventions import InterventionSettings, rows_used
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
-    from chessreg.games.positions import Positions
+    from chessreg.games.datasets.positions import Positions
     from chessreg.models.decoding.session import DecodingSession
     from chessreg.models.language_model import LanguageModel
     from chessreg.runs.inputs import Inputs

@@ -15,17 +15,17 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.games import GameBatches, GameSelection, select
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
-from chessreg.games.boardframe import Arrow, BoardFrame
-from chessreg.games.dataset import numbers
-from chessreg.games.moves import unpack
+from chessreg.games.boards.boardframe import Arrow, BoardFrame
+from chessreg.games.boards.moves import unpack
+from chessreg.games.datasets.dataset import numbers
 from chessreg.registry import tables
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import CheckpointRef
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding, Tokens
-    from chessreg.games.boardframe import Mark
-    from chessreg.games.dataset import Games
+    from chessreg.games.boards.boardframe import Mark
+    from chessreg.games.datasets.dataset import Games
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
 

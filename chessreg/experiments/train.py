@@ -14,14 +14,14 @@ from chessreg.encodings import encoding, names
 from chessreg.encodings.fen77 import Fen77
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.decisions import Decisions, decisions
-from chessreg.games.dataset import numbers
+from chessreg.games.datasets.dataset import numbers
 from chessreg.models.train_config import BranchTraining, PositionTraining, TextTraining, TrainConfig
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import AtMost, ExecutionOptions, Ref, Spec
 
 if TYPE_CHECKING:
-    from chessreg.games.dataset import Games
+    from chessreg.games.datasets.dataset import Games
     from chessreg.models.branches import BranchCorpus
     from chessreg.models.training import Corpus, PositionCorpus, TrainerOptions, TrainPoint
     from chessreg.runs.task import Task

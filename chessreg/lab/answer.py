@@ -14,10 +14,10 @@ import numpy as np
 
 from chessreg.errors import NotFoundError
 from chessreg.experiments.edit.three_boards import HEAT
-from chessreg.games.boardframe import EMPTY, Arrow, BoardFrame, Mark, Reading, squares_of
-from chessreg.games.labels import PIECE_CLASSES
-from chessreg.games.picture import render_text
-from chessreg.games.typed import played
+from chessreg.games.boards.boardframe import EMPTY, Arrow, BoardFrame, Mark, Reading, squares_of
+from chessreg.games.boards.picture import render_text
+from chessreg.games.boards.typed import played
+from chessreg.games.datasets.labels import PIECE_CLASSES
 
 ARROWS = 3  # the moves that are drawn
 LEAST = 0.02  # less probable moves have no arrow

@@ -22,7 +22,7 @@ from chessreg.experiments.edit.heat import placed
 from chessreg.experiments.edit.model import PieceRemovals, logits_of
 from chessreg.experiments.edit.spec import EditSettings, EditSpec, NextTokenEditSpec, probed_layers
 from chessreg.experiments.edit.states import NO_GAME, State, after_moves, removal
-from chessreg.games.moves import pack, sans
+from chessreg.games.boards.moves import pack, sans
 from chessreg.lab.answer import Answer, Ranked, Side
 from chessreg.lab.question import EDIT, Position, StoredState
 from chessreg.models.decoding.sampling import SampledText, sample_trees

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import chess
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.games.typed import shortest_game
+from chessreg.games.boards.typed import shortest_game
 from chessreg.models.decoding.policies import Choice, Turn, choose, distributions, make_policy
 from chessreg.models.decoding.session import session_of
 from chessreg.noise import uniform

@@ -15,10 +15,10 @@ from sqlalchemy import select
 from chessreg import encodings
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.experiments.edit.spec import EditSettings, EditSpec, NextTokenEditSpec, settings_of
-from chessreg.games.engines import decimal
-from chessreg.games.labels import in_one_order
-from chessreg.games.moves import sans as all_sans
-from chessreg.games.typed import INITIAL, moves_after, typed_moves
+from chessreg.games.boards.moves import sans as all_sans
+from chessreg.games.boards.typed import INITIAL, moves_after, typed_moves
+from chessreg.games.datasets.labels import in_one_order
+from chessreg.games.engines.opponents import decimal
 from chessreg.named import clipped
 from chessreg.registry import names, tables
 from chessreg.registry.identity import short

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.games import chessbench, download
-from chessreg.games.chessbench import BenchFile
-from chessreg.games.download import Fetched, Progress
+from chessreg.games.foreign import chessbench, download
+from chessreg.games.foreign.chessbench import BenchFile
+from chessreg.games.foreign.download import Fetched, Progress
 
 if TYPE_CHECKING:
     from huggingface_hub import HfFileMetadata
@@ -111,7 +111,7 @@ def fetch(
     """Download a file of the source into `folder`/OWNER--REPOSITORY; at once when it is there and its digest is right.
 
     What broke off is gone on with; where the hub publishes no digest it begins anew.
-    Raises as `games.download.fetch` does.
+    Raises as `games.foreign.download.fetch` does.
     """
     if file is not None and (Path(file).is_absolute() or ".." in Path(file).parts):
         raise BadInputError(f"{file!r} is no file of a repository", "give its path in the repository")

@@ -35,7 +35,7 @@ from chessreg.noise import generator
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
-    from chessreg.games.dataset import Games
+    from chessreg.games.datasets.dataset import Games
 
 FORMAT, VERSION = "chessreg-tokens", 1
 ARRAYS = {
@@ -197,8 +197,8 @@ def export(
     Duplicates, and training games whose moves occur among the held-out ones, are left out and counted in `source`.
     Returns the contents. Raises as `make_token_file` and `open_new_file` do.
     """
-    from chessreg.games.dataset import numbers
-    from chessreg.games.exporting import open_new_file
+    from chessreg.games.boards.exporting import open_new_file
+    from chessreg.games.datasets.dataset import numbers
 
     if path.suffix != ".npz":
         raise BadInputError(f"{path} does not end in .npz", "chessreg dataset export DATASET games.npz --token-file")
@@ -283,7 +283,7 @@ def _draw_positions(
     encoding: Encoding, ignored: Sequence[int], games: Games, rows: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray, list[list[Ids]], list[list[Ids]]]:
     """Drawn turns of these games: item int [n], tokens up to the move int [n], answers and spellings of each."""
-    from chessreg.games.moves import replay
+    from chessreg.games.boards.moves import replay
 
     tokens = encoding.games(games, rows)
     packed = games.moves(rows)

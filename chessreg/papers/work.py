@@ -22,7 +22,7 @@ from chessreg.entities.checkpoint import random_init_control
 from chessreg.entities.dataset import content_of, split_dataset
 from chessreg.entities.game import games_of, stored_games
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.games.pgn import save_pgn
+from chessreg.games.boards.pgn import save_pgn
 from chessreg.models.devices import release_memory
 from chessreg.named import Registry
 from chessreg.papers.plan import (

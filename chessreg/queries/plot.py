@@ -98,7 +98,7 @@ def heat_figure(result: QueryResult, plot: Plot) -> Figure:
     """The boards in gray, all on one scale."""
     import numpy as np
 
-    from chessreg.games.picture import HeatPanel, heat_figure
+    from chessreg.games.boards.picture import HeatPanel, heat_figure
 
     boards = heat_boards(result, plot)
     low, high = heat_range(boards)

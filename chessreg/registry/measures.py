@@ -53,8 +53,8 @@ def measures(session: Session, run_id: UUID) -> list[Measure]:
 
 def game_points(white: ColumnElement[bool]) -> ColumnElement[float | None]:
     """What a game counts for the model, which is White where `white` holds, by the rule `paper` of
-    chessreg.games.adjudication; NULL where it has neither a result nor an evaluation."""
-    from chessreg.games.adjudication import WIN_CP
+    chessreg.games.boards.adjudication; NULL where it has neither a result nor an evaluation."""
+    from chessreg.games.boards.adjudication import WIN_CP
 
     game = tables.Game
     won = case((white, game.result == "1-0"), else_=game.result == "0-1")

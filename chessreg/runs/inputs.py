@@ -28,8 +28,8 @@ from chessreg.registry.identity import uuid_of
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
-    from chessreg.games.dataset import Games, Part
-    from chessreg.games.positions import Positions
+    from chessreg.games.datasets.dataset import Games, Part
+    from chessreg.games.datasets.positions import Positions
     from store import Store
 
 NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]{1,3})?"
@@ -157,7 +157,7 @@ class Inputs:
 
     def _file_reference(self, kind: str, name: str) -> str:
         """A book of openings, named by its content. It is lent to the store until the run begins (`resolve.keep`)."""
-        from chessreg.games.openings import Book
+        from chessreg.games.boards.openings import Book
 
         path = users_file(name)
         Book.read(path).check()
@@ -257,21 +257,21 @@ class Inputs:
 
     def dataset(self, reference: str, field: str = "dataset") -> tuple[Games, Part | None]:
         """The games of a dataset reference, and the part it names (None: all of them). BadInputError for positions."""
-        from chessreg.games.dataset import Games
+        from chessreg.games.datasets.dataset import Games
 
         folder, part = self._dataset(reference, field)
         return Games(folder), part
 
     def positions(self, reference: str, field: str = "dataset") -> tuple[Positions, Part | None]:
         """The same of a dataset of positions. BadInputError for games."""
-        from chessreg.games.positions import Positions
+        from chessreg.games.datasets.positions import Positions
 
         folder, part = self._dataset(reference, field)
         return Positions(folder), part
 
     def items(self, reference: str, field: str = "dataset") -> tuple[Games | Positions, Part | None]:
         """The same of a dataset of either."""
-        from chessreg.games.dataset import POSITIONS_FILE
+        from chessreg.games.datasets.dataset import POSITIONS_FILE
 
         folder, _ = self._dataset(reference, field)
         if (folder / POSITIONS_FILE).is_file():
@@ -280,7 +280,7 @@ class Inputs:
 
     def _dataset(self, reference: str, field: str) -> tuple[Path, Part | None]:
         """The folder of a dataset reference, and the part it names."""
-        from chessreg.games.dataset import Part
+        from chessreg.games.datasets.dataset import Part
 
         match = DATASET.fullmatch(reference)
         if match is None:

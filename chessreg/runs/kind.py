@@ -27,7 +27,7 @@ from chessreg.runs.spec import ExecutionOptions, Spec, models_of, names_of, sett
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-    from chessreg.games.boardframe import BoardFrame
+    from chessreg.games.boards.boardframe import BoardFrame
     from chessreg.registry.tables import KindRecord
     from chessreg.runs.inputs import Inputs
 

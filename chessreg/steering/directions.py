@@ -11,7 +11,7 @@ import chess
 import numpy as np
 
 from chessreg.errors import BadInputError
-from chessreg.games.labels import PIECE_CLASSES, board_changes
+from chessreg.games.datasets.labels import PIECE_CLASSES, board_changes
 from chessreg.runs.fitted import Direction
 
 EMPTY = PIECE_CLASSES.index(".")

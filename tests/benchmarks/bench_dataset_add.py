@@ -18,8 +18,8 @@ from pathlib import Path
 
 import chess.pgn
 
-from chessreg.games.build import build
-from chessreg.games.sources import Source
+from chessreg.games.datasets.build import build
+from chessreg.games.datasets.sources import Source
 
 
 def plain_way(text: str, games: int) -> tuple[float, int]:

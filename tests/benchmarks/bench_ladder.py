@@ -34,9 +34,9 @@ from bench_play import NOISE, TRIES, RecordingPool, forward_bound, load, passes_
 
 from chessreg.experiments.matches import PlayedGame, Rules
 from chessreg.experiments.play.arena import Arena, ModelPlayer
-from chessreg.games.engines import ENGINE_OPTIONS, find_stockfish, parse_ladder
-from chessreg.games.openings import Opening
-from chessreg.games.pool import free_cores
+from chessreg.games.boards.openings import Opening
+from chessreg.games.engines.opponents import ENGINE_OPTIONS, find_stockfish, parse_ladder
+from chessreg.games.engines.pool import free_cores
 from chessreg.models.decoding.policies import make_policy
 from chessreg.models.language_model import LanguageModel
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from chessreg.encodings import encoding
-from chessreg.games.openings import OpeningSpec, openings
+from chessreg.games.boards.openings import OpeningSpec, openings
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo
 from chessreg.models.decoding.next_tokens import NextTokens

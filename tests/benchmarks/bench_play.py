@@ -47,9 +47,9 @@ import torch
 from chessreg.encodings import encoding
 from chessreg.experiments.matches import PlayedGame, Rules
 from chessreg.experiments.play.arena import Arena, ModelPlayer
-from chessreg.games.engines import ENGINE_OPTIONS, find_stockfish, parse_engine
-from chessreg.games.openings import Opening, openings, parse_opening
-from chessreg.games.pool import EngineMove, EnginePool, free_cores
+from chessreg.games.boards.openings import Opening, openings, parse_opening
+from chessreg.games.engines.opponents import ENGINE_OPTIONS, find_stockfish, parse_engine
+from chessreg.games.engines.pool import EngineMove, EnginePool, free_cores
 from chessreg.models.decoding.policies import author_temperature, make_policy
 from chessreg.models.decoding.sampling import draw
 from chessreg.models.decoding.session import DecodingSession

@@ -38,9 +38,9 @@ from bench_play import load
 from chessreg.encodings.fen77 import Fen77
 from chessreg.experiments.move_accuracy import judged
 from chessreg.experiments.settings.decisions import Decisions
-from chessreg.games.bags import Bag, record, write_bag
-from chessreg.games.positions import Positions, build
-from chessreg.games.reader import legal_of
+from chessreg.games.datasets.bags import Bag, record, write_bag
+from chessreg.games.datasets.positions import Positions, build
+from chessreg.games.datasets.reader import legal_of
 
 CHARACTERS = {character: number for number, character in enumerate("0123456789abcdefghpnrkqPBNRQKw.")}
 FEWER = 20  # a loop gets this share of the positions

@@ -329,7 +329,7 @@ def test_generated_games_are_added_with_the_engine_that_played_them(here: Any, t
 
 def test_the_defaults_of_generate_are_those_of_selfplay() -> None:
     from chessreg.cli.dataset import generate as command
-    from chessreg.games.selfplay import SelfPlay
+    from chessreg.games.engines.selfplay import SelfPlay
 
     context = click.Context(command)
     options = {param.name: param for param in command.params}
@@ -429,7 +429,7 @@ def test_positions_are_chosen_by_game_board_and_ply(here: Any, positions: Path, 
 
 
 def test_a_bag_is_added_shown_exported_and_compared(here: Any, tmp_path: Path) -> None:
-    from chessreg.games.bags import Bag, record, write_bag
+    from chessreg.games.datasets.bags import Bag, record, write_bag
 
     shards = [tmp_path / f"test-0000{number}-of-00002_data.bag" for number in range(2)]
     write_bag(shards[0], [record(START, "e2e4", 0.5), record(START, "d2d4", 0.25)])

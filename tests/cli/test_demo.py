@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from chessreg.games.engines import find_stockfish
+from chessreg.games.engines.opponents import find_stockfish
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 

@@ -11,9 +11,9 @@ import zstandard
 
 from chessreg.entities.dataset import Datasets, summary
 from chessreg.errors import BadInputError
-from chessreg.games.build import build
-from chessreg.games.dataset import Games
-from chessreg.games.game_filter import GameFilter
+from chessreg.games.datasets.build import build
+from chessreg.games.datasets.dataset import Games
+from chessreg.games.datasets.game_filter import GameFilter
 from chessreg.registry import tables
 from chessreg.session import open_session
 

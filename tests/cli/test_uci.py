@@ -19,8 +19,8 @@ import torch
 
 from chessreg.errors import NotFoundError
 from chessreg.experiments.play import PlaySpec
-from chessreg.games.engines import find_stockfish
-from chessreg.games.typed import shortest_game
+from chessreg.games.boards.typed import shortest_game
+from chessreg.games.engines.opponents import find_stockfish
 from chessreg.lab.player import Player
 from chessreg.lab.uci import MAX_LINE, Engine, Settings, lines_from
 from chessreg.models.decoding.legal import MoveDistribution, move_logprobs

@@ -12,9 +12,9 @@ import chess.pgn
 import pytest
 
 from chessreg.errors import BadInputError
-from chessreg.games.build import build
-from chessreg.games.dataset import Games
-from chessreg.games.typed import board_after
+from chessreg.games.boards.typed import board_after
+from chessreg.games.datasets.build import build
+from chessreg.games.datasets.dataset import Games
 
 GAMES = {
     "the start": "",

@@ -13,7 +13,7 @@ import pytest
 from chessreg.encodings import Alignment, Encoding, Tokens, encoding, names, register
 from chessreg.encodings.prompts import PromptEncoding, PromptSettings
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.games.dataset import Games
+from chessreg.games.datasets.dataset import Games
 from tests.encodings.conftest import GAMES, CharacterTable, boards
 
 ALIGNMENTS = get_args(Alignment)

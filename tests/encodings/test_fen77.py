@@ -12,7 +12,7 @@ import pytest
 
 from chessreg.encodings.fen77 import SQUARE_OF, Fen77, FenError
 from chessreg.errors import BadInputError
-from chessreg.games.dataset import Games
+from chessreg.games.datasets.dataset import Games
 from chessreg.noise import generator
 from tests.encodings.conftest import GAMES, boards
 
@@ -127,14 +127,14 @@ def test_the_ply_of_a_position_is_that_of_its_move_number() -> None:
 
 def test_positions_of_random_games_are_those_of_python_chess(tmp_path: Path) -> None:
     """Castling rights, en passant that is legal, both counters, of every position of 12 games of random moves."""
-    from chessreg.games.build import build
+    from chessreg.games.datasets.build import build
     from tests.conftest import random_game
 
     (tmp_path / "random.pgn").write_text("".join(f"{random_game(n, 120)}\n\n" for n in range(12)))
     build([tmp_path / "random.pgn"], tmp_path / "made")
     games = Games(tmp_path / "made")
     tokens = fen.games(games, np.arange(len(games)))
-    from chessreg.games.moves import replay
+    from chessreg.games.boards.moves import replay
 
     expected = [board.fen() for packed in games.moves(np.arange(len(games))) for board in replay(packed)]
     assert [fen.decode(tokens.item(number)) for number in range(len(tokens))] == expected

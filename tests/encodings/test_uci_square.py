@@ -11,8 +11,8 @@ import pytest
 from chessreg.encodings import encoding
 from chessreg.encodings.uci_square import BLACK_DESTINATION, WHITE_DESTINATION, davis, lcb
 from chessreg.errors import BadInputError
-from chessreg.games.dataset import Games
-from chessreg.games.moves import pack
+from chessreg.games.boards.moves import pack
+from chessreg.games.datasets.dataset import Games
 from tests.encodings.conftest import GAMES, boards
 
 FIGURE_3 = "e2e4 e7e6 d2d4 b7b6 a2a3 c8b7 b1c3 g8h6"

@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 from chessreg.entities.adding import Added, FileFilter, add_dataset
 from chessreg.entities.dataset import Datasets, rejects, split_dataset, verify_dataset
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.games.dataset import Games, Part
+from chessreg.games.datasets.dataset import Games, Part
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 from chessreg.runs.inputs import Inputs
@@ -265,7 +265,7 @@ def test_a_full_disk_leaves_nothing(place: Any, games: Path, monkeypatch: pytest
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("chessreg.games.build.finish", full)
+        patch.setattr("chessreg.games.datasets.build.finish", full)
         with pytest.raises((ChessregError, StoreError), match=r"no space|full"):
             add_dataset(database, store, [games], name="mine")
     with monkeypatch.context() as patch:

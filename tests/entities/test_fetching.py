@@ -19,7 +19,8 @@ import torch
 
 from chessreg.entities import adding
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.games import bags, chessbench
+from chessreg.games.datasets import bags
+from chessreg.games.foreign import chessbench
 from chessreg.models import hub
 from chessreg.models.hub import source_named, url_of
 from chessreg.registry import tables

@@ -22,7 +22,7 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.cache import Cache
 from chessreg.experiments.edit import EditSpec
 from chessreg.experiments.play import Play, PlaySpec
-from chessreg.games.moves import pack, unpack
+from chessreg.games.boards.moves import pack, unpack
 from chessreg.queries import run_query
 from chessreg.registry import tables
 from chessreg.runs.task import Stop

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from chessreg.encodings import encoding
-from chessreg.games.openings import OpeningSpec, openings
+from chessreg.games.boards.openings import OpeningSpec, openings
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.models.language_model import LanguageModel

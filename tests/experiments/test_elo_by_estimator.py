@@ -12,7 +12,7 @@ from chessreg.experiments.engine_match import EngineMatchSpec
 from chessreg.experiments.imported.sweep import ImportedSweepSpec
 from chessreg.experiments.rating import Rating, RatingSpec
 from chessreg.experiments.rating.pool import load
-from chessreg.games.estimators import SIDE_BY_SIDE
+from chessreg.games.engines.estimators import SIDE_BY_SIDE
 from chessreg.queries.published import beside
 from chessreg.registry import tables
 from chessreg.runs.resolve import resolve

@@ -17,7 +17,7 @@ from chessreg.experiments.cache import CacheOptions, CacheSpec
 from chessreg.experiments.edit.heat import readings
 from chessreg.experiments.edit.spec import EditOptions, EditSpec
 from chessreg.experiments.probe import ProbeOptions, ProbeSpec
-from chessreg.games.labels import PIECE_CLASSES
+from chessreg.games.datasets.labels import PIECE_CLASSES
 from chessreg.lab import answer as text
 from chessreg.lab import worker
 from chessreg.lab.answer import Answer

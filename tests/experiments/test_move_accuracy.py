@@ -18,7 +18,7 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.move_accuracy import MoveAccuracyOptions, MoveAccuracySpec, has_form
 from chessreg.experiments.settings.decisions import Decisions, decisions
 from chessreg.experiments.train import TrainOptions, chosen_decisions, corpus
-from chessreg.games.moves import unpack
+from chessreg.games.boards.moves import unpack
 from chessreg.models.branches import BranchCorpus
 from chessreg.registry import tables
 from chessreg.runs.kind import kind

@@ -18,7 +18,7 @@ from chessreg.experiments.legality import LegalitySpec
 from chessreg.experiments.play import PlaySpec
 from chessreg.experiments.probe import ProbeSpec
 from chessreg.experiments.settings.games import select as select_games
-from chessreg.games.moves import unpack
+from chessreg.games.boards.moves import unpack
 from chessreg.lab.model import Lab
 from chessreg.lab.question import Position, StoredState
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder

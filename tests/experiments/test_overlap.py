@@ -10,8 +10,8 @@ from sqlalchemy import update
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.overlap import Evaluated
-from chessreg.games.moves import HashSet, pack, position_hashes, unpack
-from chessreg.games.reader import boards_of
+from chessreg.games.boards.moves import HashSet, pack, position_hashes, unpack
+from chessreg.games.datasets.reader import boards_of
 from chessreg.registry import tables
 
 

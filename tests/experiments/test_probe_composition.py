@@ -9,7 +9,7 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.imported.directions import ImportedProbe, spec_of
 from chessreg.experiments.probe import ProbeSpec
 from chessreg.experiments.probe_composition import CompositionSpec, ProbeComposition, compose
-from chessreg.games.labels import label
+from chessreg.games.datasets.labels import label
 from chessreg.queries import run_query
 from chessreg.queries.published import beside
 from chessreg.runs.fitted import FittedProbe, class_directions

@@ -19,7 +19,7 @@ from chessreg.experiments.probe.spec import ProbeScore
 from chessreg.experiments.probe.work import fit
 from chessreg.experiments.probe_apply import ApplySpec
 from chessreg.experiments.settings.skill import SkillSettings
-from chessreg.games.reader import boards_of
+from chessreg.games.datasets.reader import boards_of
 from chessreg.queries import run_sql
 from chessreg.registry import tables
 from chessreg.runs.fitted import best_layer, load_probe

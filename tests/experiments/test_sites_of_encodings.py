@@ -13,8 +13,8 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.cache import CacheSpec
 from chessreg.experiments.probe import ProbeSpec
 from chessreg.experiments.settings.skill import SkillSettings
-from chessreg.games.moves import replay
-from chessreg.games.reader import boards_of
+from chessreg.games.boards.moves import replay
+from chessreg.games.datasets.reader import boards_of
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint

@@ -18,7 +18,7 @@ from chessreg.errors import BadInputError, DivergedError
 from chessreg.experiments.perplexity import PerplexitySpec
 from chessreg.experiments.settings.games import GameBatches
 from chessreg.experiments.token_legality import TokenLegalitySpec, predictions, turns_of
-from chessreg.games.moves import pack, unpack
+from chessreg.games.boards.moves import pack, unpack
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.models.decoding.next_tokens import next_token_logprobs

@@ -13,7 +13,7 @@ from chessreg.encodings import encoding
 from chessreg.entities.adding import add_dataset
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.experiments.train import TrainOptions, corpus
-from chessreg.games.moves import replay, unpack
+from chessreg.games.boards.moves import replay, unpack
 from chessreg.models.decoding.session import DecodingSession
 from chessreg.registry import tables
 from chessreg.registry.identity import uuid_of

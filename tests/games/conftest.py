@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chessreg.errors import NotFoundError
-from chessreg.games.engines import find_stockfish
+from chessreg.games.engines.opponents import find_stockfish
 
 
 @pytest.fixture(scope="session")

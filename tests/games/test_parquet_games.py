@@ -13,9 +13,9 @@ import pytest
 
 from chessreg.entities.adding import holds_positions
 from chessreg.errors import BadInputError
-from chessreg.games.build import build
-from chessreg.games.dataset import REJECTS_FILE, Games
-from chessreg.games.game_filter import GameFilter
+from chessreg.games.datasets.build import build
+from chessreg.games.datasets.dataset import REJECTS_FILE, Games
+from chessreg.games.datasets.game_filter import GameFilter
 from tests.conftest import random_game
 
 GAMES = [random_game(number, 40 + number) for number in range(6)]

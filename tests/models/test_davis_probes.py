@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.imported.directions import ImportedProbe, spec_of
-from chessreg.games.labels import label
+from chessreg.games.datasets.labels import label
 from chessreg.models.importers.davis_probes import ORDER, hook_point_of, read_probe
 from chessreg.models.importers.source import is_safetensors
 from chessreg.registry import tables

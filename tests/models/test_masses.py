@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from chessreg.encodings import Encoding
-from chessreg.games.openings import OpeningSpec, openings
+from chessreg.games.boards.openings import OpeningSpec, openings
 from chessreg.models.decoding import legal
 from chessreg.models.decoding.policies import Turn, choose, make_policy
 from chessreg.models.decoding.sampling import draw, sample_trees

@@ -13,8 +13,8 @@ import pytest
 
 from chessreg.encodings import encoding
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.games.build import build
-from chessreg.games.dataset import Games
+from chessreg.games.datasets.build import build
+from chessreg.games.datasets.dataset import Games
 from chessreg.models.token_file import ARRAYS, Position, TokenFile, export, make_token_file
 
 TEXTS = (

@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy import select
 
-from chessreg.games.moves import unpack
+from chessreg.games.boards.moves import unpack
 from chessreg.papers.work import PREPARATIONS
 from chessreg.registry import tables
 

@@ -6,7 +6,7 @@ import chess
 import duckdb
 import pytest
 
-from chessreg.games.adjudication import SCORING, score
+from chessreg.games.boards.adjudication import SCORING, score
 from chessreg.queries.macros import MACROS
 
 

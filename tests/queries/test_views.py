@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import text
 
 from chessreg.errors import BadInputError
-from chessreg.games.moves import pack, unpack
+from chessreg.games.boards.moves import pack, unpack
 from chessreg.queries import run_sql, views
 from chessreg.registry import tables
 from chessreg.registry.identity import new_id

@@ -19,7 +19,7 @@ from sqlalchemy import delete, insert, literal, select, update
 
 from chessreg.cli.root import run_command_line
 from chessreg.errors import BadInputError
-from chessreg.games.adjudication import score
+from chessreg.games.boards.adjudication import score
 from chessreg.registry import measures, names, read, run_filter, tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import digest_of, new_id, uuid_of

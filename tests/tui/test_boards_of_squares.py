@@ -18,8 +18,8 @@ from chessreg.cli.root import run_command_line
 from chessreg.experiments.edit import three_boards
 from chessreg.experiments.edit.spec import NextTokenEditSpec
 from chessreg.experiments.edit.three_boards import StoredCase, stored_case
-from chessreg.games.boardframe import squares_of
-from chessreg.games.labels import PIECE_CLASSES, board_changes
+from chessreg.games.boards.boardframe import squares_of
+from chessreg.games.datasets.labels import PIECE_CLASSES, board_changes
 from chessreg.lab.answer import Answer, Ranked, Side
 from chessreg.registry import names, tables
 from chessreg.session import open_session

@@ -17,9 +17,9 @@ from textual.widgets import Static
 
 from chessreg.cli.root import run_command_line
 from chessreg.errors import BadInputError
-from chessreg.games.boardframe import BoardFrame
-from chessreg.games.pgn import game_pgn
-from chessreg.games.picture import evaluation_words
+from chessreg.games.boards.boardframe import BoardFrame
+from chessreg.games.boards.pgn import game_pgn
+from chessreg.games.boards.picture import evaluation_words
 from chessreg.session import Session, open_session
 from tui.data import board_views
 from tui.data.result_rows import results
@@ -398,9 +398,9 @@ def test_a_fen_that_cannot_be_asked_is_refused_in_a_line(
 
 
 def test_a_game_that_is_over_is_worth_a_mate_or_nothing() -> None:
-    from chessreg.games.adjudication import MATE_CP
-    from chessreg.games.engines import parse_engine, parse_limit
-    from chessreg.games.pool import EnginePool
+    from chessreg.games.boards.adjudication import MATE_CP
+    from chessreg.games.engines.opponents import parse_engine, parse_limit
+    from chessreg.games.engines.pool import EnginePool
 
     over = {
         "rnb1kbnr/pppp1ppp/8/4p3/6Pq/5P2/PPPPP2P/RNBQKBNR w KQkq - 1 3": -MATE_CP,  # the fool's mate

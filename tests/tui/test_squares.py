@@ -8,7 +8,7 @@ import chess
 import pytest
 
 from chessreg.errors import BadInputError
-from chessreg.games.boardframe import MARKS, BoardFrame, game_views
+from chessreg.games.boards.boardframe import MARKS, BoardFrame, game_views
 from tui.app import ChessregApp
 from tui.columns import GAP, KEPT, Column, fitted, telling_first, widths
 from tui.data.result_rows import columns_of

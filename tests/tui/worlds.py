@@ -78,7 +78,7 @@ def make_world(root: Path) -> None:
     from chessreg.experiments.edit.spec import EditSpec
     from chessreg.experiments.play import PlayOptions, PlaySpec
     from chessreg.experiments.probe import ProbeSpec
-    from chessreg.games.movetext import numbered
+    from chessreg.games.datasets.movetext import numbered
 
     games = [random_game(n, 40, "tui world") for n in range(24)]
     (root / "games.pgn").write_text("".join(f"{game}\n\n" for game in games))

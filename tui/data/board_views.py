@@ -15,7 +15,7 @@ from tui.data.result_rows import DATASET_GAME, RESULT_TABLES, find_row, flat, ru
 if TYPE_CHECKING:
     from chessreg.entities.game import Partner
     from chessreg.experiments.edit.three_boards import StoredCase
-    from chessreg.games.boardframe import BoardFrame
+    from chessreg.games.boards.boardframe import BoardFrame
     from chessreg.lab.question import StoredEdit
     from chessreg.session import Session
 
@@ -77,7 +77,7 @@ def boards(session: Session, row: Mapping[str, Any]) -> Boards:
         raise NotFoundError(f"{run.kind} runs draw no boards", "i shows all fields of the row")
     if whole["result_table"] == "game":
         from chessreg.entities.game import stored_games
-        from chessreg.games.pgn import game_pgn
+        from chessreg.games.boards.pgn import game_pgn
 
         game = next(stored_games(session.database, [(whole["run_id"], whole["unit"])]))
         model = game.match.checkpoint_id
@@ -125,8 +125,8 @@ def evaluations(views: Sequence[BoardFrame]) -> Generator[int, None, None]:
     """Stockfish's evaluation of each view in turn, White's view in centipawns, as `chessreg board --evaluate` has it.
 
     Raises NotFoundError where there is no Stockfish."""
-    from chessreg.games.engines import parse_engine, parse_limit
-    from chessreg.games.pool import EnginePool
+    from chessreg.games.engines.opponents import parse_engine, parse_limit
+    from chessreg.games.engines.pool import EnginePool
 
     with EnginePool(parse_engine("stockfish:20")) as pool:
         yield from pool.evaluations((frame.whole_fen for frame in views), parse_limit(JUDGED_AT))

@@ -14,7 +14,7 @@ from tui.data.pages import PAGE, Listed, Pages, Row
 from tui.data.table_filter import View, mask, order_of
 
 if TYPE_CHECKING:
-    from chessreg.games.boardframe import BoardFrame
+    from chessreg.games.boards.boardframe import BoardFrame
     from chessreg.queries.catalogue import Entry, Plot
     from chessreg.queries.result import QueryResult
     from chessreg.queries.scope import Scope
@@ -285,7 +285,7 @@ class RowsBehind:
         import numpy as np
         import pyarrow as pa
 
-        from chessreg.games.dataset import arrow_indices
+        from chessreg.games.datasets.dataset import arrow_indices
 
         table = self.result.table
         numbers = np.arange(1, self.count + 1) if self.lines is None else np.asarray(self.lines)
@@ -396,7 +396,7 @@ class BoardSeries(NamedTuple):
 def boards_of(result: QueryResult, plot: Plot) -> list[BoardSeries]:
     """The boards of a plot of the form `board`, all on one scale: what `chessreg plot` draws. Values above 1 that are
     no percentages are shown as shares of the highest."""
-    from chessreg.games.boardframe import EMPTY, BoardFrame
+    from chessreg.games.boards.boardframe import EMPTY, BoardFrame
     from chessreg.queries.plot import heat_boards, heat_range
     from chessreg.queries.render import heading
 

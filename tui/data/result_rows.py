@@ -23,7 +23,7 @@ from sqlalchemy import (
 )  # fmt: skip
 
 from chessreg.errors import BadInputError, ChessregError
-from chessreg.games.dataset import arrow_indices
+from chessreg.games.datasets.dataset import arrow_indices
 from chessreg.registry import names, tables
 from chessreg.registry.database import rows_among
 from chessreg.registry.measures import game_points
@@ -36,7 +36,7 @@ from tui.data.table_filter import Term, View, Worked, condition, conditions, hol
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
 
-    from chessreg.games.dataset import DatasetFile
+    from chessreg.games.datasets.dataset import DatasetFile
     from chessreg.session import Session
 
 
@@ -234,7 +234,7 @@ def points(row: Row, color: str) -> str:
     >>> points({"result": "*", "adjudication_cp": 9}, "white")
     '½'
     """
-    from chessreg.games.adjudication import score
+    from chessreg.games.boards.adjudication import score
 
     counted = score("paper", color == "white", row["result"], row["adjudication_cp"])
     return "" if counted is None else "½" if counted == 0.5 else f"{counted:g}"

@@ -12,7 +12,7 @@ from textual.app import ComposeResult
 from textual.containers import Container, Horizontal, Vertical
 from textual.widgets import Static
 
-from chessreg.games.boardframe import BoardFrame
+from chessreg.games.boards.boardframe import BoardFrame
 from tui.actions import Action, bindings
 from tui.screens.base import AppScreen
 from tui.widgets.board import SIZES, BoardPane, Size, Squares, extent, square_words
@@ -168,7 +168,7 @@ class FourBoardsScreen(DrawingScreen):
     @property
     def heat_label(self) -> int | None:
         """The class whose probability is shown."""
-        from chessreg.games.labels import PIECE_CLASSES
+        from chessreg.games.datasets.labels import PIECE_CLASSES
 
         if not self.heated or self.answer is None:
             return None
@@ -274,7 +274,7 @@ class FourBoardsScreen(DrawingScreen):
         """What stands on the square that was clicked, and what the shown layer's probe reads there."""
         import chess
 
-        from chessreg.games.labels import PIECE_CLASSES
+        from chessreg.games.datasets.labels import PIECE_CLASSES
 
         assert self.picked is not None
         original = self.views().get("original")
@@ -294,7 +294,7 @@ class FourBoardsScreen(DrawingScreen):
         """The class of the heat, and how its probability changed where it was highest."""
         import chess
 
-        from chessreg.games.labels import PIECE_CLASSES
+        from chessreg.games.datasets.labels import PIECE_CLASSES
 
         label = self.heat_label
         if self.answer is not None and self.answer.next_token and (label is None or self.label is None):
@@ -330,7 +330,7 @@ class FourBoardsScreen(DrawingScreen):
             self.draw()
 
     def action_label(self, way: str) -> None:
-        from chessreg.games.labels import PIECE_CLASSES
+        from chessreg.games.datasets.labels import PIECE_CLASSES
 
         now = self.heat_label
         self.heated = True

@@ -14,7 +14,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Static
 
 from chessreg.errors import ChessregError, NotFoundError
-from chessreg.games.boardframe import Arrow, BoardFrame
+from chessreg.games.boards.boardframe import Arrow, BoardFrame
 from tui import show
 from tui.actions import Action, bindings
 from tui.columns import Column

@@ -14,7 +14,7 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import Static
 
 from chessreg.errors import ChessregError
-from chessreg.games.boardframe import BoardFrame
+from chessreg.games.boards.boardframe import BoardFrame
 from tui import show
 from tui.actions import Action, bindings
 from tui.columns import fitted

@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.containers import Grid
 from textual.widgets import Static
 
-from chessreg.games.boardframe import BoardFrame
+from chessreg.games.boards.boardframe import BoardFrame
 from tui import show
 from tui.actions import Action, bindings
 from tui.data.query_answers import BoardSeries, Question, boards_of, plotted

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import chess
     from textual.widget import Widget
 
-    from chessreg.games.boardframe import BoardFrame, Mark
+    from chessreg.games.boards.boardframe import BoardFrame, Mark
     from chessreg.lab.answer import Compared
     from chessreg.lab.question import Choice, Position, StoredEdit, Tool
     from chessreg.session import Session
@@ -316,7 +316,7 @@ class LabScreen(FourBoardsScreen):
         self.sans, self.ahead, self.row = edit.sans, edit.later, 0
         self.edited_layers, self.token_mask, self.condition = edit.layers, edit.token_mask, edit.condition
         self.scale, self.settings, self.taken_up = edit.scale, edit.settings, edit
-        from chessreg.games.labels import board_changes
+        from chessreg.games.datasets.labels import board_changes
 
         self.changes = dict(board_changes(edit.board))
         if edit.next_token != self.next_token:
@@ -329,7 +329,7 @@ class LabScreen(FourBoardsScreen):
         """The board with the changes that are typed."""
         import chess
 
-        from chessreg.games.typed import board_after
+        from chessreg.games.boards.typed import board_after
 
         board = board_after(self.sans)
         for square, piece in self.changes.items():
@@ -339,7 +339,7 @@ class LabScreen(FourBoardsScreen):
     def views(self) -> dict[str, BoardFrame]:
         views = super().views()
         if self.cursor is not None:  # what is typed stands on the target at once
-            from chessreg.games.boardframe import BoardFrame
+            from chessreg.games.boards.boardframe import BoardFrame
 
             before, aimed = position(self.sans), self.aimed()
             marks: dict[int, Mark] = {
@@ -432,7 +432,7 @@ class LabScreen(FourBoardsScreen):
         """The move of a piece from one square to another; a pawn becomes a queen. Empty: there is none."""
         import chess
 
-        from chessreg.games.typed import board_after
+        from chessreg.games.boards.typed import board_after
 
         if start is None or self.asking:
             return ""
@@ -481,7 +481,7 @@ class LabScreen(FourBoardsScreen):
     @work(exclusive=True, group="typed")
     async def take(self, text: str) -> None:
         """Go where typed moves lead. A FEN is searched for on a thread: it can take seconds."""
-        from chessreg.games.typed import typed_moves
+        from chessreg.games.boards.typed import typed_moves
 
         try:
             sans = await self.app.database.ask("searching a game to the position", lambda session: typed_moves(text))
@@ -614,7 +614,7 @@ class LabScreen(FourBoardsScreen):
 
 def position(sans: tuple[str, ...]) -> BoardFrame:
     """The board after these moves."""
-    from chessreg.games.boardframe import BoardFrame
-    from chessreg.games.typed import board_after
+    from chessreg.games.boards.boardframe import BoardFrame
+    from chessreg.games.boards.typed import board_after
 
     return BoardFrame.from_board(board_after(sans))

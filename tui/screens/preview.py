@@ -19,7 +19,7 @@ from tui.screens.base import AppScreen
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
-    from chessreg.games.boardframe import BoardFrame
+    from chessreg.games.boards.boardframe import BoardFrame
 
 SHARE = 0.42  # of the width, that it takes
 WIDE = 160  # columns of a terminal from which there is a preview

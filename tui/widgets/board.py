@@ -22,8 +22,8 @@ from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Static
 
-from chessreg.games.boardframe import EMPTY, Arrow, BoardFrame, Mark
-from chessreg.games.picture import MARK_SIGNS, evaluation_words, reading_words  # as `chessreg board` prints them
+from chessreg.games.boards.boardframe import EMPTY, Arrow, BoardFrame, Mark
+from chessreg.games.boards.picture import MARK_SIGNS, evaluation_words, reading_words  # as `chessreg board` prints them
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from PIL.ImageFont import FreeTypeFont
 
-    from chessreg.games.boardframe import BoardFrame
+    from chessreg.games.boards.boardframe import BoardFrame
 
 SIDE = 64  # pixels of a square
 FIGURES = dict(zip("kqrbnp", "♚♛♜♝♞♟", strict=True))
@@ -122,7 +122,7 @@ def board_image(
     files at its edges, and arrows as broad as they weigh."""
     from PIL import Image, ImageDraw
 
-    from chessreg.games.boardframe import EMPTY
+    from chessreg.games.boards.boardframe import EMPTY
 
     picture = Image.new("RGB", (8 * SIDE, 8 * SIDE))
     draw = ImageDraw.Draw(picture)

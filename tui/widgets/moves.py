@@ -19,7 +19,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Static
 
-from chessreg.games.boardframe import BoardFrame
+from chessreg.games.boards.boardframe import BoardFrame
 from tui.columns import fitted
 
 if TYPE_CHECKING:

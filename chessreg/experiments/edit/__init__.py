@@ -29,8 +29,8 @@ from chessreg.experiments.edit.states import after_moves, states
 from chessreg.experiments.settings import games as selections
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.overlap import Evaluated
-from chessreg.games.boardframe import BoardFrame
-from chessreg.games.dataset import numbers
+from chessreg.games.boards.boardframe import BoardFrame
+from chessreg.games.datasets.dataset import numbers
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 

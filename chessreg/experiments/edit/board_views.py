@@ -12,7 +12,7 @@ import numpy as np
 
 from chessreg.errors import NotFoundError
 from chessreg.experiments.edit.spec import EditSpec
-from chessreg.games.boardframe import BoardFrame, move_arrows
+from chessreg.games.boards.boardframe import BoardFrame, move_arrows
 from chessreg.registry import tables
 from chessreg.runs.inputs import Inputs
 

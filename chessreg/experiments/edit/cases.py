@@ -16,13 +16,13 @@ import numpy as np
 from chessreg.encodings import Encoding
 from chessreg.errors import BadInputError
 from chessreg.experiments.edit.states import State, after_moves, states
-from chessreg.games.labels import board_changes
-from chessreg.games.moves import unpack
+from chessreg.games.boards.moves import unpack
+from chessreg.games.datasets.labels import board_changes
 from chessreg.steering.directions import EMPTY, Change, class_of
 
 if TYPE_CHECKING:
     from chessreg.experiments.edit.spec import NextTokenEditSpec
-    from chessreg.games.dataset import Games
+    from chessreg.games.datasets.dataset import Games
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.edit.model import PieceRemovals, logits_of
 from chessreg.experiments.edit.spec import CLEAN, EditSpec
 from chessreg.experiments.edit.states import Removal, State, removal, state_of
-from chessreg.games.boardframe import squares_of
-from chessreg.games.labels import PIECE_CLASSES
-from chessreg.games.picture import HeatPanel
+from chessreg.games.boards.boardframe import squares_of
+from chessreg.games.boards.picture import HeatPanel
+from chessreg.games.datasets.labels import PIECE_CLASSES
 from chessreg.registry import tables
 from chessreg.registry.identity import short
 from chessreg.runs.fitted import load_probe

@@ -46,7 +46,7 @@ from chessreg.steering.controls import OTHER, PATCH, RANDOM, SHAM, SHUFFLED, WRO
 from chessreg.steering.directions import PIECES, Change, change_directions, unit
 
 if TYPE_CHECKING:
-    from chessreg.games.dataset import Games
+    from chessreg.games.datasets.dataset import Games
 
 NUMBERS = 64_000_000  # of stored probabilities in one group: bounds memory
 ORIGINAL, TARGET, LATER = range(3)

@@ -11,8 +11,8 @@ from pydantic import Field, field_validator, model_validator
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.games import GameSelection
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
-from chessreg.games.labels import in_one_order
-from chessreg.games.typed import INITIAL, moves_after, typed_moves
+from chessreg.games.boards.typed import INITIAL, moves_after, typed_moves
+from chessreg.games.datasets.labels import in_one_order
 from chessreg.named import clipped
 from chessreg.registry import tables
 from chessreg.runs.fitted import best_layer

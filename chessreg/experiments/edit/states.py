@@ -11,15 +11,15 @@ import chess.polyglot
 import numpy as np
 
 from chessreg.experiments.settings.games import select, turn_prompts
-from chessreg.games.moves import unpack
-from chessreg.games.typed import board_after
+from chessreg.games.boards.moves import unpack
+from chessreg.games.boards.typed import board_after
 from chessreg.noise import generator, uniform
 from chessreg.steering.directions import class_of
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
     from chessreg.experiments.edit.spec import EditSettings
-    from chessreg.games.dataset import Games
+    from chessreg.games.datasets.dataset import Games
     from chessreg.runs.inputs import Inputs
 
 NO_GAME = -1  # the item of a position that is of no dataset

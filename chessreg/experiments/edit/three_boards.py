@@ -20,7 +20,7 @@ from sqlalchemy import select
 
 from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
 from chessreg.experiments.edit.spec import CLEAN, NextTokenEditSpec
-from chessreg.games.boardframe import BoardFrame, Mark
+from chessreg.games.boards.boardframe import BoardFrame, Mark
 from chessreg.registry import tables
 from chessreg.runs.inputs import Inputs
 

@@ -16,11 +16,11 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.imported.file import ImportedFile, ImportOptions, path_of, record_file
 from chessreg.experiments.imported.players import Arm, Arms, own_checkpoint, record_arms
 from chessreg.experiments.imported.specs import ImportedGamesSpec
-from chessreg.games.adjudication import ADJUDICATED, Termination
-from chessreg.games.boardframe import BoardFrame
-from chessreg.games.engines import EngineSpec, find_stockfish, parse_limit
+from chessreg.games.boards.adjudication import ADJUDICATED, Termination
+from chessreg.games.boards.boardframe import BoardFrame
+from chessreg.games.engines.opponents import EngineSpec, find_stockfish, parse_limit
+from chessreg.games.engines.pool import EnginePool
 from chessreg.games.foreign import ForeignFile, ForeignGame, read_games
-from chessreg.games.pool import EnginePool
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate
 from chessreg.runs.task import Task

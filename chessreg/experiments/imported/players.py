@@ -14,7 +14,7 @@ from sqlalchemy import select
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.imported.specs import ImportedGamesSpec, renamed
-from chessreg.games.engines import engine_identity
+from chessreg.games.engines.opponents import engine_identity
 from chessreg.games.foreign.game import UNKNOWN, Player, engine_player
 from chessreg.registry import names, tables
 from chessreg.registry.identity import digest_of, uuid_of

@@ -11,9 +11,9 @@ from pydantic import Field, field_validator, model_validator
 from chessreg.errors import BadInputError
 from chessreg.experiments.imported.file import SAMPLE, FileSpec, sample_file, with_sample
 from chessreg.folders import expanded
-from chessreg.games.engines import parse_limit
+from chessreg.games.boards.openings import parse_opening
+from chessreg.games.engines.opponents import parse_limit
 from chessreg.games.foreign import FORMATS, find_format, read_games
-from chessreg.games.openings import parse_opening
 from chessreg.models.hook_points import PATTERNS, RESID_POST
 from chessreg.runs.spec import Moves, Ref, Spec
 

@@ -10,11 +10,11 @@ from pydantic import Field, field_validator, model_validator
 from chessreg.errors import BadInputError
 from chessreg.experiments.imported import players
 from chessreg.experiments.imported.file import FileSpec, ImportedFile, ImportOptions, path_of, record_file
-from chessreg.games.assist import Assist
-from chessreg.games.engines import parse_limit
+from chessreg.games.boards.openings import parse_opening
+from chessreg.games.engines.assist import Assist
+from chessreg.games.engines.opponents import parse_limit
 from chessreg.games.foreign import sweep
 from chessreg.games.foreign.game import UNKNOWN, engine_player, read_text
-from chessreg.games.openings import parse_opening
 from chessreg.registry.names import name_of
 from chessreg.runs.kind import Estimate
 from chessreg.runs.spec import Ref

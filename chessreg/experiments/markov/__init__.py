@@ -17,9 +17,9 @@ from chessreg.experiments.markov.classes import Classes, classes_of
 from chessreg.experiments.markov.spec import MarkovOptions, MarkovSpec
 from chessreg.experiments.markov.states import PARTNERS, StoredStates, store_states
 from chessreg.experiments.settings import overlap
-from chessreg.games.boardframe import BoardFrame
-from chessreg.games.moves import sans, unpack
-from chessreg.games.movetext import numbered
+from chessreg.games.boards.boardframe import BoardFrame
+from chessreg.games.boards.moves import sans, unpack
+from chessreg.games.datasets.movetext import numbered
 from chessreg.models.hook_points import layer_of
 from chessreg.registry import tables
 from chessreg.runs.inputs import Inputs
@@ -27,7 +27,7 @@ from chessreg.runs.kind import Estimate, Kind
 
 if TYPE_CHECKING:
     from chessreg.experiments.markov.similarity import Test
-    from chessreg.games.dataset import Games
+    from chessreg.games.datasets.dataset import Games
     from chessreg.runs.task import Task
 
 

@@ -19,8 +19,8 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.markov.spec import MarkovSpec
 from chessreg.experiments.settings.games import select
 from chessreg.experiments.settings.sites import EncodedGames
-from chessreg.games.dataset import Games, hash01
-from chessreg.games.moves import HashSet, boards_after, move_hashes, position_hashes, rights_after
+from chessreg.games.boards.moves import HashSet, boards_after, move_hashes, position_hashes, rights_after
+from chessreg.games.datasets.dataset import Games, hash01
 from chessreg.noise import generator
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from chessreg.registry import tables
 from chessreg.runs.inputs import Inputs
 
 if TYPE_CHECKING:
-    from chessreg.games.dataset import Games
+    from chessreg.games.datasets.dataset import Games
     from chessreg.models.language_model import LanguageModel
     from chessreg.runs.task import Task
 

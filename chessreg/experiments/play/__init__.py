@@ -32,11 +32,11 @@ from chessreg.experiments.matches import (
 )
 from chessreg.experiments.play.arena import Arena, EngineRoles, ModelPlayer
 from chessreg.experiments.settings.overlap import OPENING_PLIES, trained_on
-from chessreg.games.assist import LIMIT, Assist
-from chessreg.games.dataset import Games
-from chessreg.games.engines import EngineSpec, find_stockfish, parse_engine, parse_ladder, parse_limit
-from chessreg.games.moves import move_hash, move_hashes
-from chessreg.games.pool import EnginePool, free_cores
+from chessreg.games.boards.moves import move_hash, move_hashes
+from chessreg.games.datasets.dataset import Games
+from chessreg.games.engines.assist import LIMIT, Assist
+from chessreg.games.engines.opponents import EngineSpec, find_stockfish, parse_engine, parse_ladder, parse_limit
+from chessreg.games.engines.pool import EnginePool, free_cores
 from chessreg.models.decoding.policies import make_policy
 from chessreg.registry import tables
 from chessreg.runs.kind import Estimate, Kind
@@ -47,7 +47,7 @@ from chessreg.steering.interventions import InterventionSettings, rows_used
 if TYPE_CHECKING:
     from pydantic import ValidationInfo
 
-    from chessreg.games.boardframe import BoardFrame
+    from chessreg.games.boards.boardframe import BoardFrame
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
 

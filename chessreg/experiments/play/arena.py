@@ -16,14 +16,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from chessreg.experiments.matches import PlayedGame, Rules
-from chessreg.games.assist import LIMIT, LINES, Assist, consulted
-from chessreg.games.openings import Opening
+from chessreg.games.boards.openings import Opening
+from chessreg.games.engines.assist import LIMIT, LINES, Assist, consulted
 from chessreg.models.decoding.policies import Draft, Policy, Turn, begin
 from chessreg.models.decoding.session import session_of
 
 if TYPE_CHECKING:
-    from chessreg.games.engines import EngineSpec, Limit
-    from chessreg.games.pool import EnginePool, Evaluation
+    from chessreg.games.engines.opponents import EngineSpec, Limit
+    from chessreg.games.engines.pool import EnginePool, Evaluation
     from chessreg.models.edits import ResidualEdit
     from chessreg.models.language_model import LanguageModel
 

@@ -9,14 +9,14 @@ from chessreg.experiments.probe.spec import DAVIS, PAPER, ProbeOptions, ProbeSco
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.games import cached_items
 from chessreg.experiments.settings.skill import classes_of
-from chessreg.games.labels import label
+from chessreg.games.datasets.labels import label
 from chessreg.registry import tables
 from chessreg.runs.activations import cached_layers, load_cache
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 
 if TYPE_CHECKING:
-    from chessreg.games.boardframe import BoardFrame
+    from chessreg.games.boards.boardframe import BoardFrame
     from chessreg.runs.task import Task
 
 

@@ -11,10 +11,10 @@ from chessreg.experiments.probe.data import Labelling, ProbeData, RowSelection, 
 from chessreg.experiments.probe.reading import as_fitted, logits_by_game
 from chessreg.experiments.probe.rows import sites_of_rows
 from chessreg.experiments.probe.spec import ProbeSpec
-from chessreg.games import labels
-from chessreg.games.boardframe import BoardFrame, Mark, Reading
-from chessreg.games.labels import Label
-from chessreg.games.skill import SkillReport
+from chessreg.games.boards.boardframe import BoardFrame, Mark, Reading
+from chessreg.games.datasets import labels
+from chessreg.games.datasets.labels import Label
+from chessreg.games.datasets.skill import SkillReport
 from chessreg.registry import tables
 from chessreg.runs.fitted import FittedProbe, load_probe
 from chessreg.runs.inputs import Inputs

@@ -18,8 +18,8 @@ import numpy as np
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.overlap import Evaluated
 from chessreg.experiments.settings.skill import SkillSettings, classes_of, permuted
-from chessreg.games import labels
-from chessreg.games.labels import Label
+from chessreg.games.datasets import labels
+from chessreg.games.datasets.labels import Label
 from chessreg.models.hook_points import RESID_POST
 from chessreg.noise import generator
 from chessreg.runs.activations import CachedActivations, load_cache
@@ -28,9 +28,9 @@ from store.files import allocate, explained
 
 if TYPE_CHECKING:
     from chessreg.encodings import Alignment
-    from chessreg.games.dataset import Games
-    from chessreg.games.positions import Positions
-    from chessreg.games.skill import SkillClasses, SkillReport
+    from chessreg.games.datasets.dataset import Games
+    from chessreg.games.datasets.positions import Positions
+    from chessreg.games.datasets.skill import SkillClasses, SkillReport
 
 Allocate = Callable[[tuple[int, ...], type[np.generic]], np.ndarray]
 MIB = 1 << 20

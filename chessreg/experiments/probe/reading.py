@@ -12,7 +12,7 @@ import torch
 
 from chessreg.experiments.probe.data import ProbeData
 from chessreg.experiments.probe.spec import ProbeScore, RatingRow
-from chessreg.games.moves import HashSet
+from chessreg.games.boards.moves import HashSet
 
 if TYPE_CHECKING:
     from chessreg.runs.fitted import FittedProbe

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.experiments.settings.skill import SkillSettings
-from chessreg.games.labels import OTHER_NAMES
+from chessreg.games.datasets.labels import OTHER_NAMES
 from chessreg.models.hook_points import PATTERNS, RESID_POST
 from chessreg.runs.kind import SparseRow
 from chessreg.runs.spec import AtMost, Beta, ExecutionOptions, Layers, NotWith, Ref, Spec

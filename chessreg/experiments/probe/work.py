@@ -17,8 +17,8 @@ from chessreg.experiments.probe.data import Labelling, ProbeData, RowSelection, 
 from chessreg.experiments.probe.reading import Baselines, Rankings, Standard, rating_rows, score, score_columns
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.overlap import Evaluated, Overlap
-from chessreg.games.labels import SHUFFLED
-from chessreg.games.moves import HashSet
+from chessreg.games.boards.moves import HashSet
+from chessreg.games.datasets.labels import SHUFFLED
 from chessreg.models.devices import denormals_flushed, prepare
 from chessreg.runs.activations import CachedActivations
 

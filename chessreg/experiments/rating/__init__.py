@@ -10,8 +10,7 @@ from pydantic import BaseModel, Field
 
 from chessreg.experiments.rating.pool import Loaded, Player, load
 from chessreg.experiments.rating.spec import ALL, RatingSpec
-from chessreg.games.engines import ANCHOR_ERROR
-from chessreg.games.estimators import (
+from chessreg.games.engines.estimators import (
     DRAW,
     JOINT,
     LOSS,
@@ -24,6 +23,7 @@ from chessreg.games.estimators import (
     against,
     rate,
 )
+from chessreg.games.engines.opponents import ANCHOR_ERROR
 from chessreg.runs.kind import Estimate, Kind
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from sqlalchemy import LargeBinary, func, select
 from chessreg.entities.game import describe_intervention
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.rating.spec import RatingSpec, pair
-from chessreg.games.adjudication import Termination, score
-from chessreg.games.engines import TABLES, opponent_rating
-from chessreg.games.estimators import DRAW, JOINT, LOSS, WIN, Pool
+from chessreg.games.boards.adjudication import Termination, score
+from chessreg.games.engines.estimators import DRAW, JOINT, LOSS, WIN, Pool
+from chessreg.games.engines.opponents import TABLES, opponent_rating
 from chessreg.games.foreign.sweep import MOST_GAMES
 from chessreg.registry import names, tables
 from chessreg.registry.identity import short

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from chessreg.errors import BadInputError
-from chessreg.games.estimators import ESTIMATORS
+from chessreg.games.engines.estimators import ESTIMATORS
 from chessreg.runs.spec import AtMost, Ref, Spec
 
 ALL = "all"

@@ -12,8 +12,8 @@ from chessreg.errors import NotFoundError
 from chessreg.experiments.sae.data import Origin
 from chessreg.experiments.sae.spec import LatentRow, SaeOptions, SaeSpec
 from chessreg.experiments.settings import overlap
-from chessreg.games import labels
-from chessreg.games.boardframe import BoardFrame
+from chessreg.games.boards.boardframe import BoardFrame
+from chessreg.games.datasets import labels
 from chessreg.registry import tables
 from chessreg.runs.kind import Estimate, Kind
 

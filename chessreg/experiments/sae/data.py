@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import torch
 
     from chessreg.encodings import Alignment, Encoding
-    from chessreg.games.dataset import Games
-    from chessreg.games.positions import Positions
+    from chessreg.games.datasets.dataset import Games
+    from chessreg.games.datasets.positions import Positions
     from chessreg.models.language_model import LanguageModel
     from chessreg.runs.inputs import Inputs
 

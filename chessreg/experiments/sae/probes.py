@@ -17,7 +17,7 @@ import torch
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.sae.stored import read_sae, sae_rows
-from chessreg.games.labels import label
+from chessreg.games.datasets.labels import label
 from chessreg.models.gated_sae import GatedSae
 from chessreg.models.hook_points import hook_point, pattern_of
 from chessreg.registry import tables

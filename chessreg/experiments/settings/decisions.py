@@ -13,13 +13,13 @@ import numpy as np
 
 from chessreg.encodings.fen77 import Fen77
 from chessreg.errors import BadInputError
-from chessreg.games.dataset import numbers
+from chessreg.games.datasets.dataset import numbers
 from chessreg.noise import uniform
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
-    from chessreg.games.dataset import Games, Part
-    from chessreg.games.positions import Positions
+    from chessreg.games.datasets.dataset import Games, Part
+    from chessreg.games.datasets.positions import Positions
     from chessreg.runs.inputs import Inputs
 
 GAMES_AT_ONCE = 2000

@@ -9,13 +9,13 @@ import numpy as np
 from pydantic import Field
 
 from chessreg.errors import BadInputError
-from chessreg.games.dataset import numbers
+from chessreg.games.datasets.dataset import numbers
 from chessreg.runs.spec import DatasetRef, ExecutionOptions, Plies, Spec
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
-    from chessreg.games.dataset import Games
-    from chessreg.games.positions import Positions
+    from chessreg.games.datasets.dataset import Games
+    from chessreg.games.datasets.positions import Positions
     from chessreg.runs.inputs import Inputs
 
 

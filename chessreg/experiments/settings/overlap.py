@@ -16,13 +16,13 @@ from pydantic import Field
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.settings.games import select_items, selection_of
-from chessreg.games import labels
-from chessreg.games.moves import HashSet, boards_after, move_hashes, position_hashes
+from chessreg.games.boards.moves import HashSet, boards_after, move_hashes, position_hashes
+from chessreg.games.datasets import labels
 from chessreg.registry import tables
 
 if TYPE_CHECKING:
-    from chessreg.games.dataset import Games
-    from chessreg.games.positions import Positions
+    from chessreg.games.datasets.dataset import Games
+    from chessreg.games.datasets.positions import Positions
     from chessreg.runs.inputs import Inputs
 
 OPENING_PLIES = 20  # Karvonen's uniqueness check compares the first 20 half-moves (specification 1.4)

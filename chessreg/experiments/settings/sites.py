@@ -13,8 +13,8 @@ from chessreg.encodings import Alignment, Encoding, Sites, Tokens
 from chessreg.errors import BadInputError
 
 if TYPE_CHECKING:
-    from chessreg.games.dataset import Games
-    from chessreg.games.positions import Positions
+    from chessreg.games.datasets.dataset import Games
+    from chessreg.games.datasets.positions import Positions
 
 BOARDS_FOR_A_GAME = 8  # in one forward pass, where items are boards
 EVERYWHERE = {"dots": "white-turns", "even-spaces": "black-turns"}

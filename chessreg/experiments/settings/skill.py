@@ -13,12 +13,12 @@ from chessreg.registry import tables
 from chessreg.runs.spec import AtMost, Distinct, Settings
 
 if TYPE_CHECKING:
-    from chessreg.games.skill import SkillClasses, SkillReport, SkillRule
+    from chessreg.games.datasets.skill import SkillClasses, SkillReport, SkillRule
     from chessreg.runs.inputs import Inputs
 
 
 class SkillSettings(Settings):
-    """How ratings become classes; see `chessreg.games.skill.SkillRule`."""
+    """How ratings become classes; see `chessreg.games.datasets.skill.SkillRule`."""
 
     rating: Literal["white_elo", "black_elo"] = Field("white_elo", description="whose rating (Karvonen: White's)")
     bins: Annotated[int, AtMost(1000, "ratings hardly have more values")] = Field(
@@ -39,7 +39,7 @@ class SkillSettings(Settings):
 
     def rule(self, seed: int) -> SkillRule:
         """The rule; `seed` draws the games that balance the strata. BadInputError for settings that fit no rule."""
-        from chessreg.games.skill import SkillRule
+        from chessreg.games.datasets.skill import SkillRule
 
         return SkillRule(**self.model_dump(), seed=seed)
 
@@ -60,7 +60,7 @@ def classes_of(
     fitted: SkillReport | None = None,
 ) -> SkillClasses:
     """Classes of the games at row positions `places` of a dataset reference. Raises as `skill_classes`."""
-    from chessreg.games.skill import skill_classes
+    from chessreg.games.datasets.skill import skill_classes
 
     games, _ = inputs.dataset(dataset)
     return skill_classes(games, places, settings.rule(seed), rating_scale(inputs, dataset), fitted)

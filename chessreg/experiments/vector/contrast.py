@@ -17,8 +17,8 @@ from chessreg.runs.fitted import Direction
 from chessreg.steering.directions import as_float32
 
 if TYPE_CHECKING:
-    from chessreg.games.dataset import Games
-    from chessreg.games.skill import SkillReport
+    from chessreg.games.datasets.dataset import Games
+    from chessreg.games.datasets.skill import SkillReport
     from chessreg.registry import tables
     from chessreg.runs.inputs import Inputs
 

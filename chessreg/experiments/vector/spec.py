@@ -11,7 +11,7 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.settings.games import GameSelection
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.experiments.settings.skill import SkillSettings
-from chessreg.games.labels import in_one_order
+from chessreg.games.datasets.labels import in_one_order
 from chessreg.models.hook_points import PATTERNS, RESID_POST
 from chessreg.runs.activations import cached_layers
 from chessreg.runs.fitted import probe_rows, vector_rows

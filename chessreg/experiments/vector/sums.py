@@ -19,7 +19,7 @@ from store.files import replaced
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
-    from chessreg.games.dataset import Games
+    from chessreg.games.datasets.dataset import Games
     from chessreg.models.edits import ResidualEdit
     from chessreg.models.language_model import LanguageModel
     from chessreg.runs.activations import CachedActivations

@@ -15,7 +15,8 @@ from typing import Any
 import chess
 
 from chessreg.errors import BadInputError
-from chessreg.games.adjudication import Termination, game_over
+from chessreg.games.boards.adjudication import Termination, game_over
+from chessreg.games.datasets.movetext import RESULTS
 from chessreg.games.foreign.game import (
     ForeignFile,
     ForeignGame,
@@ -32,7 +33,6 @@ from chessreg.games.foreign.game import (
     replay,
     table,
 )
-from chessreg.games.movetext import RESULTS
 
 POLICY = "retry:5"
 """The program asks five times, then the player forfeits (7.2)."""

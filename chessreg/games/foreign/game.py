@@ -15,11 +15,11 @@ from typing import Any
 import chess
 
 from chessreg.errors import BadInputError
-from chessreg.games.adjudication import Termination, game_over
-from chessreg.games.borders import decode
-from chessreg.games.engines import EngineSpec
-from chessreg.games.moves import pack
-from chessreg.games.sources import BrokenStreamError, Source
+from chessreg.games.boards.adjudication import Termination, game_over
+from chessreg.games.boards.moves import pack
+from chessreg.games.datasets.borders import decode
+from chessreg.games.datasets.sources import BrokenStreamError, Source
+from chessreg.games.engines.opponents import EngineSpec
 
 _LARGEST_FIELD = 1 << 24  # characters: a transcript with a long prompt is more than csv takes by itself
 

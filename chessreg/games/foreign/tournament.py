@@ -12,8 +12,9 @@ from typing import Any
 
 import chess
 
-from chessreg.games import borders, movetext, rows
-from chessreg.games.adjudication import Termination, game_over
+from chessreg.games.boards.adjudication import Termination, game_over
+from chessreg.games.datasets import borders, movetext, rows
+from chessreg.games.datasets.movetext import Movetext
 from chessreg.games.foreign.game import (
     ForeignFile,
     ForeignGame,
@@ -24,7 +25,6 @@ from chessreg.games.foreign.game import (
     replay,
     tournament_player,
 )
-from chessreg.games.movetext import Movetext
 
 _ELO = re.compile(r"\s*(\d{1,4})\??\s*")
 _KEPT = {"Event": "event", "Site": "site", "Date": "date", "Round": "round", "TimeControl": "time_control",

@@ -89,7 +89,7 @@ def draw(shown: Shown, path: Path, title: str) -> None:
 
 def square_maps(made: Made, path: Path) -> str:
     """Mean mass on the target board by piece and square, of the ICMLA paper's maps: type Probe, the chosen α."""
-    from chessreg.games.picture import HeatPanel, save_heatmaps
+    from chessreg.games.boards.picture import HeatPanel, save_heatmaps
 
     best = chosen(made)
     panels: dict[str, np.ndarray] = {}
@@ -111,7 +111,7 @@ def square_maps(made: Made, path: Path) -> str:
 def figure_3(made: Made, path: Path) -> str:
     """Original, target and later board of the first case."""
     from chessreg.experiments.edit.three_boards import views_of_case
-    from chessreg.games.picture import render_svg
+    from chessreg.games.boards.picture import render_svg
     from chessreg.queries.render import write_file
 
     run_id = UUID(made.run_id(EDITS))
@@ -142,8 +142,8 @@ def figure_4(made: Made, path: Path) -> str:
     """Probability of every square as the next move's origin, before and after the edit of specification 6.5."""
     from chessreg.experiments.edit.spec import CLEAN, NextTokenEditSpec
     from chessreg.experiments.edit.three_boards import squares_of_conditions
-    from chessreg.games.boardframe import squares_of
-    from chessreg.games.picture import HeatPanel, save_heatmaps
+    from chessreg.games.boards.boardframe import squares_of
+    from chessreg.games.boards.picture import HeatPanel, save_heatmaps
     from chessreg.registry import tables
 
     run_id, best = UUID(made.run_id(FIGURE_4)), chosen(made)
@@ -168,8 +168,8 @@ def boards_of_case() -> Sequence[Any]:
     """The board of Figure 4 before and after the change."""
     import chess
 
-    from chessreg.games.labels import board_changes
-    from chessreg.games.typed import board_after, typed_moves
+    from chessreg.games.boards.typed import board_after, typed_moves
+    from chessreg.games.datasets.labels import board_changes
     from chessreg.papers.davis.edits import CASE
 
     original = board_after(typed_moves(CASE["moves"]))

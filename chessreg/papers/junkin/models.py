@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from chessreg.encodings.prompts import TEMPLATES
-from chessreg.games.engines import engine_rating, parse_ladder
-from chessreg.games.estimators import SIDE_BY_SIDE, WEIGHTS
+from chessreg.games.engines.estimators import SIDE_BY_SIDE, WEIGHTS
+from chessreg.games.engines.opponents import engine_rating, parse_ladder
 from chessreg.papers.cost import thinking
 from chessreg.papers.junkin.sizes import Shape, Size
 from chessreg.papers.parts import fitted_on

@@ -158,7 +158,7 @@ def best_edit(made: Made, sweep: str) -> dict[str, Any]:
 def figure_1(made: Made, path: Path) -> str:
     """White pawns: where they stand, the reading clipped, and the reading, at the layer that validation chooses."""
     from chessreg.experiments.edit import heat
-    from chessreg.games.picture import save_heatmaps
+    from chessreg.games.boards.picture import save_heatmaps
 
     run_id, unit = state(made)
     layer = best_layer(made.session.inputs, made.references[PROBE])
@@ -171,7 +171,7 @@ def figure_1(made: Made, path: Path) -> str:
 def figure_5(made: Made, path: Path) -> str:
     """The class of the piece that the edit takes off, and of empty squares, in the clean and in the edited model."""
     from chessreg.experiments.edit import heat
-    from chessreg.games.picture import save_heatmaps
+    from chessreg.games.boards.picture import save_heatmaps
 
     run_id, unit = state(made)
     readings = heat.readings(made.session.inputs, run_id, unit)

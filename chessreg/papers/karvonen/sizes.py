@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from chessreg.games.engines import LADDER
+from chessreg.games.engines.opponents import LADDER
 from chessreg.papers.plan import SizeName
 
 

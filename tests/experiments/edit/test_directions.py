@@ -14,7 +14,7 @@ from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.experiments.edit.model import PieceRemovals, finite
 from chessreg.experiments.edit.spec import EditSpec, parse_layers, settings_of
 from chessreg.experiments.edit.states import State, removal
-from chessreg.games.labels import piece
+from chessreg.games.datasets.labels import piece
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.language_model import LanguageModel
 from chessreg.runs.fitted import FittedProbe

@@ -322,7 +322,7 @@ def test_the_part_that_was_edited_is_recorded_and_not_the_one_that_the_probe_rea
 
 def test_readings_before_and_after_are_the_probe_s_logits(edited, world_session, tmp_path):
     from chessreg.experiments.edit import heat
-    from chessreg.games.picture import save_frame, save_heatmaps
+    from chessreg.games.boards.picture import save_frame, save_heatmaps
 
     spec, by_unit = edited(scale_rule="single_target", scale=-3.0, samples=1, games=3, per_game=2)
     unit, rows = next((u, r) for u, r in sorted(by_unit.items()) if ("skipped", -1) not in r)

@@ -25,7 +25,7 @@ from chessreg.experiments.edit.three_boards import probabilities_of
 from chessreg.experiments.probe import ProbeOptions, ProbeSpec
 from chessreg.experiments.sae import SaeOptions, SaeSpec
 from chessreg.experiments.settings.games import select as select_games
-from chessreg.games.labels import board_changes
+from chessreg.games.datasets.labels import board_changes
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.models.edits import ResidualEdit
@@ -187,8 +187,8 @@ def run_of(session, name: str) -> str:
 
 def boards_and_moves(games, item: int):
     """Every board of a game, and its moves in SAN."""
-    from chessreg.games.moves import unpack
-    from chessreg.games.typed import sans
+    from chessreg.games.boards.moves import unpack
+    from chessreg.games.boards.typed import sans
 
     moves = unpack(games.moves([item])[0])
     return list(boards_of(moves)), sans(moves)

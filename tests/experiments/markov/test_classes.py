@@ -20,9 +20,9 @@ from chessreg.experiments.markov.classes import (
     with_the_same_last_move,
 )
 from chessreg.experiments.markov.spec import MarkovSpec
-from chessreg.games.build import build
-from chessreg.games.dataset import Games
-from chessreg.games.moves import boards_after, pack, rights_after, unpack
+from chessreg.games.boards.moves import boards_after, pack, rights_after, unpack
+from chessreg.games.datasets.build import build
+from chessreg.games.datasets.dataset import Games
 from tests.conftest import random_game
 
 from .orders import pgn_of_orders

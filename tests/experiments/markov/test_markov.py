@@ -18,7 +18,7 @@ from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.experiments import markov
 from chessreg.experiments.markov import MarkovOptions, MarkovSpec
 from chessreg.experiments.markov.classes import classes_of
-from chessreg.games.moves import unpack
+from chessreg.games.boards.moves import unpack
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.queries import run_query

@@ -12,7 +12,7 @@ import pytest
 
 from chessreg.encodings import Encoding, encoding
 from chessreg.entities.checkpoint import import_checkpoint
-from chessreg.games.engines import find_stockfish
+from chessreg.games.engines.opponents import find_stockfish
 from chessreg.kinds import Kind
 from chessreg.models.language_model import LanguageModel
 from chessreg.runs.spec import CheckpointRef, Spec

@@ -10,9 +10,9 @@ import pytest
 
 from chessreg.experiments.matches import Rules
 from chessreg.experiments.play.arena import Arena, ModelPlayer
-from chessreg.games.engines import choose_move, parse_engine
-from chessreg.games.openings import openings, parse_opening
-from chessreg.games.pool import EngineMove, EnginePool
+from chessreg.games.boards.openings import openings, parse_opening
+from chessreg.games.engines.opponents import choose_move, parse_engine
+from chessreg.games.engines.pool import EngineMove, EnginePool
 from chessreg.models.decoding.policies import make_policy
 from chessreg.models.decoding.session import DecodingSession
 

@@ -16,10 +16,10 @@ from chessreg.experiments.matches import PlayedGame, Rules
 from chessreg.experiments.move_quality import MoveQualitySpec
 from chessreg.experiments.play import PlaySpec
 from chessreg.experiments.play.arena import Arena, EngineRoles, ModelPlayer
-from chessreg.games.assist import takes_over
-from chessreg.games.engines import Limit, parse_engine
-from chessreg.games.openings import Opening
-from chessreg.games.pool import EnginePool, Evaluation
+from chessreg.games.boards.openings import Opening
+from chessreg.games.engines.assist import takes_over
+from chessreg.games.engines.opponents import Limit, parse_engine
+from chessreg.games.engines.pool import EnginePool, Evaluation
 from chessreg.models.decoding.policies import Choice, make_policy
 from chessreg.queries import run_sql
 from chessreg.registry import tables

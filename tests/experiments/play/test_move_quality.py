@@ -10,9 +10,9 @@ from sqlalchemy import select
 from chessreg.errors import BadInputError
 from chessreg.experiments.engine_match import EngineMatchOptions, EngineMatchSpec
 from chessreg.experiments.move_quality import MoveQualityOptions, MoveQualitySpec
-from chessreg.games.engines import parse_limit
-from chessreg.games.moves import unpack
-from chessreg.games.pool import EnginePool, free_cores
+from chessreg.games.boards.moves import unpack
+from chessreg.games.engines.opponents import parse_limit
+from chessreg.games.engines.pool import EnginePool, free_cores
 from chessreg.registry import tables
 from chessreg.runs.kind import kind
 

@@ -11,8 +11,8 @@ from sqlalchemy import func, select
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.play import Play, PlaySpec
-from chessreg.games.moves import replay, unpack
-from chessreg.games.openings import openings, parse_opening
+from chessreg.games.boards.moves import replay, unpack
+from chessreg.games.boards.openings import openings, parse_opening
 from chessreg.models.slot_cache import SlotCache
 from chessreg.registry import tables
 from chessreg.runs.kind import kind

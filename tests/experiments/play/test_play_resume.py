@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import func, select
 
 from chessreg.errors import NotFoundError
-from chessreg.games.engines import find_stockfish
+from chessreg.games.engines.opponents import find_stockfish
 from chessreg.noise import uniform
 from chessreg.registry import tables
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import select
 
-from chessreg.games.engines import engine_identity
+from chessreg.games.engines.opponents import engine_identity
 from chessreg.registry import tables
 
 

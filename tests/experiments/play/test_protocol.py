@@ -12,9 +12,9 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.matches import PlayedGame, Rules
 from chessreg.experiments.play import Cores, PlayOptions, PlaySpec
 from chessreg.experiments.play.arena import Arena, ModelPlayer
-from chessreg.games.engines import parse_engine
-from chessreg.games.openings import Opening, openings, parse_opening
-from chessreg.games.pool import EnginePool, free_cores
+from chessreg.games.boards.openings import Opening, openings, parse_opening
+from chessreg.games.engines.opponents import parse_engine
+from chessreg.games.engines.pool import EnginePool, free_cores
 from chessreg.models.decoding.policies import choose, make_policy, sample_cropped
 from chessreg.models.decoding.sampling import draw
 from chessreg.models.decoding.session import DecodingSession
@@ -223,7 +223,7 @@ def test_under_a_time_limit_model_and_engines_share_no_core(monkeypatch, stockfi
 def test_games_are_compared_with_the_training_games(session, play, tmp_path, monkeypatch):
     from chessreg.experiments import play as match
     from chessreg.experiments.play import TrainingGames
-    from chessreg.games.moves import move_hashes
+    from chessreg.games.boards.moves import move_hashes
 
     assert TrainingGames.of(session.inputs, session.inputs.reference("checkpoint", "bigram")) is None
     play(games=4, policy="legal", move_limit=12)
@@ -242,7 +242,7 @@ def test_games_are_compared_with_the_training_games(session, play, tmp_path, mon
 def test_the_training_games_are_those_of_the_datasets_that_the_checkpoint_names(session, checkpoint_folder, tmp_path):
     from chessreg.entities.adding import add_dataset
     from chessreg.experiments.play import TrainingGames
-    from chessreg.games.moves import pack
+    from chessreg.games.boards.moves import pack
 
     (tmp_path / "g.pgn").write_text('[Event "a"]\n\n1. e4 e5 *\n\n[Event "b"]\n\n1. d4 d5 2. c4 e6 *\n')
     add_dataset(session.database, session.store, [tmp_path / "g.pgn"], name="lm")

@@ -18,7 +18,7 @@ from chessreg.experiments.edit import EditSpec
 from chessreg.experiments.probe import ProbeSpec
 from chessreg.experiments.probe_apply import ApplySpec
 from chessreg.experiments.sae import SaeSpec
-from chessreg.games import labels
+from chessreg.games.datasets import labels
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.registry import tables

@@ -28,7 +28,7 @@ from chessreg.experiments.sae import SaeOptions, SaeSpec
 from chessreg.experiments.sae.data import CacheRows, ModelRows, Origin
 from chessreg.experiments.sae.stored import FILE, read_folder
 from chessreg.experiments.sae.training import Trainer, coefficient_for
-from chessreg.games.moves import unpack
+from chessreg.games.boards.moves import unpack
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.models.hook_points import hook_point

@@ -68,7 +68,7 @@ def test_one_side_of_a_skill_probe_is_a_direction_of_its_own(world_session):
 
 
 def test_a_board_probes_direction_raises_what_it_shall_read_and_no_other_square(world_session):
-    from chessreg.games.labels import PIECE_CLASSES
+    from chessreg.games.datasets.labels import PIECE_CLASSES
     from chessreg.runs.fitted import load_probe
 
     with pytest.raises(BadInputError, match="no one class difference"):

@@ -181,7 +181,7 @@ def games_seeds(world: World) -> list[bytes]:
 def games(world: World, data: bytes) -> None:
     """PGN and transcripts in every packing, into a dataset, by both readers; then as results of others."""
     from chessreg.entities.adding import holds_positions
-    from chessreg.games import build
+    from chessreg.games.datasets import build
 
     path = world.file("games", data)
     if not holds_positions([path]):
@@ -218,7 +218,7 @@ def positions_seeds(world: World) -> list[bytes]:
 @target("text csv bytes", positions_seeds, "fen moves rating cp mate e2e4 KQkq - w b 8/8 k K ep e3 bestmove PuzzleId")
 def positions(world: World, data: bytes) -> None:
     """CSV and Parquet of positions, into a dataset."""
-    from chessreg.games import positions as module
+    from chessreg.games.datasets import positions as module
 
     path = world.file("positions", data)
     if module.open_positions(path) is not None:
@@ -230,7 +230,7 @@ def bag_seeds(world: World) -> list[bytes]:
 
     import zstandard
 
-    from chessreg.games.bags import record
+    from chessreg.games.datasets.bags import record
 
     def bag(records: list[bytes]) -> bytes:
         return b"".join(records) + struct.pack("<2q", len(records[0]), sum(map(len, records)))
@@ -246,8 +246,8 @@ def bag_seeds(world: World) -> list[bytes]:
 @target("bytes", bag_seeds, "e2e4 KQkq - w b 8/8 k K e3 q")
 def bag(world: World, data: bytes) -> None:
     """Bags of ChessBench into a dataset; what came in goes out and comes in again."""
-    from chessreg.games import bags
-    from chessreg.games import positions as module
+    from chessreg.games.datasets import bags
+    from chessreg.games.datasets import positions as module
 
     for suffix in bags.SUFFIXES:
         path = world.file(f"x{suffix}", data)
@@ -262,7 +262,7 @@ def bag(world: World, data: bytes) -> None:
 @target("text csv bytes", lambda world: [TSV, EPD, PGN, EPD.splitlines()[0], TSV.replace(b"\t", b",")], MOVE_WORDS)
 def book(world: World, data: bytes) -> None:
     """An opening book: PGN, TSV, CSV, EPD."""
-    from chessreg.games.openings import Book
+    from chessreg.games.boards.openings import Book
 
     for suffix in ("pgn", "tsv", "csv", "epd"):
         with contextlib.suppress(*expected()):
@@ -280,7 +280,7 @@ MOVES = [
 @target("text", lambda world: MOVES, MOVE_WORDS + " KQkq w b 8/8 random: book: 0")
 def typed(world: World, data: bytes) -> None:
     """A position as it is typed for the lab, a board or an opening."""
-    from chessreg.games.openings import openings, parse_opening
+    from chessreg.games.boards.openings import openings, parse_opening
     from chessreg.lab.question import Position
 
     text = words_of(data)[0] if data else ""

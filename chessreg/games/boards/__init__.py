@@ -1,0 +1,1 @@
+"""Chess itself: moves, SAN, openings, attacked squares, how games end, and boards as pictures."""

@@ -1,0 +1,102 @@
+"""The fields of a FEN beside the pieces, for every position of many games at once: castling, en passant, counters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import chess
+import numpy as np
+
+from chessreg.games.boards.moves import boards_after
+
+_PAWN = 1
+_TOUCHED = (  # the squares whose emptying or capture ends the right to castle: K, Q, k, q
+    (chess.E1, chess.H1),
+    (chess.E1, chess.A1),
+    (chess.E8, chess.H8),
+    (chess.E8, chess.A8),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Positions:
+    """Positions after 0, 1, … plies of each game: row `offsets[g] + p`.
+
+    `boards` int8 [n, 64] as in `moves.py`; `ply` int64 [n]; `castling` uint8 [n], bits 1 K, 2 Q, 4 k, 8 q;
+    `en_passant` int8 [n], a square where a legal capture goes to, or -1; `halfmoves`, `fullmoves` int64 [n];
+    `offsets` int64 [games + 1].
+    """
+
+    boards: np.ndarray
+    ply: np.ndarray
+    castling: np.ndarray
+    en_passant: np.ndarray
+    halfmoves: np.ndarray
+    fullmoves: np.ndarray
+    offsets: np.ndarray
+
+
+def positions_of(packed: Sequence[bytes]) -> Positions:
+    """Every position of games given as packed moves (`moves.py`)."""
+    boards, offsets = boards_after(packed)
+    lengths = np.diff(offsets)
+    ply = np.arange(len(boards)) - np.repeat(offsets[:-1], lengths)
+    codes = np.frombuffer(b"".join(packed), "<u2").astype(np.int64)
+    after = np.flatnonzero(ply > 0)  # the position that each ply leads to
+    origin, target = codes & 63, codes >> 6 & 63
+    pawn = np.abs(boards[after - 1, origin]) == _PAWN
+    capture = boards[after - 1, target] != 0
+    castling = np.full(len(boards), 15, np.uint8)
+    for bit, squares in enumerate(_TOUCHED):
+        touched = np.zeros(len(boards), bool)
+        touched[after] = np.isin(origin, squares) | np.isin(target, squares)
+        castling[_last(touched, ply) <= ply] &= np.uint8(15 ^ 1 << bit)
+    reset = np.zeros(len(boards), bool)
+    reset[after] = pawn | capture
+    since = _last(reset, ply)
+    return Positions(
+        boards,
+        ply,
+        castling,
+        _en_passant(boards, after[pawn & (np.abs(origin - target) == 16)], origin, target, after),
+        np.where(since <= ply, since, ply),
+        ply // 2 + 1,
+        offsets,
+    )
+
+
+def _last(event: np.ndarray, ply: np.ndarray) -> np.ndarray:
+    """Plies since the last event of the same game, int64 [n]; more than `ply` where there was none."""
+    index = np.arange(len(event))
+    return index - np.maximum.accumulate(np.where(event, index, -1)) if len(event) else index
+
+
+def _en_passant(
+    boards: np.ndarray, pushed: np.ndarray, origin: np.ndarray, target: np.ndarray, after: np.ndarray
+) -> np.ndarray:
+    """The squares of en-passant captures; `pushed` are the positions after a pawn went two squares.
+
+    Where an enemy pawn stands beside it, python-chess says whether the capture is legal (a few in a hundred)."""
+    squares = np.full(len(boards), -1, np.int8)
+    which = np.searchsorted(after, pushed)
+    to, between = target[which], (origin[which] + target[which]) // 2
+    mine = boards[pushed, to]
+    left = (to % 8 > 0) & (boards[pushed, np.maximum(to - 1, 0)] == -mine)
+    right = (to % 8 < 7) & (boards[pushed, np.minimum(to + 1, 63)] == -mine)
+    for place in np.flatnonzero(left | right).tolist():
+        board = board_of(boards[pushed[place]], bool(mine[place] < 0))
+        board.ep_square = int(between[place])
+        if board.has_legal_en_passant():
+            squares[pushed[place]] = between[place]
+    return squares
+
+
+def board_of(pieces: np.ndarray, white: bool) -> chess.Board:
+    """The board of pieces int8 [64] with a side to move, without castling rights."""
+    board = chess.Board(None)
+    for square in np.flatnonzero(pieces).tolist():
+        code = int(pieces[square])
+        board._set_piece_at(square, abs(code), code > 0)
+    board.turn = white
+    return board

@@ -1,0 +1,343 @@
+"""Openings that both arms of a match start from: a pure function of (spec, seed, number).
+
+Sources are a registry of functions: `standard` (no moves), `random:PLIES` (uniform legal plies, never a finished game;
+the ten random turns of Karvonen 2024, section 4.3, are `random:20`), `random-2024:PLIES` (the same draws, finished
+games handed over as in chess_gpt_eval) and `book:FILE` (lines of a TSV or CSV with a `pgn`, `moves` or `opening`
+column, or of a PGN file, or positions of an EPD; each line is used once before any is used again). Files may be zipped.
+"""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import functools
+import gzip
+import hashlib
+import io
+import re
+import zipfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Protocol
+
+import chess
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.games.boards.typed import shortest_game
+from chessreg.named import Registry, clipped
+from chessreg.noise import generator
+
+CHECKED = 100  # lines of a book that are played through before it is taken
+MOST_BYTES = 1 << 29  # of an unpacked book; the largest of those in use have a third of that
+LONGEST_WORD = 20  # of what is no move, as a message shows it
+COLUMNS = ("pgn", "moves", "opening")
+_COMMENT = re.compile(r"\{[^}]*\}|;[^\n]*|\$\d+")
+_NUMBER = re.compile(r"\d+\.+")
+_RESULTS = frozenset({"1-0", "0-1", "1/2-1/2", "*"})
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a book: its name (may be empty) and its moves as the file has them; of an EPD its position."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Book:
+    """The distinct lines of a file, in its order. Lines that end in mate are left out: there is nothing to play."""
+
+    path: str
+    sha256: str
+    lines: tuple[Line, ...]
+    positions: bool = False  # an EPD: lines are positions, and the shortest game to one is played
+
+    @staticmethod
+    def read(path: str | Path) -> Book:
+        """Read a `.tsv`, `.csv`, `.pgn` or `.epd` book, or one of these in `.zip`, `.gz`, `.bz2` or `.zst`.
+
+        Raises NotFoundError when there is no such file, BadInputError when it holds no lines."""
+        path = Path(path)
+        try:
+            stat = path.stat()
+        except OSError as error:
+            raise NotFoundError(f"no opening book at {path}: {error.strerror}") from error
+        return _read(path, stat.st_mtime_ns, stat.st_size)
+
+    def moves(self, number: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The moves of line `number` as UCI and as canonical SAN.
+
+        Raises BadInputError naming an illegal move, or a position to which no short game leads."""
+        board, sans = chess.Board(), []
+        line = self.lines[number]
+        if self.positions:
+            for move in self._to_position(line, number):
+                sans.append(board.san_and_push(move))
+            return tuple(move.uci() for move in board.move_stack), tuple(sans)
+        for token in _tokens(line.text):
+            try:
+                move = board.parse_san(token)
+                if not move:  # python-chess takes "--" for a null move
+                    raise ValueError(token)
+                sans.append(board.san_and_push(move))
+            except ValueError:
+                where = line.name or f"line {number + 1}"
+                word = clipped(token, LONGEST_WORD)
+                raise BadInputError(f"{self.path}: {where}: {word!r} is not legal after {' '.join(sans)!r}") from None
+        if board.is_game_over():
+            raise BadInputError(f"{self.path}: {line.name or f'line {number + 1}'} ends in a finished game")
+        return tuple(move.uci() for move in board.move_stack), tuple(sans)
+
+    def check(self) -> None:
+        """Raise BadInputError unless the first lines, as many as take a moment, are openings."""
+        for number in range(1 if self.positions else min(len(self.lines), CHECKED)):
+            self.moves(number)
+
+    def _to_position(self, line: Line, number: int) -> list[chess.Move]:
+        try:
+            target = chess.Board(line.text)
+            if not target.is_valid() or target.is_game_over():
+                raise ValueError("it is not a position that play can go on from")
+        except ValueError as error:
+            raise BadInputError(
+                f"{self.path}: {line.name or f'line {number + 1}'}: {line.text[:90]!r}: {error}"
+            ) from None
+        return shortest_game(target)
+
+
+def _tokens(text: str) -> list[str]:
+    plain = _COMMENT.sub(" ", text)
+    while "(" in plain:  # variations, innermost first
+        plain, count = re.subn(r"\([^()]*\)", " ", plain)
+        if not count:
+            break
+    return [token for token in _NUMBER.sub(" ", plain).split() if token not in _RESULTS]
+
+
+@functools.lru_cache(maxsize=8)
+def _read(path: Path, _modified: int, _size: int) -> Book:
+    data = path.read_bytes()
+    name, content = _unpacked(path, data)
+    suffix = Path(name).suffix.lower()
+    if b"\0" in content[:4096]:
+        raise BadInputError(f"{path} is no opening book: it holds binary data", "a book is text in UTF-8")
+    text = content.decode("utf-8-sig", "replace")
+    if suffix == ".epd":
+        lines = _positions(text)
+    elif suffix in (".tsv", ".csv"):
+        lines = _table(path, text, "\t" if suffix == ".tsv" else ",")
+    elif suffix == ".pgn":
+        lines = _games(path, text)
+    else:
+        raise BadInputError(
+            f"{path} is no opening book", "a book is a .tsv, .csv, .pgn or .epd file, or one of these zipped"
+        )
+    distinct = {line.text: line for line in reversed(lines) if line.text and not line.text.endswith("#")}
+    if not distinct:
+        mates = ": every one ends in mate" if any(line.text for line in lines) else ""
+        raise BadInputError(f"{path} holds no line of moves to go on from{mates}")
+    return Book(str(path), hashlib.sha256(data).hexdigest(), tuple(reversed(distinct.values())), suffix == ".epd")
+
+
+def _unpacked(path: Path, data: bytes) -> tuple[str, bytes]:
+    """Name and content of what a compressed book holds."""
+    try:
+        if path.suffix == ".zip":
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                names = [name for name in archive.namelist() if not name.endswith("/")]
+                if len(names) != 1:
+                    raise BadInputError(f"{path} holds {len(names)} files, not one book")
+                with archive.open(names[0]) as member:
+                    return names[0], _read_bounded(path, member)
+        if path.suffix == ".gz":
+            return path.stem, _read_bounded(path, gzip.open(io.BytesIO(data)))
+        if path.suffix == ".bz2":
+            return path.stem, _read_bounded(path, bz2.open(io.BytesIO(data)))
+        if path.suffix == ".zst":
+            import zstandard
+
+            decompressor = zstandard.ZstdDecompressor(max_window_size=MOST_BYTES)
+            return path.stem, _read_bounded(path, decompressor.stream_reader(data, read_across_frames=True))
+    except BadInputError:
+        raise
+    except Exception as error:
+        raise BadInputError(f"{path} cannot be unpacked: {error}") from error
+    return path.name, data
+
+
+def _read_bounded(path: Path, file: IO[bytes] | gzip.GzipFile) -> bytes:
+    """The content of an unpacked book. Raises BadInputError for more than MOST_BYTES: a small file may unpack to all
+    memory."""
+    pieces, left = [], MOST_BYTES
+    while left >= 0 and (piece := file.read(min(left + 1, 1 << 20))):
+        pieces.append(piece)
+        left -= len(piece)
+    if left < 0:
+        raise BadInputError(f"{path} unpacks to more than {MOST_BYTES >> 20} MiB", "give a part of that book")
+    return b"".join(pieces)
+
+
+def _table(path: Path, text: str, delimiter: str) -> list[Line]:
+    reader = csv.DictReader(io.StringIO(text), delimiter=delimiter)
+    try:
+        names, rows = reader.fieldnames or (), list(reader)
+    except csv.Error as error:
+        raise BadInputError(f"{path}, line {reader.line_num}: {error}", "is it a table?") from error
+    column = next((name for name in COLUMNS if name in names), None)
+    if column is None:
+        raise BadInputError(f"{path} has no column of moves", f"name one of its columns {', '.join(COLUMNS)}")
+    return [Line(row.get("name") or "", " ".join((row[column] or "").split())) for row in rows]
+
+
+def _positions(text: str) -> list[Line]:
+    """The positions of an EPD: its first four fields, without counters and operations; the `id` is the name."""
+    lines = []
+    for line in text.splitlines():
+        fields = line.split(maxsplit=4)
+        if len(fields) >= 4 and not line.startswith("#"):
+            named = re.search(r'\bid "([^"]*)"', fields[4]) if len(fields) > 4 else None
+            lines.append(Line(named[1] if named else "", " ".join(fields[:4])))
+    return lines
+
+
+def _games(path: Path, text: str) -> list[Line]:
+    lines = []
+    for game in re.split(r"^(?=\[Event )", text, flags=re.MULTILINE):
+        tags = dict(re.findall(r'^\[(\w+) "((?:[^"\\]|\\.)*)"\]', game, flags=re.MULTILINE))
+        if "FEN" in tags:
+            raise BadInputError(f"{path} has a game that starts from a set-up position", "remove it from the book")
+        movetext = "\n".join(line for line in game.splitlines() if not line.startswith(("[", "%")))
+        lines.append(Line(tags.get("Opening", ""), " ".join(_tokens(movetext))))
+    return lines
+
+
+@dataclass(frozen=True)
+class OpeningSpec:
+    """`source` names a registered function; `argument` is what follows the colon (plies, or the path of a book)."""
+
+    source: str = "standard"
+    argument: str = ""
+
+    @property
+    def text(self) -> str:
+        """The canonical text; `parse_opening(spec.text) == spec`."""
+        return f"{self.source}:{self.argument}" if self.argument else self.source
+
+
+@dataclass(frozen=True)
+class Opening:
+    """The moves before play starts. `number` is the opening's place in its stream, `name` a book's name for it."""
+
+    number: int
+    moves: tuple[str, ...] = ()
+    sans: tuple[str, ...] = ()
+    name: str = ""
+
+    def board(self) -> chess.Board:
+        """The position after the opening, with its move stack."""
+        board = chess.Board()
+        for move in self.moves:
+            board.push_uci(move)
+        return board
+
+
+class Source(Protocol):
+    """Makes the openings of `numbers`; may raise BadInputError for its argument."""
+
+    def __call__(self, argument: str, seed: int, numbers: Iterable[int]) -> list[Opening]: ...
+
+
+SOURCES: Registry[Source] = Registry("opening source", "standard, random:20, book:FILE")
+
+
+def parse_opening(text: str) -> OpeningSpec:
+    """Read `standard`, `random:20`, `random-2024:20` or `book:FILE`.
+
+    Raises NotFoundError for an unknown source or a missing book, BadInputError for an argument that it cannot use."""
+    source, _, argument = text.strip().partition(":")
+    spec = OpeningSpec(source, argument.strip())
+    openings(spec, 0, ())  # a source checks its argument even for no openings
+    return spec
+
+
+def openings(spec: OpeningSpec, seed: int, numbers: Iterable[int]) -> list[Opening]:
+    """The openings with these numbers, the same for every arm, batch and machine.
+
+    Raises NotFoundError for an unknown source or a missing book, BadInputError for an argument it cannot use."""
+    return SOURCES[spec.source](spec.argument, seed, numbers)
+
+
+@SOURCES.named("standard")
+def _standard(argument: str, seed: int, numbers: Iterable[int]) -> list[Opening]:
+    if argument:
+        raise BadInputError(f"the opening source standard takes no argument, not {argument!r}")
+    return [Opening(number) for number in numbers]
+
+
+@SOURCES.named("random")
+def _random(argument: str, seed: int, numbers: Iterable[int]) -> list[Opening]:
+    if not argument.isdecimal() or not 1 <= int(argument) <= 200:
+        raise BadInputError(f"random openings need 1 to 200 plies, not {argument!r}", "for example random:20")
+    return [_random_opening(int(argument), seed, number) for number in numbers]
+
+
+def _random_opening(plies: int, seed: int, number: int) -> Opening:
+    for attempt in range(1000):
+        board, sans = _random_plies(plies, seed, number, attempt)
+        if len(sans) == plies and not board.is_game_over():
+            return _opening_of(number, board, sans)
+    raise BadInputError(f"no unfinished game after {plies} random plies in 1,000 tries", "use fewer plies")
+
+
+AUTHOR_RESTARTS = 5
+
+
+@SOURCES.named("random-2024")
+def _random_2024(argument: str, seed: int, numbers: Iterable[int]) -> list[Opening]:
+    """chess_gpt_eval (specification 7.2): a new start, at most five, when a side runs out of moves; the last ply may
+    itself end the game."""
+    if not argument.isdecimal() or not 1 <= int(argument) <= 200:
+        raise BadInputError(f"random openings need 1 to 200 plies, not {argument!r}", "for example random-2024:20")
+    made = []
+    for number in numbers:
+        for attempt in range(AUTHOR_RESTARTS + 1):
+            board, sans = _random_plies(int(argument), seed, number, attempt)
+            if len(sans) == int(argument):
+                break
+        made.append(_opening_of(number, board, sans))
+    return made
+
+
+def _random_plies(plies: int, seed: int, number: int, attempt: int) -> tuple[chess.Board, list[str]]:
+    """The board after so many uniformly drawn plies, fewer when there is no move left, and their SAN."""
+    draw = generator("opening", seed, number, attempt)
+    board, sans = chess.Board(), []
+    for _ in range(plies):
+        moves = sorted(board.legal_moves, key=chess.Move.uci)  # not python-chess's own order, which may change
+        if not moves:
+            break
+        sans.append(board.san_and_push(moves[int(draw.integers(len(moves)))]))
+    return board, sans
+
+
+def _opening_of(number: int, board: chess.Board, sans: list[str]) -> Opening:
+    return Opening(number, tuple(move.uci() for move in board.move_stack), tuple(sans))
+
+
+@SOURCES.named("book")
+def _book(argument: str, seed: int, numbers: Iterable[int]) -> list[Opening]:
+    if not argument:
+        raise BadInputError("the opening source book needs a file", "for example book:openings.tsv")
+    book = Book.read(argument)
+    orders: dict[int, Sequence[int]] = {}
+    made = []
+    for number in numbers:
+        lap, place = divmod(number, len(book.lines))
+        if lap not in orders:
+            orders[lap] = generator("opening book", seed, lap).permutation(len(book.lines)).tolist()
+        line = orders[lap][place]
+        moves, sans = book.moves(line)
+        made.append(Opening(number, moves, sans, book.lines[line].name))
+    return made

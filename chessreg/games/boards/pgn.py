@@ -1,0 +1,168 @@
+"""Games out of chessreg as PGN: what played, how, and what happened on the way as comments.
+
+The movetext is one line a game, as Lichess writes it. Illegal tries stand as `{ illegal: Nf9, Ke9 }` after the move
+that was found in the end, a forfeit and an adjudication as comments before the result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import chess
+
+from chessreg.errors import BadInputError, writing
+from chessreg.games.boards.adjudication import ADJUDICATED, Termination
+
+RESULTS = ("1-0", "0-1", "1/2-1/2", "*")
+
+_STANDARD_TERMINATION = {
+    Termination.FORFEIT_ILLEGAL: "rules infraction",
+    Termination.OPPONENT_FORFEIT: "rules infraction",
+    Termination.TIME_FORFEIT: "time forfeit",
+    Termination.ADJUDICATION: "adjudication",
+    Termination.ABANDONED: "abandoned",
+    Termination.STALLED: "abandoned",
+    Termination.UNTERMINATED: "unterminated",
+    Termination.MOVE_LIMIT: "adjudication",
+    Termination.CONTEXT_FULL: "adjudication",
+    Termination.ENGINE_DIED: "abandoned",
+}
+
+
+@dataclass(frozen=True)
+class GameRecord:
+    """One played game. `moves` are UCI from `fen` (the standard start when None), the opening's included; `tries` are
+    the rejected texts by ply (0-based; the last may be len(moves), a turn that found no move); `adjudication_cp` is
+    White's view. `headers` are further tags; the named fields win over them."""
+
+    moves: Sequence[str]
+    white: str
+    black: str
+    result: str
+    termination: Termination | None = None
+    tries: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    adjudication_cp: int | None = None
+    model: str | None = None
+    intervention: str | None = None
+    engine: str | None = None
+    limit: str | None = None
+    opening: str | None = None
+    seeds: str | None = None
+    fen: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def tags(self) -> dict[str, str]:
+        """All tags in the order in which they are written."""
+        tags = {"Event": "chessreg", "Site": "?", "Date": "????.??.??", "Round": "?"}
+        tags.update(self.headers)
+        tags.update({"White": self.white, "Black": self.black, "Result": self.result})
+        named = {
+            "Model": self.model,
+            "Intervention": self.intervention,
+            "Engine": self.engine,
+            "EngineLimit": self.limit,
+            "Opening": self.opening,
+            "Seeds": self.seeds,
+        }
+        tags.update({name: value for name, value in named.items() if value is not None})
+        if self.termination is not None:
+            tags["Termination"] = _STANDARD_TERMINATION.get(self.termination, "normal")
+            tags["TerminationReason"] = str(self.termination)
+        if self.fen is not None and self.fen != chess.STARTING_FEN:
+            tags.update({"SetUp": "1", "FEN": self.fen})
+        return tags
+
+
+def game_pgn(record: GameRecord) -> str:
+    """The PGN text of a game, ending in one newline. Raises BadInputError for an illegal move or an unknown result."""
+    if record.result not in RESULTS:
+        raise BadInputError(f"{record.result!r} is no game result", f"one of {', '.join(RESULTS)}")
+    board = chess.Board(record.fen) if record.fen else chess.Board()
+    first = board.ply()
+    sans = []
+    for ply, text in enumerate(record.moves):
+        try:
+            sans.append(board.san_and_push(board.parse_uci(text)))
+        except ValueError as error:
+            raise BadInputError(f"ply {ply}: {text} is not legal in {board.fen()}") from error
+    comments = {ply: f"illegal: {', '.join(tries)}" for ply, tries in record.tries.items() if tries}
+    ending = []
+    if unfinished := comments.pop(len(sans), None):
+        ending.append(f"{'White' if board.turn else 'Black'} to move; {unfinished}")
+    if record.termination is Termination.FORFEIT_ILLEGAL:
+        ending.append(f"{'White' if board.turn else 'Black'} found no legal move and forfeits")
+    if record.termination is Termination.RESIGNATION:
+        ending.append(f"{'White' if board.turn else 'Black'} resigns")
+    if record.adjudication_cp is not None:
+        why = f" at {record.termination}" if record.termination in ADJUDICATED else ""
+        ending.append(f"adjudication{why}: {record.adjudication_cp:+d} centipawns for White")
+    return format_pgn(record.tags(), sans, record.result, comments, "; ".join(ending), first)
+
+
+def format_pgn(
+    tags: Mapping[str, str],
+    sans: Sequence[str],
+    result: str,
+    comments: Mapping[int, str] | None = None,
+    ending: str = "",
+    first_ply: int = 0,
+) -> str:
+    """Tags and SAN moves as PGN text. `comments` follow the move of their index; `first_ply` counts from 0."""
+    lines = [f'[{name} "{_tag_value(value)}"]' for name, value in tags.items()]
+    tokens: list[str] = []
+    renumber = True  # Black's move is numbered at the start and after a comment
+    for index, san in enumerate(sans):
+        number, black = divmod(first_ply + index, 2)
+        if not black:
+            tokens.append(f"{number + 1}.")
+        elif renumber:
+            tokens.append(f"{number + 1}...")
+        tokens.append(san)
+        renumber = bool(comments and index in comments)
+        if comments and index in comments:
+            tokens.append(_comment(comments[index]))
+    if ending:
+        tokens.append(_comment(ending))
+    tokens.append(result)
+    return "\n".join(lines) + "\n\n" + " ".join(tokens) + "\n"
+
+
+def save_pgn(games: Iterable[GameRecord | str], path: Path) -> int:
+    """Write games (records, or PGN texts ending in a newline) to a file as they come, an empty line between them, and
+    return how many. A name that ends in `.zst` is compressed. The file appears whole or not at all.
+
+    Raises BadInputError when it cannot be written."""
+    aside = path.with_name(path.name + ".part")
+    count = 0
+    try:
+        with writing(path):
+            with contextlib.ExitStack() as stack:
+                file: IO[bytes] = stack.enter_context(aside.open("wb"))
+                if path.suffix == ".zst":
+                    import zstandard
+
+                    packed = zstandard.ZstdCompressor(level=19).stream_writer(file, closefd=False)
+                    file = stack.enter_context(packed)
+                for game in games:
+                    text = game if isinstance(game, str) else game_pgn(game)
+                    file.write((("\n" if count else "") + text).encode())
+                    count += 1
+            aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    return count
+
+
+def _tag_value(value: str) -> str:
+    # the standard escapes quotes and backslashes, python-chess and others read the escapes as they stand
+    return " ".join(str(value).split()).replace("\\", "/").replace('"', "'")
+
+
+def _comment(text: str) -> str:
+    # a brace cannot be escaped inside a PGN comment
+    return "{ " + " ".join(text.replace("{", "(").replace("}", ")").split()) + " }"

@@ -1,0 +1,290 @@
+"""Boards as pictures: any BoardFrame as SVG and as text; heat maps in gray through matplotlib, SVG or PNG by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from xml.sax.saxutils import escape
+
+import chess
+import chess.svg
+import numpy as np
+
+from chessreg.errors import BadInputError, writing
+from chessreg.games.boards.adjudication import LICHESS_MATE_CP, MATE_CP
+from chessreg.games.boards.boardframe import EMPTY, BoardFrame, Mark, Role
+from chessreg.terminal import visible
+from store.files import write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+
+MARK_COLORS: dict[Mark, str] = {
+    "removed": "#d9534fa0",
+    "illegal": "#c0392bc0",
+    "wrong": "#c0392b80",
+    "target": "#2e86dea0",
+    "from": "#f1c40f90",
+    "to": "#f1c40fc0",
+    "check": "#e74c3cb0",
+}
+ARROW_COLORS: dict[Role, str] = {"": "#15781b", "played": "#c99700", "best": "#1f5fbf"}
+MARK_SIGNS: dict[Mark, str] = {
+    "removed": "x",
+    "illegal": "!",
+    "wrong": "?",
+    "target": "*",
+    "from": "(",
+    "to": "<",
+    "check": "+",
+}
+_UNICODE = {letter: chess.Piece.from_symbol(letter).unicode_symbol() for letter in "PNBRQKpnbrqk"}
+_HEAT_SIGNS = " ▁▂▃▄▅▆▇█"
+
+
+def _alpha(color: str, strength: float) -> str:
+    return f"{color}{round(255 * min(1.0, max(0.0, strength))):02x}"
+
+
+def render_svg(frame: BoardFrame, size: int = 400) -> str:
+    """The frame as one SVG document whose board is `size` pixels wide: heat in orange, marks over it, arrows by weight,
+    title above and caption below. The marks stand in words in the document's `<desc>`."""
+    fill = {square: _alpha("#e67e22", 0.85 * (frame.shade(square) or 0.0)) for square in frame.heat or ()}
+    fill.update({square: MARK_COLORS[mark] for square, mark in frame.marks.items() if mark != "check"})
+    checked = next((square for square, mark in frame.marks.items() if mark == "check"), None)
+    board = chess.svg.board(
+        frame.base_board(),
+        orientation=not frame.flipped,
+        lastmove=chess.Move(*frame.last_move) if frame.last_move else None,
+        check=checked,
+        arrows=[
+            chess.svg.Arrow(arrow.start, arrow.end, color=_alpha(ARROW_COLORS[arrow.role], 0.15 + 0.7 * arrow.weight))
+            for arrow in frame.arrows
+        ],
+        fill=fill,
+        size=size,
+    )
+    line = max(12, size // 25)
+    above = [frame.title] if frame.title else []
+    below = list(frame.caption)
+    if frame.heat is not None and frame.heat_label:
+        below.append(f"heat: {frame.heat_label}")
+    below += [f"{_arrow_name(arrow.start, arrow.end)} {arrow.label}" for arrow in frame.arrows if arrow.label]
+    below += [f"read instead: {reading_words(frame)}"] if frame.read else []
+    below += [f"evaluation {evaluation_words(frame.evaluation)}"] if frame.evaluation is not None else []
+    top = round(line * 1.6) * len(above)
+    height = top + size + round(line * 1.4) * len(below) + (line if below else 0)
+    texts = [
+        f'<text x="{line / 2:g}" y="{line * 1.15:g}" font-weight="bold">{escape(visible(text))}</text>'
+        for text in above
+    ] + [
+        f'<text x="{line / 2:g}" y="{top + size + line * (1.4 * row + 1.2):g}">{escape(visible(text))}</text>'
+        for row, text in enumerate(below)
+    ]
+    marks = "; ".join(f"{chess.square_name(square)} {mark}" for square, mark in sorted(frame.marks.items()))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{size}" height="{height}" viewBox="0 0 {size} {height}">'
+        f'<desc>{escape(visible(marks))}</desc><g font-family="sans-serif" font-size="{line}">{"".join(texts)}</g>'
+        f'<g transform="translate(0 {top})">{board}</g></svg>'
+    )
+
+
+def render_text(frame: BoardFrame) -> str:
+    """The frame as lines of text, without color: pieces as figurines, a sign after a marked square, heat as a bar,
+    then the marks in words, the arrows and the caption."""
+    lines = [frame.title] if frame.title else []
+    for row in frame.ranks():
+        cells = [_cell(frame, square) for square in row]
+        lines.append(f"{row[0] // 8 + 1}  {''.join(cells)}".rstrip())
+    files = "hgfedcba" if frame.flipped else "abcdefgh"
+    width = 3 if frame.heat is None else 4
+    lines.append("   " + "".join(name.ljust(width) for name in files).rstrip())
+    used = [mark for mark in MARK_SIGNS if mark in frame.marks.values()]
+    for mark in used:
+        squares = ", ".join(chess.square_name(square) for square in sorted(frame.marks) if frame.marks[square] == mark)
+        lines.append(f"{MARK_SIGNS[mark]} {mark}: {squares}")
+    if frame.heat is not None and frame.heat_label:
+        lines.append(f"heat is {frame.heat_label}")
+    if frame.read:
+        lines.append(f"read instead: {reading_words(frame)}")
+    for arrow in frame.arrows:
+        share = f"{arrow.weight:.2f} " if frame.shares else ""
+        lines.append(f"{_arrow_name(arrow.start, arrow.end)} {share}{arrow.label}".rstrip())
+    if frame.evaluation is not None:
+        lines.append(f"evaluation {evaluation_words(frame.evaluation)}")
+    return "\n".join([*lines, *frame.caption]) + "\n"
+
+
+READINGS = 6  # squares that a line lists
+
+
+def reading_words(frame: BoardFrame) -> str:
+    """What is read on the squares that are read wrongly, the surest first: `e4 n 0.56, …`."""
+    order = sorted(frame.read, key=lambda square: (-frame.read[square].probability, square))
+    named = [f"{chess.square_name(s)} {frame.read[s].name} {frame.read[s].probability:.2f}" for s in order[:READINGS]]
+    more = f" and {len(order) - READINGS} more" if len(order) > READINGS else ""
+    return ", ".join(named) + more
+
+
+LONGEST_MATE = 100  # moves: an evaluation that is further from a mate's is centipawns
+
+
+def evaluation_words(centipawns: float) -> str:
+    """Centipawns, White's view, in pawns with their sign; a mate as one, as engines here and Lichess' files write it.
+
+    >>> evaluation_words(-35), evaluation_words(9_997), evaluation_words(-29_999), evaluation_words(10_000)
+    ('-0.35 for White', 'mate in 3 for White', 'mate in 1 for Black', 'mate for White')
+    """
+    for mate in (MATE_CP, LICHESS_MATE_CP):
+        if 0 <= (left := round(mate - abs(centipawns))) < LONGEST_MATE:
+            return f"mate{f' in {left}' if left else ''} for {'White' if centipawns > 0 else 'Black'}"
+    return f"{centipawns / 100:+.2f} for White"
+
+
+def _cell(frame: BoardFrame, square: int) -> str:
+    letter = frame.squares[square]
+    piece = "·" if letter == EMPTY else _UNICODE[letter]
+    mark = frame.marks.get(square)
+    cell = piece + (MARK_SIGNS[mark] if mark else " ")
+    if frame.heat is not None:
+        cell += _HEAT_SIGNS[round(8 * frame.heat.get(square, 0.0))]
+    return cell + " "
+
+
+def _arrow_name(start: int, end: int) -> str:
+    return f"{chess.square_name(start)}-{chess.square_name(end)}"
+
+
+SUFFIXES = (".svg", ".png")
+DPI = 150
+_GLYPHS = {letter: chess.Piece.from_symbol(letter.lower()).unicode_symbol() for letter in "PNBRQKpnbrqk"}
+_LIGHT, _DARK = "#f0d9b5", "#b58863"
+
+
+@dataclass(frozen=True)
+class HeatPanel:
+    """One board of numbers: float [64] by square (a1 first), drawn from white (`low`) to black (`high`).
+
+    letters are the pieces to draw over it, 64 of them, or none; ringed squares get a frame.
+    """
+
+    title: str
+    values: np.ndarray
+    low: float
+    high: float
+    letters: str | None = None
+    ringed: tuple[int, ...] = ()
+
+
+def save_heatmaps(panels: Sequence[HeatPanel], path: Path, title: str = "", columns: int = 2) -> None:
+    """Panels in rows of `columns`, each with its scale. Raises BadInputError for another suffix than .svg and .png."""
+    check_suffix(path)
+    _save(heat_figure(panels, title, columns), path)
+
+
+def heat_figure(panels: Sequence[HeatPanel], title: str = "", columns: int = 2) -> Figure:
+    """The figure that `save_heatmaps` writes. Squares whose value is NaN stay empty."""
+    from matplotlib.figure import Figure
+
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(3.6 * columns, 3.3 * rows + 0.4), layout="constrained")
+    axes = np.atleast_1d(figure.subplots(rows, columns)).reshape(-1)
+    for axis, panel in zip(axes, panels, strict=False):
+        image = axis.imshow(panel.values.reshape(8, 8), "gray_r", vmin=panel.low, vmax=panel.high, origin="lower")
+        figure.colorbar(image, ax=axis, shrink=0.8)
+        middle = (panel.low + panel.high) / 2
+        for square, letter in enumerate(panel.letters or EMPTY * 64):
+            if letter != EMPTY:
+                color = "white" if panel.values[square] > middle else "black"
+                axis.text(square & 7, square >> 3, letter, ha="center", va="center", color=color, fontsize=9)
+        for square in panel.ringed:
+            axis.add_patch(_square(square, fill=False, edgecolor="#d9534f", linewidth=2))
+        _coordinates(axis, panel.title)
+    for axis in axes[len(panels) :]:
+        axis.remove()
+    figure.suptitle(title, fontsize=8, wrap=True)
+    return figure
+
+
+def save_frame(frame: BoardFrame, path: Path) -> None:
+    """A frame as a picture: pieces, heat in orange, marks, arrows by weight, title above and caption below."""
+    check_suffix(path)
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 5.4 + 0.2 * len(frame.caption)), layout="constrained")
+    axis = figure.subplots()
+    for square in range(64):
+        light = (square & 7) + (square >> 3) & 1
+        axis.add_patch(_square(square, facecolor=_LIGHT if light else _DARK, linewidth=0))
+        if (shade := frame.shade(square)) is not None:
+            axis.add_patch(_square(square, facecolor="#e67e22", alpha=0.85 * shade, linewidth=0))
+        if square in frame.marks:
+            axis.add_patch(_square(square, facecolor=MARK_COLORS[frame.marks[square]], linewidth=0))
+        letter = frame.squares[square]
+        if letter != EMPTY:
+            inside = "white" if letter.isupper() else "#202020"
+            _piece(axis, square, _GLYPHS[letter], inside)
+    for arrow in frame.arrows:
+        start, end = ((s & 7, s >> 3) for s in (arrow.start, arrow.end))
+        color, alpha = ARROW_COLORS[arrow.role], 0.15 + 0.7 * arrow.weight
+        style = {"arrowstyle": "-|>", "color": color, "alpha": alpha, "lw": 3, "shrinkA": 0}
+        axis.annotate("", end, start, arrowprops=style)
+    _coordinates(axis, frame.title)
+    if frame.flipped:
+        axis.invert_xaxis()
+        axis.invert_yaxis()
+    below = [*frame.caption]
+    if frame.heat is not None and frame.heat_label:
+        below.append(f"heat: {frame.heat_label}")
+    axis.set_xlabel("\n".join(below), fontsize=8, loc="left")
+    _save(figure, path)
+
+
+def check_suffix(path: Path) -> None:
+    """Raises BadInputError for a name that does not end in .svg or .png."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise BadInputError(f"{path} is no picture by its name", f"end it in {' or '.join(SUFFIXES)}")
+
+
+def _square(square: int, **style: Any) -> Patch:
+    from matplotlib.patches import Rectangle
+
+    return Rectangle(((square & 7) - 0.5, (square >> 3) - 0.5), 1, 1, **style)
+
+
+def _piece(axis: Axes, square: int, glyph: str, inside: str) -> None:
+    """A filled figurine with a dark outline: it reads on light and on dark squares."""
+    from matplotlib.patheffects import withStroke
+
+    outline = [withStroke(linewidth=1.5, foreground="#202020" if inside == "white" else "#c0c0c0")]
+    place: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 24, "family": "DejaVu Sans"}
+    axis.text(square & 7, (square >> 3) - 0.04, glyph, color=inside, path_effects=outline, **place)
+
+
+def _coordinates(axis: Axes, title: str) -> None:
+    axis.set_xlim(-0.5, 7.5)
+    axis.set_ylim(-0.5, 7.5)
+    axis.set_aspect("equal")
+    axis.set_xticks(range(8), list("abcdefgh"))
+    axis.set_yticks(range(8), list("12345678"))
+    axis.tick_params(length=0, labelsize=8)
+    axis.set_title(title, fontsize=9)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    """Written whole or not at all, and the same bytes every time."""
+    import io
+
+    import matplotlib
+
+    kind = path.suffix.lower()[1:]
+    buffer = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "chessreg"}):
+        figure.savefig(buffer, format=kind, dpi=DPI, metadata={"Date": None} if kind == "svg" else None)
+    with writing(path):
+        write_whole(path, buffer.getvalue())

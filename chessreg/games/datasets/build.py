@@ -1,0 +1,301 @@
+"""Adding a dataset: source files in, a folder with `games.parquet`, `rejects.tsv` and `dataset.json` out.
+
+Constant memory at any size: blocks of 4 MiB, at most three under way. Rows go to a scratch file first, because whether
+a move list came before is known for certain only at the end; the second pass adds that column and compresses.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from chessreg.errors import BadInputError, ChessregError
+from chessreg.games.boards.moves import HashSet
+from chessreg.games.datasets import dataset, rows
+from chessreg.games.datasets.dataset import DatasetReport, SourceFile
+from chessreg.games.datasets.game_filter import EVERY_GAME, GameFilter
+from chessreg.games.datasets.reader import READER_VERSION, Reader, reader
+from chessreg.games.datasets.rows import Reject, Rows, Tally
+from chessreg.games.datasets.sources import BrokenStreamError, Source
+from chessreg.games.datasets.transcripts import open_source
+from store.files import is_disk_full, reason, sha256_file
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROW_GROUP = 10_000
+_WORDS = ("result", "white", "black", "event", "date", "eco", "time_control", "termination")
+Progress = Callable[[int, int, int], None]
+"""Called after each block with (bytes of the sources read, bytes in all, games kept so far)."""
+_HASHES_AT_ONCE = 1 << 23  # 64 MiB of hashes, and as much again to sort them
+
+
+def build(
+    files: Sequence[Path],
+    folder: Path,
+    *,
+    salvage: bool = False,
+    min_plies: int = 0,
+    exclude: Mapping[str, np.ndarray] | None = None,
+    wanted: GameFilter = EVERY_GAME,
+    on_progress: Progress | None = None,
+    reader_name: str = "auto",
+    workers: int = 2,
+) -> DatasetReport:
+    """Read PGN files or transcript CSVs (plain, zst, gz, bz2, zip) into the new dataset `folder`, in their order.
+
+    Raises BadInputError, and leaves nothing behind, when the folder exists, a stream cannot be decoded to its end
+    (unless `salvage`, which keeps the whole games before the break), a file is no PGN or nothing in it is a legal game.
+    Games without moves, with fewer than `min_plies`, of variants and from custom starts are skipped and counted; so are
+    those that `wanted` leaves out, and those with a move hash of `exclude`: input references of datasets, and the
+    hashes uint64 [n] of their games.
+    """
+    if not files:
+        raise BadInputError("no file to add")
+    sources = [open_source(Path(path)) for path in files]
+    player = reader(reader_name)
+    with made_aside(folder) as aside:
+        return _build(sources, aside, player, salvage, min_plies, exclude or {}, wanted, on_progress, workers)
+
+
+def check(path: Path, salvage: bool = False, reader_name: str = "auto") -> None:
+    """Raise what `build` would of a file that holds no legal game. Reads it to its first one."""
+    source, tally, read = open_source(path), Tally(), 0
+    with ThreadPoolExecutor(1) as pool:
+        stream = _Stream(source, reader(reader_name), 0, None, EVERY_GAME, pool, 1)
+        for block in stream.rows():
+            tally.add(block.tally)
+            read += block.games_read
+            if tally.games:
+                return
+    if stream.broken and not salvage:
+        raise _broken(source, stream.broken)
+    raise _no_game(source, read, tally, {})
+
+
+@contextmanager
+def made_aside(folder: Path) -> Iterator[Path]:
+    """A folder that becomes `folder` if nothing fails. Raises ChessregError where it cannot be written."""
+    if folder.exists():
+        raise BadInputError(f"{folder} exists already")
+    aside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        aside.mkdir(parents=True)
+        yield aside
+        os.rename(aside, folder)
+    except OSError as error:
+        hint = "free some space and add it again" if is_disk_full(error) else ""
+        raise ChessregError(f"the dataset cannot be written to {folder}: {reason(error)}", hint) from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _build(
+    sources: list[Source],
+    aside: Path,
+    player: Reader,
+    salvage: bool,
+    min_plies: int,
+    exclude: Mapping[str, np.ndarray],
+    wanted: GameFilter,
+    on_progress: Progress | None,
+    workers: int,
+) -> DatasetReport:
+    import pyarrow as pa
+
+    total = sum(source.bytes_total for source in sources)
+    tally, broken, row = Tally(), None, 0
+    excluded = HashSet(np.concatenate(list(exclude.values()))) if exclude else None
+    scratch, hashes = aside / "scratch.arrow", aside / "hashes"
+    with (
+        pa.ipc.new_file(str(scratch), rows.schema(), options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer,
+        hashes.open("wb") as hash_file,
+        (aside / dataset.REJECTS_FILE).open("w", encoding="utf-8", newline="") as rejects,
+        ThreadPoolExecutor(workers) as pool,
+    ):
+        rejects.write("row\tsource\tline\tply\treason\n")
+        for source in sources:
+            before, legal, bad = row, tally.games, dict(tally.rejected)
+            stream = _Stream(source, player, min_plies, excluded, wanted, pool, workers + 1)
+            for block in stream.rows():
+                batch = block.batch.set_column(0, "row", pa.array(block.batch["row"].to_numpy() + row))
+                writer.write_batch(batch.cast(rows.schema()))
+                hash_file.write(block.hashes.tobytes())
+                for reject in block.rejects:
+                    write_reject(rejects, reject, row, source.path.name)
+                tally.add(block.tally)
+                row += block.games_read
+                if on_progress:
+                    on_progress(sum(s.bytes_done for s in sources), total, tally.games)
+            if stream.broken:
+                if not salvage:
+                    raise _broken(source, stream.broken)
+                broken = f"{source.path.name}: {stream.broken}"
+                if stream.cut_off:
+                    reject = Reject(0, stream.line, 0, "the stream ends inside the game")
+                    write_reject(rejects, reject, row, source.path.name)
+                    tally.reject(reject.reason)
+                    row += 1
+            if tally.games == legal and not wanted.settings():
+                raise _no_game(source, row - before, tally, bad)
+    if not tally.games:
+        raise _no_game(sources[0], row, tally, {})
+    copies = earlier(hashes, tally.games)
+    hashes.unlink()
+    finish(scratch, aside / dataset.GAMES_FILE, copies, rows.schema(), _WORDS)
+    scratch.unlink()
+    filters = filters_of(min_plies, exclude, wanted)
+    files = [SourceFile(source.path.name, source.sha256, source.bytes_total) for source in sources]
+    result = DatasetReport(
+        identity=identity([file.sha256 for file in files], filters),
+        reader_version=READER_VERSION,
+        filters=filters,
+        sources=files,
+        games=tally.games,
+        plies=tally.plies,
+        rejected=dict(sorted(tally.rejected.items())),
+        skipped=dict(sorted(tally.skipped.items())),
+        duplicates=int(copies.sum()),
+        noncanonical=tally.noncanonical,
+        result_mismatches=tally.result_mismatches,
+        missing_results=tally.missing_results,
+        both_elos=tally.both_elos,
+        first_date=tally.first_date,
+        last_date=tally.last_date,
+        games_sha256=sha256_file(aside / dataset.GAMES_FILE),
+        salvaged=broken,
+        found=row,
+        cut=tally.cut,
+        notes=[f"{source.path.name}: {note}" for source in sources for note in source.notes],
+    )
+    result.save(aside)
+    return result
+
+
+class _Stream:
+    """The blocks of one source, read by a few threads and handed on in order."""
+
+    def __init__(
+        self,
+        source: Source,
+        player: Reader,
+        min_plies: int,
+        excluded: HashSet | None,
+        wanted: GameFilter,
+        pool: ThreadPoolExecutor,
+        ahead: int,
+    ) -> None:
+        self.source, self.player, self.min_plies, self.excluded = source, player, min_plies, excluded
+        self.wanted, self.pool, self.ahead = wanted, pool, ahead
+        self.broken: str | None = None
+        self.cut_off = False
+        self.line = source.first_line
+
+    def rows(self) -> Iterator[Rows]:
+        waiting: list[Future[Rows]] = []
+        try:
+            for block in self.source.blocks():
+                filters = self.min_plies, self.source.split, self.excluded, self.wanted
+                waiting.append(self.pool.submit(rows.read_block, block, self.line, self.player, *filters))
+                self.line += block.count(b"\n")
+                if len(waiting) >= self.ahead:
+                    yield waiting.pop(0).result()
+        except BrokenStreamError as error:
+            self.broken = str(error.args[0])
+            self.cut_off = bool(error.args[1].strip())
+        for future in waiting:
+            yield future.result()
+
+
+def write_reject(file: IO[str], reject: Reject, row: int, name: str) -> None:
+    name, reason = (re.sub(r"[\s\x00-\x1f]+", " ", text) for text in (name, reject.reason))  # one line, five cells
+    file.write(f"{row + reject.row}\t{name}\t{reject.line}\t{reject.ply}\t{reason}\n")
+
+
+def _broken(source: Source, why: str) -> BadInputError:
+    hint = "get the file again, or keep the games before the break with --salvage"
+    return BadInputError(f"{source.path} cannot be read to its end: {why}", hint)
+
+
+def _no_game(source: Source, games: int, tally: Tally, before: dict[str, int]) -> BadInputError:
+    rejected = {k: n - before.get(k, 0) for k, n in tally.rejected.items() if n > before.get(k, 0)}
+    why = ", ".join(f"{number} {reason}" for reason, number in rejected.items()) or "nothing but skipped games"
+    if not games:
+        return BadInputError(f"{source.path} is not a PGN: it holds no game")
+    left_out = "; ".join(f"{number:,} {reason}" for reason, number in tally.skipped.items())
+    hint = f"left out: {left_out}" if left_out else "is it a PGN of standard chess?"
+    return BadInputError(f"{source.path} holds no legal game ({games} found: {why})", hint)
+
+
+def earlier(path: Path, count: int, at_once: int = _HASHES_AT_ONCE) -> np.ndarray:
+    """bool [count]: the hash stood in an earlier row of the file. Reads it once per `at_once` rows."""
+    copies = np.zeros(count, bool)
+    passes = max(1, -(-count // at_once))
+    chunk = 1 << 20
+    for number in range(passes):
+        chunks: list[np.ndarray] = []
+        places: list[np.ndarray] = []
+        with path.open("rb") as file:
+            start = 0
+            while data := file.read(8 * chunk):
+                hashes = np.frombuffer(data, "<u8")
+                mine = np.flatnonzero(hashes % np.uint64(passes) == number)
+                chunks.append(hashes[mine])
+                places.append(mine + start)
+                start += len(hashes)
+        hashes, rows_ = np.concatenate(chunks), np.concatenate(places)
+        order = np.argsort(hashes, kind="stable")  # stable: the first of equal hashes is the earliest row
+        ordered = hashes[order]
+        copies[rows_[order[1:][ordered[1:] == ordered[:-1]]]] = True
+    return copies
+
+
+def finish(scratch: Path, path: Path, copies: np.ndarray, schema: pa.Schema, text_columns: Sequence[str]) -> None:
+    """The scratch rows as Parquet with the column `duplicate`, in row groups of 10,000; `words` have a dictionary."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = schema.append(pa.field("duplicate", pa.bool_(), False))
+    with (
+        pa.OSFile(str(scratch)) as file,
+        pa.ipc.open_file(file) as batches,
+        pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=list(text_columns)) as writer,
+    ):
+        held: list[pa.RecordBatch] = []
+        size = start = 0
+        for number in range(batches.num_record_batches):
+            batch = batches.get_batch(number)
+            mark = pa.array(copies[start : start + len(batch)])
+            held.append(pa.RecordBatch.from_arrays([*batch.columns, mark], schema=schema))
+            start, size = start + len(batch), size + len(batch)
+            if size >= ROW_GROUP:
+                table = pa.Table.from_batches(held, schema)
+                whole = size - size % ROW_GROUP
+                writer.write_table(table.slice(0, whole), ROW_GROUP)
+                held, size = table.slice(whole).combine_chunks().to_batches(), size - whole
+        writer.write_table(pa.Table.from_batches(held, schema), ROW_GROUP)
+
+
+def filters_of(min_plies: int, exclude: Iterable[str] = (), wanted: GameFilter = EVERY_GAME) -> dict[str, Any]:
+    """The filters as the report and the identity hold them; `exclude` are input references of datasets."""
+    references = sorted(set(exclude))
+    return {"min_plies": min_plies, **({"exclude": references} if references else {}), **wanted.settings()}
+
+
+def identity(digests: Sequence[str], filters: dict[str, Any], **reader: Any) -> str:
+    """What makes two datasets the same: the bytes of their sources in order, the filters and the reader's version.
+
+    `reader`: another version than that of games, and what else tells that reader from others."""
+    parts = {"sources": list(digests), "filters": filters, "reader": READER_VERSION, **reader}
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,404 @@
+"""A dataset on disk: its description, its rows by number, its parts, and the check of its bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+import numpy as np
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.games.boards import moves
+from chessreg.named import checked_name
+from chessreg.noise import generator
+from store.errors import CorruptError
+from store.files import read_json, sha256_file
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = 0xFFFFFFFFFFFFFFFF
+
+
+def _mixed(values: np.ndarray) -> np.ndarray:
+    """The finaliser of SplitMix64: a bijection of uint64 in which every input bit reaches every output bit."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def hash01(seed: int, hashes: np.ndarray) -> np.ndarray:
+    """A number in [0, 1) for each hash, float64, the same on every machine: `hashes` uint64 [n], seed any integer."""
+    key = _mixed(np.array([(seed * _GOLDEN + _GOLDEN) & _MASK], np.uint64))
+    return (_mixed(hashes.astype(np.uint64, copy=False) ^ key) >> np.uint64(11)) * 2.0**-53
+
+
+@dataclass(frozen=True)
+class Part:
+    """The games whose `hash01(seed, move_hash)` is in [low, high)."""
+
+    seed: int
+    low: float
+    high: float
+
+    def contains(self, hashes: np.ndarray) -> np.ndarray:
+        """bool [n] for move hashes uint64 [n]."""
+        numbers = hash01(self.seed, hashes)
+        return (self.low <= numbers) & (numbers < self.high)
+
+
+def parse_parts(text: str, seed: int) -> dict[str, Part]:
+    """The parts of `train=0.5,test=0.5` in the order given. Shares may add up to less than 1; the rest is in no part.
+
+    Raises BadInputError for a share that is no number in (0, 1], a name given twice, or shares above 1 in sum.
+
+    >>> parse_parts("train=0.5,test=0.5", 7)["test"]
+    Part(seed=7, low=0.5, high=1.0)
+    """
+    hint = "write parts as train=0.5,validation=0.1,test=0.4"
+    parts: dict[str, Part] = {}
+    low = 0.0
+    for piece in text.split(","):
+        name, equals, number = (word.strip() for word in piece.partition("="))
+        try:
+            share = float(number)
+        except ValueError:
+            share = 0.0
+        if not (name and equals and 0 < share <= 1):
+            raise BadInputError(f"{piece.strip()!r} is not a part with a share between 0 and 1", hint)
+        checked_name("a part", name)
+        if name in parts:
+            raise BadInputError(f"part {name!r} is given twice", hint)
+        high = low + share
+        if high > 1 + 1e-9:
+            raise BadInputError(f"the shares of {text!r} add up to more than 1", hint)
+        high = 1.0 if high > 1 - 1e-9 else high  # 0.7 + 0.2 + 0.1 is not 1 in binary
+        parts[name] = Part(seed, low, high)
+        low = high
+    return parts
+
+
+REPORT_FILE = "dataset.json"
+GAMES_FILE = "games.parquet"
+POSITIONS_FILE = "positions.parquet"
+REJECTS_FILE = "rejects.tsv"
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file that went in: its name without folders, the sha256 of its bytes as they lay on disk, and their number.
+
+    Bytes of the name that are not UTF-8 are recorded as `?`: neither JSON nor a registry can hold them.
+    """
+
+    name: str
+    sha256: str
+    bytes: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name.encode(errors="replace").decode())
+
+
+@dataclass(frozen=True)
+class DatasetReport:
+    """Identity and counts. `rejected` and `skipped` map a reason to a number of games.
+
+    `found` counts every game of the sources: those kept, and each one rejected or skipped (None in datasets that were
+    made before it was counted).
+
+    `rejected` are bad games inside a good stream, listed in `rejects.tsv`; `skipped` are good games that do not belong
+    here (variants, custom starts, no moves, fewer than `min_plies`). `duplicates` are games whose move list came
+    before: they are kept, and marked in the column `duplicate`. `noncanonical` counts games whose SAN was rewritten,
+    `result_mismatches` those whose Result tag and movetext disagree (the tag is taken unless it is `*`),
+    `missing_results` those whose movetext ends without one, `cut` those that their source cuts short inside a word: the
+    whole moves before it are kept. `notes` say how a source is laid out where it is no PGN. `salvaged` is why the
+    stream ended early, or None.
+
+    In a dataset of positions `games` are the distinct games that they are of (0: not known), `plies` the positions,
+    `duplicates` those that came before, and `games_sha256` is that of `positions.parquet`.
+    """
+
+    identity: str
+    reader_version: int
+    filters: dict[str, Any]
+    sources: list[SourceFile]
+    games: int
+    plies: int
+    rejected: dict[str, int]
+    skipped: dict[str, int]
+    duplicates: int
+    noncanonical: int
+    result_mismatches: int
+    missing_results: int
+    both_elos: int
+    first_date: str | None
+    last_date: str | None
+    games_sha256: str
+    salvaged: str | None = None
+    found: int | None = None
+    cut: int = 0
+    notes: list[str] = field(default_factory=list)
+    content: str = "games"
+
+    def miscounted(self) -> str | None:
+        """A sentence if the counts do not add up, else None."""
+        kept = self.plies if self.content == "positions" else self.games
+        listed = kept + sum(self.rejected.values()) + sum(self.skipped.values())
+        if self.found in (None, listed):
+            return None
+        return f"{self.found:,} {self.content} were found, and {listed:,} are kept, rejected or skipped"
+
+    def save(self, folder: Path) -> None:
+        """Write `dataset.json`."""
+        (folder / REPORT_FILE).write_text(
+            json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
+
+    @classmethod
+    def load(cls, folder: Path) -> DatasetReport:
+        """Read `dataset.json`. NotFoundError without one; BadInputError when it is not what `save` wrote."""
+        path = folder / REPORT_FILE
+        try:
+            fields: dict[str, Any] = read_json(path)
+            sources = [SourceFile(**source) for source in fields.pop("sources")]
+            return cls(sources=sources, **fields)
+        except FileNotFoundError as error:
+            raise NotFoundError(f"no dataset in {folder}", "chessreg dataset list") from error
+        except (ValueError, TypeError, KeyError) as error:
+            raise BadInputError(f"{path} is damaged: {error}", "add the dataset again") from error
+
+
+CONTENTS = {"games": GAMES_FILE, "positions": POSITIONS_FILE}
+"""What a dataset may hold, and the file that it is in."""
+__all__ = ["DatasetReport", "Games", "SourceFile", "Verification", "verify"]
+
+
+def numbers(column: pa.ChunkedArray) -> np.ndarray:
+    """Numbers or booleans without nulls, [rows]. pyarrow's own conversion loads pandas, a quarter second of a run."""
+    import pyarrow as pa
+
+    if not pa.types.is_boolean(column.type):
+        return np.concatenate(
+            [np.from_dlpack(c) for c in column.chunks] or [np.zeros(0, column.type.to_pandas_dtype())]
+        )
+    bits = [np.unpackbits(np.frombuffer(c.buffers()[1], np.uint8), bitorder="little")[c.offset :][: len(c)]
+            for c in column.chunks if len(c)]  # fmt: skip
+    return np.concatenate([np.zeros(0, np.uint8), *bits]).view(bool)
+
+
+def arrow_indices(places: np.ndarray) -> pa.Array:
+    """Places int64 [n] for `take`, as cheaply."""
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(np.ascontiguousarray(places, np.int64))])
+
+
+class DatasetFile:
+    """The rows of a dataset folder. Indices are row positions in the Parquet, 0..len-1 (not the column `row`)."""
+
+    content: str
+    file_name: ClassVar[str]
+    hash_column: ClassVar[str]
+    """What rows of one part have in common: equal values are always in the same part."""
+
+    def __init__(self, folder: Path, within: Part | None = None) -> None:
+        """With `within`, `len`, `rows` and `table` are of that part alone; row positions stay those of the Parquet.
+
+        NotFoundError when the folder holds no dataset, BadInputError for one of other content or a damaged Parquet."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        self.folder = Path(folder)
+        self.within = within
+        path = self.folder / self.file_name
+        if not path.is_file():
+            for other, name in CONTENTS.items():
+                if (self.folder / name).is_file():
+                    hint = f"give a dataset of {self.content}: chessreg dataset list tells what each holds"
+                    raise BadInputError(f"this dataset holds {other}, and {self.content} are needed", hint)
+            raise NotFoundError(f"no dataset in {folder}", "chessreg dataset list")
+        try:
+            self._file: Any = pq.ParquetFile(path)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise BadInputError(f"{path} is damaged: {error}", "chessreg dataset verify") from error
+
+    def __len__(self) -> int:
+        return self.total if self.within is None else len(self.rows())
+
+    @property
+    def total(self) -> int:
+        """Rows of the Parquet, whatever part this is."""
+        return int(self._file.metadata.num_rows)
+
+    def part(self, part: Part) -> Self:
+        """The same dataset, seen as one part of it."""
+        return type(self)(self.folder, part)
+
+    def having(self, columns: Sequence[str]) -> list[str]:
+        """Those of these columns that there are: files of earlier versions have fewer."""
+        return [name for name in columns if name in self._file.schema_arrow.names]
+
+    @cached_property
+    def report(self) -> DatasetReport:
+        """The contents of `dataset.json`."""
+        return DatasetReport.load(self.folder)
+
+    def stretches(self, least: int) -> Iterator[range]:
+        """The row positions of some row groups after the other, at least this many in each but the last."""
+        begin, stop = 0, 0
+        for group in range(self._file.metadata.num_row_groups):
+            stop += self._file.metadata.row_group(group).num_rows
+            if stop - begin >= least or stop == self.total:
+                yield range(begin, stop)
+                begin = stop
+
+    def table(self, columns: Sequence[str], positions: range | None = None) -> pa.Table:
+        """These columns of all rows (of the part), in row order, or of those of `stretches`, whatever part this is.
+        BadInputError for a column that there is not."""
+        unknown = set(columns) - set(self._file.schema_arrow.names)
+        if unknown:
+            hint = f"columns: {', '.join(self._file.schema_arrow.names)}"
+            raise BadInputError(f"a dataset has no column {', '.join(sorted(unknown))}", hint)
+        if positions is not None:
+            return self.take(positions, columns)
+        table = self._read(columns)
+        return table if self.within is None else table.take(arrow_indices(self.rows()))
+
+    def _read(self, columns: Sequence[str], group: int | None = None) -> pa.Table:
+        """These columns of all rows, or of a row group. CorruptError for what no Parquet of ours holds."""
+        import pyarrow as pa
+
+        try:
+            if group is None:
+                return self._file.read(columns=list(columns))
+            return self._file.read_row_group(group, columns=list(columns))
+        except (pa.ArrowException, OSError) as error:
+            what = f"{self.folder / self.file_name} is damaged: {str(error).splitlines()[0]}"
+            raise CorruptError(what, "chessreg dataset verify") from error
+
+    @cached_property
+    def hashes(self) -> np.ndarray:
+        """What parts are cut by, of the whole Parquet, uint64 [total]: hashes of moves, or of a position's game."""
+        return numbers(self._read([self.hash_column])[self.hash_column])
+
+    def rows(self, part: Part | None = None) -> np.ndarray:
+        """Row positions of a part, or of all rows, ascending, int64."""
+        chosen = [p for p in (self.within, part) if p is not None]
+        if not chosen:
+            return np.arange(self.total, dtype=np.int64)
+        return np.flatnonzero(np.logical_and.reduce([p.contains(self.hashes) for p in chosen]))
+
+    def take(self, indices: Sequence[int] | np.ndarray, columns: Sequence[str]) -> pa.Table:
+        """These columns of the rows at these positions, in the order of these positions. Reads only the row groups
+        needed."""
+        import pyarrow as pa
+
+        wanted = np.asarray(indices, np.int64)
+        if wanted.size and (wanted.min() < 0 or wanted.max() >= self.total):
+            raise BadInputError(f"a row is not among the {self.total:,} {self.content} of {self.folder}")
+        metadata = self._file.metadata
+        sizes = [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)]
+        starts = np.cumsum([0, *sizes])
+        groups = np.searchsorted(starts, wanted, "right") - 1
+        pieces, places = [], []
+        for group in np.unique(groups).tolist():
+            mine = np.flatnonzero(groups == group)
+            table = self._read(columns, group)
+            pieces.append(table.take(arrow_indices(wanted[mine] - starts[group])))
+            places.append(mine)
+        if not pieces:
+            return self._file.schema_arrow.empty_table().select(list(columns))
+        back = np.argsort(np.concatenate(places), kind="stable")
+        return pa.concat_tables(pieces).take(arrow_indices(back))
+
+
+class Games(DatasetFile):
+    """The games of a dataset folder."""
+
+    content: Literal["games"] = "games"
+    file_name = GAMES_FILE
+    hash_column = "move_hash"
+
+    def texts(self, indices: Sequence[int] | np.ndarray) -> list[str]:
+        """The PGN-character texts of the games at row positions."""
+        return self.take(indices, ["text"])["text"].to_pylist()
+
+    def moves(self, indices: Sequence[int] | np.ndarray) -> list[bytes]:
+        """The packed moves (see `chessreg.games.boards.moves`) of the games at row positions."""
+        return self.take(indices, ["moves"])["moves"].to_pylist()
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What `verify` found in so many games, or positions. `problems` is empty for a dataset that is as written."""
+
+    games: int
+    replayed: int
+    problems: list[str]
+    content: str = "games"
+
+
+def verify(folder: Path, *, sample: int = 200, seed: int = 0) -> Verification:
+    """Compare a dataset with its report (bytes, counts, every move hash) and replay a seeded sample in python-chess.
+
+    Raises NotFoundError or BadInputError when there is nothing to compare.
+    """
+    recorded = DatasetReport.load(folder)
+    if not (folder / GAMES_FILE).is_file():
+        return Verification(0, 0, [f"{GAMES_FILE} is missing"])
+    if sha256_file(folder / GAMES_FILE) != recorded.games_sha256:
+        return Verification(0, 0, [f"{GAMES_FILE} is not the file that was written: its sha256 differs"])
+    games = Games(folder)
+    problems = []
+    plies = hashes = copies = 0
+    for group in range(games._file.metadata.num_row_groups):
+        table = games._read(["plies", "moves", "move_hash", "duplicate"], group)
+        packed = table["moves"].to_pylist()
+        plies += sum(table["plies"].to_pylist())
+        copies += sum(table["duplicate"].to_pylist())
+        hashes += int((moves.move_hashes(packed) == table["move_hash"].to_numpy()).sum())
+        if [len(code) // 2 for code in packed] != table["plies"].to_pylist():
+            problems.append(f"the column plies does not fit the moves in row group {group}")
+    for name, stored, expected in (
+        ("games", len(games), recorded.games),
+        ("plies", plies, recorded.plies),
+        ("duplicates", copies, recorded.duplicates),
+        ("matching move hashes", hashes, recorded.games),
+    ):
+        if stored != expected:
+            problems.append(f"{stored:,} {name} where the report says {expected:,}")
+    if miscounted := recorded.miscounted():
+        problems.append(miscounted)
+    rejects = (folder / REJECTS_FILE).read_text(encoding="utf-8").count("\n") - 1
+    if rejects != sum(recorded.rejected.values()):
+        problems.append(f"{REJECTS_FILE} lists {rejects} games where the report says {sum(recorded.rejected.values())}")
+    rng = generator(seed, "verify", recorded.identity)
+    chosen = np.sort(rng.choice(len(games), min(sample, len(games)), replace=False))
+    table = games.take(chosen, ["row", "moves", "text"])
+    for row, packed, text in zip(*(table[c].to_pylist() for c in ("row", "moves", "text")), strict=True):
+        problem = _replayed(packed, text)
+        if problem:
+            problems.append(f"game {row} {problem}")
+    return Verification(len(games), len(chosen), problems)
+
+
+def _replayed(packed: bytes, text: str) -> str | None:
+    """What is wrong with a game according to python-chess, or None."""
+    import chess
+
+    from chessreg.games.datasets.movetext import numbered
+
+    board = chess.Board()
+    sans: list[str] = []
+    for move in moves.unpack(packed):
+        if not board.is_legal(move):
+            return f"holds the illegal move {move} at ply {len(sans)}"
+        sans.append(board.san_and_push(move))
+    return None if numbered(sans) == text else "has a text that is not that of its moves"

@@ -1,0 +1,139 @@
+"""Which games a dataset keeps, by their tags: time control, ratings, rated or casual, termination."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from chessreg.errors import BadInputError
+from chessreg.games.datasets.skill import time_class
+
+TIME_CLASSES = ("ultrabullet", "bullet", "blitz", "rapid", "classical", "correspondence")
+_CLOCK = re.compile(r"(\d+)(?:\+(\d+))?")
+_ELO = re.compile(r"\s*(\d{1,4})\??\s*")
+
+
+def elo(value: str | None) -> int | None:
+    """The rating in an Elo tag, such as `1500` or the provisional `1500?`. None: no tag, unreadable, or 0.
+
+    >>> elo("1500?"), elo("?"), elo("0")
+    (1500, None, None)
+    """
+    match = _ELO.fullmatch(value) if value else None
+    return (int(match[1]) or None) if match else None
+
+
+def clock(text: str) -> str | None:
+    """A time control of one stage in seconds as BASE+INCREMENT, or None.
+
+    >>> clock("300"), clock("180+2"), clock("40/7200:3600")
+    ('300+0', '180+2', None)
+    """
+    match = _CLOCK.fullmatch(text.strip())
+    return f"{int(match[1])}+{int(match[2] or 0)}" if match else None
+
+
+@dataclass(frozen=True)
+class GameFilter:
+    """Conditions on a game's tags; a game must meet all of them, and without any condition every game does. A game
+    whose tags do not answer a condition does not meet it.
+
+    time_control: Lichess's classes by estimated duration (base + 40 increments: ultrabullet under 30 s, bullet under
+    180 s, blitz under 480 s, rapid under 1,500 s, else classical; without a clock the class in the Event tag), or
+    clocks in seconds as BASE+INCREMENT. rated: the first word of Lichess's Event tag, Rated or Casual. min_rating,
+    max_rating: bounds of both players' Elo, both included. termination: values of the Termination tag, in any case.
+    Raises BadInputError for an unknown time control and bounds that no game meets.
+    """
+
+    time_control: tuple[str, ...] = ()
+    rated: bool | None = None
+    min_rating: int | None = None
+    max_rating: int | None = None
+    max_rating_difference: int | None = None
+    termination: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("min_rating", "max_rating", "max_rating_difference"):
+            if (value := getattr(self, name)) is not None and value < 0:
+                raise BadInputError(f"--{name.replace('_', '-')} {value} is below 0")
+        controls = {clock(text) or text.strip().lower() for text in self.time_control}
+        if unknown := sorted(text for text in controls if clock(text) is None and text not in TIME_CLASSES):
+            raise BadInputError(
+                f"--time-control {unknown[0]} is not a time control",
+                f"one of {', '.join(TIME_CLASSES)}, or a clock in seconds such as 180+2",
+            )
+        low, high = self.min_rating, self.max_rating
+        if low is not None and high is not None and low > high:
+            raise BadInputError(f"--min-rating {low} is above --max-rating {high}")
+        object.__setattr__(self, "time_control", tuple(sorted(controls)))
+        object.__setattr__(self, "termination", tuple(sorted({text.strip().lower() for text in self.termination})))
+
+    def settings(self) -> dict[str, Any]:
+        """The conditions, as JSON values: part of a dataset's identity."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in values.items()
+            if value not in (None, ())
+        }
+
+    @classmethod
+    def of(cls, filters: Mapping[str, Any]) -> GameFilter:
+        """The conditions among the filters that a dataset's report holds."""
+        return cls(**{field.name: filters[field.name] for field in fields(cls) if field.name in filters})
+
+    def words(self) -> list[str]:
+        """The conditions as options of `chessreg dataset add`."""
+        words: list[str] = []
+        for name, value in self.settings().items():
+            if name == "rated":
+                words.append("--rated" if value else "--casual")
+            else:
+                text = ",".join(value) if isinstance(value, list) else str(value)
+                words += [f"--{name.replace('_', '-')}", text]
+        return words
+
+    def reason(self, tags: Mapping[str, str]) -> str | None:
+        """Why a game with these tags is left out, or None."""
+        return self._time_control(tags) or self._rated(tags) or self._rating(tags) or self._termination(tags)
+
+    def _time_control(self, tags: Mapping[str, str]) -> str | None:
+        if not self.time_control:
+            return None
+        text = tags.get("TimeControl", "")
+        found = time_class(text, tags.get("Event"))
+        if found == "no clock" and clock(text) is None:
+            return "time control unknown"
+        return None if {found, clock(text)} & {*self.time_control} else f"not {', '.join(self.time_control)}"
+
+    def _rated(self, tags: Mapping[str, str]) -> str | None:
+        if self.rated is None:
+            return None
+        word, wanted = tags.get("Event", "").lower().partition(" ")[0], "rated" if self.rated else "casual"
+        if word not in ("rated", "casual"):
+            return "rated or casual unknown"
+        return None if word == wanted else word
+
+    def _rating(self, tags: Mapping[str, str]) -> str | None:
+        low, high, difference = self.min_rating, self.max_rating, self.max_rating_difference
+        if low is high is difference is None:
+            return None
+        white, black = elo(tags.get("WhiteElo")), elo(tags.get("BlackElo"))
+        if white is None or black is None:
+            return "a player's rating unknown"
+        if low is not None and min(white, black) < low:
+            return f"a player rated below {low}"
+        if high is not None and max(white, black) > high:
+            return f"a player rated above {high}"
+        apart = difference is not None and abs(white - black) > difference
+        return f"ratings more than {difference} apart" if apart else None
+
+    def _termination(self, tags: Mapping[str, str]) -> str | None:
+        if not self.termination or tags.get("Termination", "").strip().lower() in self.termination:
+            return None
+        return f"termination not {', '.join(self.termination)}"
+
+
+EVERY_GAME = GameFilter()

@@ -1,0 +1,280 @@
+"""What a probe predicts of a position: label functions from positions to classes. Registered by name.
+
+Boards are int8 [positions, 64], squares a1, b1 … h8 (rank * 8 + file), P=1 N=2 B=3 R=4 Q=5 K=6, negative for Black.
+Threat, legal-move and pin are the author's for the side to move: at dots, where White is, they are his own labels.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Literal
+
+import chess
+import numpy as np
+
+from chessreg.errors import BadInputError
+from chessreg.games.boards import attacks
+from chessreg.games.boards.moves import boards_after, position_hashes
+from chessreg.named import Registry
+
+if TYPE_CHECKING:
+    from chessreg.games.datasets.dataset import Games
+    from chessreg.games.datasets.positions import Positions
+
+PREVIOUS_PLIES = 25  # Karvonen specification 3.8
+GAMES_AT_ONCE = 2000
+POSITIONS_AT_ONCE = 100_000
+
+
+class GamePositions:
+    """Positions that labels are read off, with the games around them."""
+
+    def __init__(
+        self,
+        packed: Sequence[bytes],
+        game: np.ndarray,
+        ply: np.ndarray,
+        number: np.ndarray,
+        texts: Callable[[], Sequence[str]],
+    ) -> None:
+        """The positions after `ply` int [n] plies of the games `packed[game]` (moves; int [n]); `number` int [games]
+        names them where they come from (their rows in the dataset), `texts` gets their texts where a label needs them.
+        """
+        self.texts, self.ply, self.item = texts, ply.astype(np.int64), number[game]
+        self._boards, offsets = boards_after(packed)
+        self.at = offsets[game] + self.ply
+
+    def __len__(self) -> int:
+        return len(self.ply)
+
+    @cached_property
+    def boards(self) -> np.ndarray:
+        """int8 [n, 64]."""
+        return self._boards[self.at]
+
+    @property
+    def white(self) -> np.ndarray:
+        """bool [n]: White is to move."""
+        return self.ply % 2 == 0
+
+    @property
+    def hashes(self) -> np.ndarray:
+        """uint64 [n]: equal for equal pieces and side to move."""
+        return position_hashes(self.boards, self.ply)
+
+    @cached_property
+    def targets(self) -> np.ndarray:
+        """Bit boards uint64 [n]: squares that a legal move goes to."""
+        from chessreg.games.datasets.reader import targets_of
+
+        return targets_of(self.texts())[self.at]
+
+    def earlier(self, plies: int) -> np.ndarray:
+        """Boards int8 [n, 64] so many plies before; empty where the game had not begun."""
+        there = self.ply >= plies
+        return np.where(there[:, None], self._boards[np.where(there, self.at - plies, self.at)], np.int8(0))
+
+
+class DatasetPositions(GamePositions):
+    """Positions of a dataset of positions: nothing is known of the games around them."""
+
+    def __init__(self, positions: Positions, places: np.ndarray) -> None:
+        """At these rows, int64 [n]."""
+        table = positions.take(places, ["fen", "ply"])
+        self.fens, self.ply = table["fen"].to_pylist(), table["ply"].to_numpy().astype(np.int64)
+        self.item, self.at = places, np.arange(len(places))
+        self._boards = boards_of_fens(self.fens)
+
+    @cached_property
+    def targets(self) -> np.ndarray:
+        bits = np.zeros(len(self), np.uint64)
+        for row, fen in enumerate(self.fens):
+            for move in chess.Board(fen).legal_moves:
+                bits[row] |= np.uint64(1 << move.to_square)
+        return bits
+
+    def earlier(self, plies: int) -> np.ndarray:
+        raise BadInputError(
+            f"a dataset of positions does not tell what stood {plies} plies before", "give a cache of games"
+        )
+
+
+def boards_of_fens(fens: Sequence[str]) -> np.ndarray:
+    """Boards int8 [n, 64] of FENs, squares as above."""
+    squares = "".join(fen.partition(" ")[0].translate(_SQUARES_OF_FEN) for fen in fens).encode()
+    values = _VALUES[np.frombuffer(squares, np.uint8)].reshape(-1, 8, 8)
+    return values[:, ::-1].reshape(-1, 64)  # a FEN begins with the eighth rank
+
+
+_SQUARES_OF_FEN = str.maketrans({"/": ""} | {str(count): "." * count for count in range(1, 9)})
+_VALUES = np.zeros(128, np.int8)
+_VALUES[np.frombuffer(b"kqrbnp.PNBRQK", np.uint8)] = np.arange(-6, 7)
+
+
+@dataclass(frozen=True)
+class Label:
+    """A label of `squares` squares (64, or 1 for the position as a whole).
+
+    of: positions -> classes int8 [positions, squares], 0..len(classes)-1. None for what is not read off the
+    position but belongs to its game: skill (classes by rating) and rating (a number; no classes).
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    of: Callable[[GamePositions], np.ndarray] | None
+    squares: int = 64
+    source: Literal["position", "skill", "rating"] = "position"
+    about: str = ""
+
+
+LABELS: Registry[Label] = Registry("label")
+
+
+def register(label: Label) -> None:
+    """Make a label known by its name. Raises ValueError when the name is taken."""
+    LABELS[label.name] = label
+
+
+SHUFFLED = "-shuffled"
+"""What the name of a label ends in where a probe was fitted to it dealt anew: `skill-shuffled` is read like `skill`."""
+
+
+def label(name: str) -> Label:
+    """The label of this name, or of the one that was shuffled. Raises NotFoundError."""
+    return LABELS[name.removesuffix(SHUFFLED)]
+
+
+OTHER_NAMES = {"joint": "piece"}
+"""What papers call labels that are here already: Davis's joint label of color and type."""
+
+
+def positions_at(
+    items: Games | Positions, item: np.ndarray, ply: np.ndarray | None = None
+) -> Iterator[tuple[np.ndarray, GamePositions]]:
+    """The positions after `ply` int [n] plies of the games at rows `item` int [n] of a dataset, some games at a time:
+    (which of the n, the positions). Of a dataset of positions those at its rows `item`."""
+    if items.content == "positions":
+        for start in range(0, len(item), POSITIONS_AT_ONCE):
+            rows = np.arange(start, min(start + POSITIONS_AT_ONCE, len(item)))
+            yield rows, DatasetPositions(items, item[rows])
+        return
+    games, ply = items, np.asarray(ply)
+    places, which = np.unique(item, return_inverse=True)
+    order = np.argsort(which, kind="stable")
+    for start in range(0, len(places), GAMES_AT_ONCE):
+        chunk = places[start : start + GAMES_AT_ONCE]
+        low, high = np.searchsorted(which, (start, start + len(chunk)), sorter=order)
+        rows = np.sort(order[low:high])
+        yield (
+            rows,
+            GamePositions(games.moves(chunk), which[rows] - start, ply[rows], chunk, partial(games.texts, chunk)),
+        )
+
+
+def piece(boards: np.ndarray) -> np.ndarray:
+    """The piece on each square, absolute colors, int8: 0 black king … 6 empty … 12 white king (Karvonen 3.1)."""
+    return boards.astype(np.int8, copy=False) + np.int8(6)
+
+
+def color(boards: np.ndarray) -> np.ndarray:
+    """0 a black piece, 1 empty, 2 a white piece."""
+    return np.sign(boards) + np.int8(1)
+
+
+def piece_type(boards: np.ndarray) -> np.ndarray:
+    """0 pawn, 1 knight, 2 bishop, 3 rook, 4 queen, 5 king of either color, 6 empty: Davis's order (4.1)."""
+    return ((np.abs(boards) + np.int8(6)) % np.int8(7)).astype(np.int8)
+
+
+def threat(positions: GamePositions) -> np.ndarray:
+    """1 where a piece of the side that is not to move attacks the square."""
+    return attacks.squares_of(attacks.attacked(positions.boards, ~positions.white)).astype(np.int8)
+
+
+def legal_move(positions: GamePositions) -> np.ndarray:
+    """1 where a legal move goes to the square."""
+    return attacks.squares_of(positions.targets).astype(np.int8)
+
+
+def pin(positions: GamePositions) -> np.ndarray:
+    """1 when a piece of the side to move is pinned to its king, int8 [n, 1]."""
+    return (attacks.pinned(positions.boards, positions.white) != 0).astype(np.int8)[:, None]
+
+
+def previous(positions: GamePositions) -> np.ndarray:
+    """`piece`, 25 plies earlier; empty before the game began."""
+    return piece(positions.earlier(PREVIOUS_PLIES))
+
+
+def random_control(positions: GamePositions) -> np.ndarray:
+    """One of three classes without any meaning: a function of game, ply and square that no position determines."""
+    keys = positions.item.astype(np.uint64) << np.uint64(32) | positions.ply.astype(np.uint64)
+    ramp = np.arange(64, dtype=np.uint64)[None] * np.uint64(0x9E3779B97F4A7C15)
+    values = (keys[:, None] + np.uint64(1)) * np.uint64(0xD1342543DE82EF95) ^ ramp
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # SplitMix64's finaliser
+        values = (values ^ values >> np.uint64(shift)) * np.uint64(factor)
+    return ((values >> np.uint64(33)) % np.uint64(3)).astype(np.int8)
+
+
+PIECE_CLASSES = tuple("kqrbnp.PNBRQK")
+NO_YES = ("no", "yes")
+
+register(Label("piece", PIECE_CLASSES, lambda positions: piece(positions.boards), about="the piece on each square"))
+register(
+    Label(
+        "color",
+        ("black", "empty", "white"),
+        lambda positions: color(positions.boards),
+        about="whose piece is on each square",
+    )
+)
+register(
+    Label(
+        "type",
+        tuple("PNBRQK."),
+        lambda positions: piece_type(positions.boards),
+        about="the type of piece on each square",
+    )
+)
+register(Label("threat", NO_YES, threat, about="squares that the side not to move attacks"))
+register(Label("legal-move", NO_YES, legal_move, about="squares that a legal move goes to"))
+register(Label("pin", NO_YES, pin, squares=1, about="whether the side to move has a pinned piece"))
+register(Label("previous-move", PIECE_CLASSES, previous, about="the piece on each square 25 plies earlier"))
+register(Label("random", ("0", "1", "2"), random_control, about="classes without meaning: a control"))
+register(Label("skill", (), None, squares=1, source="skill", about="the class of a player's rating"))
+register(Label("rating", (), None, squares=1, source="rating", about="a player's rating, by regression"))
+
+
+# -- boards as text ------------------------------------------------------------
+
+_CHANGE = re.compile(r"([a-h][1-8])=([pnbrqkPNBRQK.])")
+
+
+def board_changes(text: str) -> list[tuple[int, str]]:
+    """Squares and what shall stand there, `.` for nothing: rising squares. Raises BadInputError.
+
+    >>> board_changes("d7=p d5=.")
+    [(35, '.'), (51, 'p')]
+    """
+    changes: dict[int, str] = {}
+    for word in text.replace(",", " ").split():
+        match = _CHANGE.fullmatch(word)
+        if match is None:
+            raise BadInputError(f"{word[:60]!r} is no change of a board", "write d5=. d7=p e4=P: square=piece")
+        square = chess.parse_square(match[1])
+        if square in changes:
+            raise BadInputError(f"--board names {match[1]} twice")
+        changes[square] = match[2]
+    return sorted(changes.items())
+
+
+def in_one_order(text: str) -> str:
+    """The same changes as every writer would write them.
+
+    >>> in_one_order("d7=p, d5=.")
+    'd5=. d7=p'
+    """
+    return " ".join(f"{chess.square_name(square)}={piece}" for square, piece in board_changes(text))

@@ -1,0 +1,250 @@
+"""The movetext of a game, cleaned down to SAN words and a result.
+
+Untidy writing is corrected here, once, in front of both readers: comments, variations, annotation glyphs, `1...`,
+typographic dashes and figurines, zeros for castling, `e8Q`, `e.p.`. The readers decide whether the words are legal
+moves.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from chessreg.games.datasets.borders import without_comments
+
+RESULTS = frozenset({"1-0", "0-1", "1/2-1/2", "*"})
+_RESULT_SPELLINGS = {
+    **{result: result for result in RESULTS},
+    "1:0": "1-0",
+    "0:1": "0-1",
+    **dict.fromkeys(("1/2", "½", "½-½", "1/2:1/2", "½:½", "0.5-0.5", "0.5:0.5", "=-="), "1/2-1/2"),
+}
+_SPACED_RESULT = re.compile(
+    r"(?<!\S)(?:(1)[ \t]*[-:][ \t]*(0)|(0)[ \t]*[-:][ \t]*(1)|(?:1/2|½|0\.5)[ \t]*[-:][ \t]*(?:1/2|½|0\.5))(?!\S)"
+)
+_PARENTHESES = re.compile(r"([()])")
+_BRACKETED_PROMOTION = re.compile(r"(?<=[18])\(=?([QRBNqrbn])\)")
+_MARKS = re.compile(r"\$\d*|[!?]+|\be\.?p\.(?=\s|$)")
+_NUMBER = re.compile(r"(?<![\w=+#/-])\d+\s*\.[.\s]*(?!\d(?!-[0O]))|(?<!\S)\.{2,}")  # `4.0-0` has one, `0.25` not
+_FIRST_NUMBER = re.compile(r"(?<!\S)1\s*\.(?![.\d])")
+_FIRST_FOLLOWS = re.compile(r"\s*1\s*\.(?![.\d])")
+_NEXT_WORD = re.compile(r"\s*(\d+\s*\.[.\s]*)?([^\s.]\S*)?")
+_BORDER = re.compile(
+    r"(?<!\S)(?:" + "|".join(re.escape(spelling) for spelling in _RESULT_SPELLINGS) + r")(?!\S)|\n[ \t]*\n"
+)
+_BLANK_LINE = re.compile(r"\n[ \t]*\n")
+_SAN = re.compile(r"(?:[KQRBN][a-h]?[1-8]?x?[a-h][1-8]|(?:[a-h][1-8]?x?)?[a-h][1-8](?:=[QRBN])?|O-O(?:-O)?)[+#]?")
+_PROMOTION = re.compile(r"^((?:[a-h][1-8]?x?)?[a-h][18])[=/(]?([QRBNqrbn])\)?$")
+_ORNAMENTS = re.compile(r"^P(?=[a-h])|(?<=[1-8])(?:ep|e\.p\.?)$|(?<=[1-8])-(?=[a-h])")
+_CASTLING = {**dict.fromkeys(("OO", "00", "oo"), "O-O"), **dict.fromkeys(("OOO", "000", "ooo"), "O-O-O")}
+_NULL = frozenset({"--", "Z0", "null", "pass", "@@@@", "0000"})
+_GLYPH_WORDS = frozenset({"N", "TN", "D", "RR", "ep", "e.p", "ch", "dis", "dbl", "mate"})
+_NUMBER_MARK = re.compile(r"^\d+[-.:]+(?=[a-hKQRBNO])")  # `1-e4`
+_GLYPH_END = re.compile(r"(?![-:]|.*--)[^\w\s@\[\]<>\"']+N?|-/?\+|N")
+
+_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
+_ZERO_WIDTH = (
+    "\u00ad\u200b\u200c\u200d\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufe0e\ufe0f\ufeff"
+)
+_TYPOGRAPHY = str.maketrans({
+    **dict.fromkeys(_DASHES, "-"), **dict.fromkeys(_ZERO_WIDTH),
+    **{chr(0xFEE0 + code): chr(code) for code in range(33, 127)},  # full width
+    **{figurine: letter for row in ("♔♕♖♗♘♙", "♚♛♜♝♞♟") for figurine, letter in zip(row, "KQRBNP", strict=True)},
+    "…": "...", "‥": "..", "×": "x", "⁄": "/", "∕": "/", "‼": "!!", "⁇": "??", "⁈": "?!", "⁉": "!?", "О": "O", "о": "o",
+})  # fmt: skip
+"""Characters that stand for ASCII ones in movetext, among them the Cyrillic letter that looks like an O."""
+
+LONGEST_GAME = 32_767
+"""Plies: what fits the column. The longest possible game under the 75-move rule has 17,697."""
+_PLAIN_LIMIT = 1 << 17  # characters: fewer plies than the longest game, whatever the moves
+
+
+class Movetext(NamedTuple):
+    """Cleaned movetext. `text` is what a reader takes (SAN words, move numbers allowed); `sans` the source's own words
+    where it was cleaned, None where it is plain; `problem` is (plies before it, reason) or None. Where a word is
+    unreadable, `text` has the moves before it, `sans` that word and those behind it too."""
+
+    text: str
+    sans: list[str] | None
+    result: str | None
+    problem: tuple[int, str] | None = None
+
+
+def result(word: str) -> str | None:
+    """`1-0`, `0-1`, `1/2-1/2` or `*` for any spelling of it, None for anything else."""
+    return _RESULT_SPELLINGS.get("".join(word.translate(_TYPOGRAPHY).split()))
+
+
+def clean(moves: str) -> list[Movetext]:
+    """The games in one movetext: one, or more where a result or a blank line is followed by another first move.
+
+    A movetext that looks like a plain export is passed on as it is. It counts only if the reader's own text of the game
+    is the same, and goes through `clean_slowly` otherwise.
+    """
+    if len(moves) < _PLAIN_LIMIT:
+        head, _, tail = moves.strip().replace("\n", " ").rpartition(" ")
+        one = tail in RESULTS and not ("1-0" in head or "0-1" in head or "1/2" in head or "*" in head)
+        if one and not ("{" in head or "(" in head or "!" in head or "?" in head or "$" in head or ";" in head):
+            return [Movetext(head, None, tail)]
+    return clean_slowly(moves)
+
+
+def clean_slowly(moves: str) -> list[Movetext]:
+    """The same, word by word."""
+    text = without_comments(moves)
+    broken = "a comment is not closed" if "{" in text else "a comment is closed that was not opened"
+    brace = min((place for place in (text.find("{"), text.find("}")) if place >= 0), default=-1)
+    if brace >= 0:
+        text = text[:brace]
+    if not text.isascii():
+        text = text.translate(_TYPOGRAPHY)
+    if "(" in text or ")" in text:
+        text, unbalanced = _without_variations(_BRACKETED_PROMOTION.sub(r"=\1", text))
+        if unbalanced:
+            broken, brace = unbalanced, len(text)
+    if "," in text:
+        text = text.replace(",", " ")
+    if " - " in text or " : " in text or "0.5" in text:
+        text = _SPACED_RESULT.sub(lambda match: "-".join(filter(None, match.groups())) or "1/2-1/2", text)
+    text = _MARKS.sub(" ", text)
+    words = _words(text)
+    ended = next((place for place, word in enumerate(words) if word in _RESULT_SPELLINGS), len(words))
+    if ended < len(words) - 1 or _BLANK_LINE.search(text.strip()):
+        games = [_movetext(_words(piece)) for piece in _separate(text)]
+    else:
+        games = [_movetext(words)]
+    if brace >= 0:
+        last = games[-1]
+        games[-1] = last._replace(problem=last.problem or (len(last.sans or []), broken))
+    return games
+
+
+def _without_variations(text: str) -> tuple[str, str]:
+    """The text outside parentheses up to one without its counterpart, and a name of that fault or an empty text."""
+    depth = opened = 0
+    outside: list[str] = []
+    for part in _PARENTHESES.split(text):
+        if part == "(":
+            if not depth:
+                opened = len(outside)
+            depth += 1
+        elif part == ")":
+            if not depth:
+                return " ".join(outside), "a stray )"
+            depth -= 1
+        elif not depth:
+            outside.append(part)
+    return (" ".join(outside[:opened]), "a variation is not closed") if depth else (" ".join(outside), "")
+
+
+def _words(text: str) -> list[str]:
+    return _NUMBER.sub(" ", text).split()
+
+
+def _separate(text: str) -> list[str]:
+    """The text of each game in movetext that has a result or a blank line before its end.
+
+    Another game begins there if the next move is numbered 1, or where no move is numbered. A result that is followed by
+    a later move number belongs to the same game. Words after a result are dropped if the first is no move and
+    no move number is among them."""
+    numbered = _NUMBER.search(text) is not None
+    pieces: list[str] = []
+    start = searched = 0
+    moves_seen = False
+    for border in _BORDER.finditer(text):
+        if border.start() < searched:
+            continue
+        moves_seen = moves_seen or any(map(normal, _words(text[searched : border.start()])))
+        searched = border.end()
+        if not moves_seen:
+            continue
+        number, word = _NEXT_WORD.match(text, border.end()).groups()  # type: ignore[union-attr]  # it matches ""
+        word_is_read = word is None or word in _RESULT_SPELLINGS or bool(normal(word)) or is_glyph(word)
+        if _FIRST_FOLLOWS.match(text, border.end()) or (not numbered and word and normal(word)):
+            pieces.append(text[start : border.end()])
+            start, moves_seen = border.end(), False
+        elif border[0].strip() and number is None and not word_is_read:
+            following = _FIRST_NUMBER.search(text, border.end())
+            end = following.start() if following else len(text)
+            if _NUMBER.search(text, border.end(), end):
+                continue  # moves of the same game after an unreadable word
+            pieces.append(text[start : border.end()])
+            start = searched = end
+            moves_seen = False
+    rest = text[start:]
+    if not pieces or any(map(normal, _words(rest))):
+        pieces.append(rest)
+    return pieces
+
+
+def _movetext(words: list[str]) -> Movetext:
+    """The game of cleaned words, whose last result counts."""
+    source: list[str] = []
+    result = None
+    for word in words:
+        spelled = _RESULT_SPELLINGS.get(word)
+        if spelled is not None:
+            result = spelled
+        elif not word.isdigit() or not word.strip("0"):  # a move number without its dot, but not 00
+            source.append(word)
+    sans = [normal(word) for word in source]
+    if "" in sans:
+        pairs = [(word, san) for word, san in zip(source, sans, strict=True) if san or not is_glyph(word)]
+        source, sans = [word for word, _ in pairs], [san for _, san in pairs]
+    if len(source) > LONGEST_GAME:
+        return Movetext("", [], result, (LONGEST_GAME, f"more than {LONGEST_GAME:,} plies"))
+    if "" in sans:
+        ply = sans.index("")
+        kind = "null move" if source[ply] in _NULL else "unreadable move"
+        return Movetext(" ".join(sans[:ply]), source, result, (ply, f"{kind}: {source[ply][:20]}"))
+    return Movetext(" ".join(sans), source, result)
+
+
+def is_glyph(word: str) -> bool:
+    """Whether a word is an annotation that can be no move: `=`, `+/-`, `∞`, `N` for a novelty.
+
+    >>> [is_glyph(word) for word in ("±", "+-", "N", "Nf3", "--")]
+    [True, True, True, False, False]
+    """
+    if word in _GLYPH_WORDS:
+        return True
+    return not any(character.isalnum() for character in word) and "--" not in word and word not in _NULL
+
+
+@functools.lru_cache(1 << 16)
+def normal(word: str) -> str:
+    """A word as SAN that both readers take, "" where it is none. Check marks and disambiguation stay as they are.
+
+    >>> normal("0-0+"), normal("e8Q"), normal("Ng1-f3"), normal("Nf3+-"), normal("hello")
+    ('O-O+', 'e8=Q', 'Ng1f3', 'Nf3', '')
+    """
+    san = _san(word)
+    if san:
+        return san
+    word = _NUMBER_MARK.sub("", word)
+    for end in range(len(word), max(len(word) - 8, 1), -1):  # annotation glyphs without a space before them
+        san = _san(word[:end]) if end == len(word) or _GLYPH_END.fullmatch(word, end) else ""
+        if san:
+            return san
+    return ""
+
+
+def _san(word: str) -> str:
+    san = word.rstrip("+#")
+    mark = "#" if "#" in word[len(san) :] else "+" if len(san) < len(word) else ""
+    san = san.replace("0-0", "O-O").replace("O-0", "O-O").replace("o-o-o", "O-O-O").replace("o-o", "O-O")
+    san = _CASTLING.get(san, san)
+    san = _ORNAMENTS.sub("", san).replace(":", "x")
+    san = _PROMOTION.sub(lambda match: f"{match[1]}={match[2].upper()}", san)
+    return san + mark if _SAN.fullmatch(san) else ""
+
+
+def numbered(sans: Sequence[str]) -> str:
+    """The text of a game as datasets keep it, from moves in SAN.
+
+    >>> numbered(["e4", "e5", "Nf3"])
+    ';1.e4 e5 2.Nf3'
+    """
+    return ";" + " ".join(f"{i // 2 + 1}.{san}" if i % 2 == 0 else san for i, san in enumerate(sans))

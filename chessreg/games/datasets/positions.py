@@ -1,0 +1,791 @@
+"""Datasets of positions: Parquet, CSV or bags in, a folder with `positions.parquet`, `rejects.tsv`, `dataset.json` out.
+
+Columns are known by several names (`COLUMNS`). A CSV without a header is one of puzzles: FEN, moves, rating. A puzzle's
+first move is the opponent's (Junkin's specification 5.4), so its position is the one after that.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import hashlib
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import chess
+import numpy as np
+
+from chessreg.errors import DAMAGE, BadInputError
+from chessreg.games.boards.adjudication import LICHESS_MATE_CP
+from chessreg.games.boards.moves import HashSet
+from chessreg.games.datasets import bags, dataset
+from chessreg.games.datasets.borders import decode
+from chessreg.games.datasets.build import Progress, earlier, finish, made_aside, write_reject
+from chessreg.games.datasets.build import identity as identity_of
+from chessreg.games.datasets.dataset import DatasetFile, DatasetReport, SourceFile, Verification
+from chessreg.games.datasets.reader import legal_of
+from chessreg.games.datasets.reader_python import Legal, status_text
+from chessreg.games.datasets.rows import Reject, Tally
+from chessreg.games.datasets.sources import BrokenStreamError, Source
+from chessreg.games.datasets.transcripts import COLUMN as TRANSCRIPT
+from chessreg.games.datasets.transcripts import columns_of, columns_of_parquet, head_of, holds_games
+from chessreg.noise import generator
+from store.files import reason, sha256_file
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from chessreg.games.datasets.dataset import Games
+
+POSITION_READER_VERSION = 4
+"""Raised whenever the rows made from the same bytes may change: part of a dataset's identity."""
+COLUMNS = {
+    "fen": ("fen",),
+    "best": ("sf_best_uci", "best_uci", "best_move", "bestmove", "best"),
+    "played": ("played_uci", "played_move", "played"),
+    "line": ("moves",),
+    "eval_before": ("eval_before_cp", "eval_before", "eval_cp", "cp", "eval"),
+    "eval_after": ("eval_after_cp", "eval_after"),
+    "mover_elo": ("mover_elo",),
+    "opponent_elo": ("opp_elo", "opponent_elo"),
+    "rating": ("rating",),
+    "judgment": ("judgment",),
+    "game": ("game_id", "game", "gameurl"),
+    "ply": ("ply",),
+    "action": ("action",),
+    "win_prob": ("win_prob", "win_probability"),
+}
+"""Column of a dataset → names that it has in files, the first that there is counting; upper or lower case."""
+Batch = tuple[Sequence[int], dict[str, list[Any]]]
+_MOVES = ("best", "played", "action")
+_OPTIONAL = ("best", "played", "line", "eval_before", "eval_after", "rating", "mover_elo", "opponent_elo", "judgment",
+             "game", "action", "win_prob")  # fmt: skip
+_ROWS = 20_000  # rows of a source read at once
+_LONGEST_LINE = 16 << 20  # bytes
+MOST_COUNTED = 999  # of three digits, as FEN-77 and prompts write them
+RATINGS = ("mover_elo", "opponent_elo", "rating")
+MOST_RATED = 9999
+_CASTLING = {"e1h1": ("K", "e1g1"), "e1a1": ("Q", "e1c1"), "e8h8": ("k", "e8g8"), "e8a8": ("q", "e8c8")}
+"""Castling as the king takes the rook → the right to it, and the king's move."""
+_RIGHTS = frozenset("".join(c for bit, c in enumerate("KQkq") if of >> bit & 1) or "-" for of in range(16))
+_PLAIN = re.compile(r"[pnbrqkPNBRQK1-8/]+ [wb] (?:-|(?=\S)K?Q?k?q?) (?:-|[a-h][36]) \d{1,3} \d{1,3}", re.ASCII)
+_GAME = re.compile(r"^https?://[^/]+/(\w{8})")
+
+
+class Positions(DatasetFile):
+    """The positions of a dataset folder. Parts are cut by game: no game is in two (by position where none is known)."""
+
+    content: Literal["positions"] = "positions"
+    file_name = dataset.POSITIONS_FILE
+    hash_column = "game_hash"
+
+    def fens(self, indices: Sequence[int] | np.ndarray) -> list[str]:
+        """The FENs of the positions at rows."""
+        return self.take(indices, ["fen"])["fen"].to_pylist()
+
+    def moves(self, indices: Sequence[int] | np.ndarray, column: str = "best") -> np.ndarray:
+        """The moves at rows in a column of moves (best, played, action), packed uint16 [n] as in `moves.py`; 0 where
+        there is none. `Fen77.actions_of` makes actions of them."""
+        words = self.take(indices, [column])[column].to_pylist()
+        return np.array([code_of(word) if word else 0 for word in words], np.uint16)
+
+    def evaluations(self, indices: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The source's evaluations before the move at rows: centipawns float64 [n], NaN where there is none or a mate,
+        and moves to mate int64 [n], 0 where there is none. Signs are the source's (Lichess: White's view)."""
+        values = self.take(indices, ["eval_before"])["eval_before"].to_numpy()
+        mates = np.array([mate_of(value) for value in values.tolist()], np.int64)
+        return np.where(mates != 0, np.nan, values), mates
+
+    def legal(self, indices: Sequence[int] | np.ndarray) -> Legal:
+        """The legal moves of the positions at rows."""
+        return legal_of(self.fens(indices))
+
+    def legal_counts(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
+        """How many legal moves the positions at rows have, int64 [n]; datasets of version 1 do not hold it."""
+        if not self.having(["legal"]):
+            return self.legal(indices).counts
+        return self.take(indices, ["legal"])["legal"].to_numpy().astype(np.int64)
+
+    def games_of(self, games: Games) -> np.ndarray:
+        """The row of each position's game in a dataset of games, int64 [total]; -1 where its game is not there or not
+        known. Games are known by the id in their Site tag; of several with one id it is the first."""
+        known, hashes = game_ids(games)
+        distinct, first = np.unique(hashes, return_index=True)
+        rows = np.append(known[first], -1)
+        return rows[HashSet(distinct).places(self.hashes)]
+
+    @property
+    def position_hashes(self) -> np.ndarray:
+        """uint64 [total]: equal for equal pieces, side to move, castling and legal captures en passant, however a FEN
+        writes those. Not those of boards (`games/boards/moves.py`), which know no rights."""
+        return self._read(["position_hash"])["position_hash"].to_numpy()
+
+    def new_rows(self, part: dataset.Part | None, seen: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """The rows of a part without a copy of an earlier one or of a position in `seen` (uint64, as in
+        `position_hashes`), int64 [n] in file order; and `seen` with all of the part's."""
+        rows = self.rows(part)
+        hashes = self.position_hashes[rows]
+        first = np.zeros(len(rows), bool)
+        first[np.unique(hashes, return_index=True)[1]] = True
+        if seen is None:
+            return rows[first], hashes
+        return rows[first & ~np.isin(hashes, seen)], np.concatenate([seen, hashes])
+
+
+def mate_of(evaluation: float) -> int:
+    """The moves to mate of an evaluation, 0 for one in centipawns.
+
+    >>> mate_of(29996), mate_of(-29999), mate_of(35)
+    (4, -1, 0)
+    """
+    most = LICHESS_MATE_CP
+    left = round(most - abs(evaluation)) if abs(evaluation) <= most else most  # NaN too
+    return (left if evaluation > 0 else -left) if 0 < left < 1000 else 0
+
+
+def game_ids(games: Games) -> tuple[np.ndarray, np.ndarray]:
+    """The rows int64 [n] of the games whose Site tag holds an id of Lichess, and their `game_hash` uint64 [n]."""
+    sites = games._read(["site"])["site"].to_pylist()
+    ids = [_GAME.match(site or "") for site in sites]
+    rows = np.array([row for row, match in enumerate(ids) if match], np.int64)
+    return rows, np.array([_game_hash(match[1]) for match in ids if match], np.uint64)
+
+
+def schema() -> pa.Schema:
+    """The columns of `positions.parquet`. Moves are UCI; evaluations are the source's, in centipawns; `legal` is the
+    number of legal moves; `win_prob` [0, 1] is of the side to move, after the move `action` where there is one
+    (ChessBench, specification 5.3)."""
+    import pyarrow as pa
+
+    return pa.schema([
+        pa.field("row", pa.int64(), False), pa.field("game_hash", pa.uint64(), False),
+        pa.field("position_hash", pa.uint64(), False), pa.field("fen", pa.string(), False),
+        *(pa.field(name, pa.string()) for name in ("best", "played", "line")),
+        pa.field("eval_before", pa.float64()), pa.field("eval_after", pa.float64()),
+        *(pa.field(name, pa.int32()) for name in RATINGS), pa.field("judgment", pa.string()),
+        pa.field("game", pa.string()), pa.field("ply", pa.int32(), False), pa.field("legal", pa.int16(), False),
+        pa.field("action", pa.string()), pa.field("win_prob", pa.float64()),
+    ])  # fmt: skip
+
+
+class PositionSource:
+    """One file of positions on its way in."""
+
+    def __init__(self, path: Path, names: Sequence[str], source: Source | None) -> None:
+        """names: the file's columns. source: of a CSV; None for a Parquet.
+
+        Raises BadInputError where no column is a FEN."""
+        self.path, self._source, self._names = path, source, list(names)
+        self.bytes_total = path.stat().st_size
+        self.bytes_done = 0
+        lower = [name.strip().lower() for name in names]
+        self.columns = {
+            column: next((lower.index(known) for known in every if known in lower), None)
+            for column, every in COLUMNS.items()
+        }
+        twice = [names[at] for at in self.columns.values() if at is not None and lower.count(lower[at]) > 1]
+        if twice:
+            raise BadInputError(f"{path} has two columns {twice[0]}", "take one of them out, or name it otherwise")
+        if self.columns["fen"] is None:
+            raise BadInputError(f"{path} has no column fen", f"its columns are {', '.join(names)[:200]}")
+        if self.columns["best"] is not None:
+            self.columns["line"] = None
+
+    @property
+    def notes(self) -> list[str]:
+        known = [f"{self._names[at]} → {name}" for name, at in self.columns.items() if at is not None]
+        puzzles = ["puzzles: each position is the one after the line's first move"] * (self.columns["line"] is not None)
+        return [f"columns {', '.join(known)}", *puzzles]
+
+    def batches(self) -> Iterator[Batch]:
+        """Rows of the file as {our column: values}, with the lines or rows on which they stand, counted from 1.
+
+        Raises BrokenStreamError where the file cannot be read to its end."""
+        yield from self._parquet() if self._source is None else self._csv(self._source)
+
+    def _parquet(self) -> Iterator[Batch]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        wanted = {name: self._names[at] for name, at in self.columns.items() if at is not None}
+        line = 1
+        try:
+            file = pq.ParquetFile(self.path)
+            for batch in file.iter_batches(_ROWS, columns=list(wanted.values())):
+                yield range(line, line + len(batch)), {name: _values(batch[at]) for name, at in wanted.items()}
+                line += len(batch)
+                self.bytes_done = self.bytes_total * (line - 1) // max(file.metadata.num_rows, 1)
+        except (pa.ArrowException, OSError, *DAMAGE) as error:
+            raise BrokenStreamError(_one_line(error)) from error
+
+    def _csv(self, source: Source) -> Iterator[Batch]:
+        places = {name: at for name, at in self.columns.items() if at is not None}
+        reader = csv.reader(_lines(source))
+        if not self.headless:
+            next(reader, None)
+        lines: list[int] = []
+        rows: list[list[str]] = []
+        line = reader.line_num
+
+        def batch() -> Batch:
+            self.bytes_done = source.bytes_done
+            return lines, {
+                name: [cells[at] if at < len(cells) else "" for cells in rows] for name, at in places.items()
+            }
+
+        try:
+            for cells in reader:
+                if cells:
+                    lines.append(line + 1)
+                    rows.append(cells)
+                line = reader.line_num
+                if len(rows) == _ROWS:
+                    yield batch()
+                    lines, rows = [], []
+        except BrokenStreamError:
+            yield batch()  # the whole rows before the break
+            raise
+        except csv.Error as error:
+            raise BadInputError(f"{self.path}, line {line + 1}: {error}", "is it a CSV?") from error
+        yield batch()
+
+    headless = False
+
+
+class BagSource(PositionSource):
+    """A bag of ChessBench on its way in (`bags.py`)."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises BagError where the file cannot be a bag."""
+        self.path, self._bag = path, bags.Bag(path)
+        self.bytes_total, self.bytes_done = path.stat().st_size, 0
+        self.columns = dict.fromkeys(COLUMNS)
+        self._coding: str | None = None
+
+    @property
+    def notes(self) -> list[str]:
+        return [f"records of {self._coding}"]
+
+    def batches(self) -> Iterator[Batch]:
+        """See `PositionSource.batches`. Raises BagError for the first wrong record."""
+        line = 1
+        try:
+            for records in self._bag.records():
+                self._coding = records.coding
+                columns: dict[str, list[Any]] = {"fen": records.fens()}
+                if records.coding != "state_value":
+                    columns["best" if records.coding == "behavioral_cloning" else "action"] = records.moves()
+                if records.coding != "behavioral_cloning":
+                    columns["win_prob"] = records.win_prob.tolist()
+                self.bytes_done += int(sum(map(len, columns["fen"])))
+                yield range(line, line + len(records)), columns
+                line += len(records)
+        except OSError as error:
+            raise BrokenStreamError(f"it cannot be read: {reason(error)}") from error
+        self.bytes_done = self.bytes_total
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """A column's values; bytes as text, None for NaN, which pandas writes where a value is missing."""
+    import pyarrow as pa
+
+    if pa.types.is_floating(column.type):
+        return [None if value is None or math.isnan(value) else value for value in column.to_pylist()]
+    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        return [None if value is None else value.decode("utf-8", "replace") for value in column.to_pylist()]
+    return list(column.to_pylist())
+
+
+def _lines(source: Source) -> Iterator[str]:
+    """The text of a source line by line, without a byte order mark. Raises BadInputError for too long a line."""
+    left, mark = b"", b"\xef\xbb\xbf"
+    for chunk in source._decoded():
+        whole, newline, left = (left + chunk).removeprefix(mark).rpartition(b"\n")
+        mark = b""
+        if len(left) > _LONGEST_LINE:
+            raise BadInputError(f"{source.path} has a line of more than {_LONGEST_LINE >> 20} MiB", "is it a CSV?")
+        yield from decode(whole + newline).splitlines(keepends=True)
+    if left:
+        yield decode(left)
+
+
+def open_positions(path: Path) -> PositionSource | None:
+    """The file as a source of positions; None if it holds games: a PGN, transcripts, or a Parquet of games.
+
+    Raises NotFoundError, and BadInputError for a damaged Parquet or bag, and for a Parquet of neither."""
+    if bags.is_bag(path):
+        return BagSource(path)
+    names = columns_of_parquet(path) if path.is_file() else None
+    if names is not None:
+        return None if holds_games(names) else PositionSource(path, names, None)
+    source = Source(path)
+    text = head_of(source).removeprefix(b"\xef\xbb\xbf")
+    columns = columns_of(text)
+    if TRANSCRIPT in columns:
+        return None
+    if columns and _is_fen(columns[0]):
+        if len(columns) > 3:
+            raise BadInputError(f"{path} has no header and {len(columns)} columns", "write the columns' names first")
+        made = PositionSource(path, ("fen", "moves", "rating")[: len(columns)], Source(path))
+        made.headless = True
+        return made
+    if "fen" not in [column.lower() for column in columns] or "[" in columns[0]:
+        first = columns[0] if len(columns) == 1 else ""
+        for separator in (";", "\t"):
+            cells = [cell.strip(' "') for cell in first.split(separator)]
+            if len(cells) > 1 and ("fen" in map(str.lower, cells) or _is_fen(cells[0])):
+                raise BadInputError(f"{path} separates its columns by {separator!r}", "separate them by commas")
+        return None
+    return PositionSource(path, columns, Source(path))
+
+
+def _one_line(error: Exception) -> str:
+    """A library's error about a file's bytes, printable and short."""
+    return " ".join("".join(c if c.isprintable() else " " for c in str(error)).split())[:120]
+
+
+def _is_fen(text: str) -> bool:
+    try:
+        chess.Board(text)
+    except ValueError:
+        return False
+    return text.count("/") == 7
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which legal positions are kept: those after `min_plies` plies, of no game and no position of `exclude`, and of a
+    game of `within`. Both are input references of datasets with their (game hashes, position hashes), uint64 [n]; a
+    dataset of games excludes by its games, one of positions by its positions."""
+
+    min_plies: int = 0
+    exclude: Mapping[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    within: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """As the report and the identity hold it: {} where every position is kept."""
+        filters = {"min_plies": self.min_plies, "exclude": sorted(self.exclude), "within": sorted(self.within)}
+        return {name: value for name, value in filters.items() if value}
+
+    @functools.cached_property
+    def _sets(self) -> list[HashSet]:
+        kinds = [list(kind) for kind in zip(*self.exclude.values(), strict=True)] or [[], []]
+        return [HashSet(np.concatenate([np.zeros(0, np.uint64), *some])) for some in (*kinds, self.within.values())]
+
+    def keeps(
+        self, legal: np.ndarray, ply: np.ndarray, games: np.ndarray, positions: np.ndarray, tally: Tally
+    ) -> np.ndarray:
+        """bool [n] of rows bool [n] with these plies and hashes; what is left out is counted."""
+        if not self.as_json():
+            return legal
+        shut_games, shut_positions, open_games = self._sets
+        left = legal
+        for why, out in (
+            ("below --min-plies", ply < self.min_plies),
+            ("of an excluded dataset", shut_games.contains(games) | shut_positions.contains(positions)),
+            ("of games outside --within", ~open_games.contains(games) if self.within else np.zeros(len(ply), bool)),
+        ):
+            tally.skip(why, int((left & out).sum()))
+            left = left & ~out
+        return left
+
+
+def identity(digests: Sequence[str], chosen: Filter | None = None) -> str:
+    """The identity of positions read from files with these digests, and chosen so."""
+    filters = chosen.as_json() if chosen else {}
+    return identity_of(digests, filters, reader=POSITION_READER_VERSION, content="positions")
+
+
+def build(
+    files: Sequence[Path],
+    folder: Path,
+    *,
+    salvage: bool = False,
+    chosen: Filter | None = None,
+    on_progress: Progress | None = None,
+) -> DatasetReport:
+    """Read files of positions into the new dataset `folder`, in their order, at constant memory: 100,000 rows a second.
+
+    Raises BadInputError, and leaves nothing behind, when the folder exists, a file holds no position, cannot be read to
+    its end (unless `salvage`, which keeps the rows before) or has nothing but bad ones. Bad rows are listed.
+    """
+    sources = [(path, open_positions(Path(path))) for path in files]
+    for path, source in sources:
+        if source is None:
+            raise BadInputError(f"{path} holds no positions", "a column fen is needed")
+    with made_aside(folder) as aside:
+        return _build([source for _, source in sources if source], aside, salvage, chosen or Filter(), on_progress)
+
+
+def _build(
+    sources: list[PositionSource], aside: Path, salvage: bool, chosen: Filter, on_progress: Progress | None
+) -> DatasetReport:
+    import pyarrow as pa
+
+    total = sum(source.bytes_total for source in sources)
+    tally, broken, row = Tally(), None, 0
+    held, unread = Counter[str](), Counter[str]()
+    scratch = aside / "scratch.arrow"
+    hashes = {name: aside / name for name in ("game_hash", "position_hash")}
+    target = schema()
+    with (
+        pa.ipc.new_file(str(scratch), target, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer,
+        hashes["game_hash"].open("wb") as games,
+        hashes["position_hash"].open("wb") as positions,
+        (aside / dataset.REJECTS_FILE).open("w", encoding="utf-8", newline="") as rejects,
+    ):
+        rejects.write("row\tsource\tline\tply\treason\n")
+        for source in sources:
+            legal, before, example = tally.plies, {**tally.rejected, **tally.skipped}, ""
+            try:
+                for lines, columns in source.batches():
+                    kept, bad = _read(columns, len(lines), row, chosen, tally, unread)
+                    for place, why in bad.items():
+                        tally.reject(why)
+                        example = example or f"; row {lines[place]}: {why}"
+                        write_reject(rejects, Reject(place, lines[place], 0, why), row, source.path.name)
+                    batch = pa.RecordBatch.from_arrays([kept[column] for column in target.names], schema=target)
+                    writer.write_batch(batch)
+                    held.update({name: len(batch) - batch[name].null_count for name in _OPTIONAL})
+                    for name, file in (("game_hash", games), ("position_hash", positions)):
+                        file.write(batch[name].to_numpy().tobytes())
+                    tally.plies += len(batch)
+                    row += len(lines)
+                    if on_progress:
+                        on_progress(sum(s.bytes_done for s in sources), total, tally.plies)
+            except BrokenStreamError as error:
+                if not salvage:
+                    hint = "get the file again, or keep the rows before the break with --salvage"
+                    raise BadInputError(f"{source.path} cannot be read to its end: {error}", hint) from error
+                broken = f"{source.path.name}: {error}"
+            if tally.plies == legal:
+                raise _no_position(source, tally, before, example)
+    copies = earlier(hashes["position_hash"], tally.plies)
+    distinct = tally.plies - int(earlier(hashes["game_hash"], tally.plies).sum())
+    for path in hashes.values():
+        path.unlink()
+    finish(scratch, aside / dataset.POSITIONS_FILE, copies, target, ("judgment", *_MOVES))
+    scratch.unlink()
+    entered = [SourceFile(s.path.name, sha256_file(s.path), s.bytes_total) for s in sources]
+    result = DatasetReport(
+        identity=identity([file.sha256 for file in entered], chosen),
+        reader_version=POSITION_READER_VERSION,
+        filters=chosen.as_json(),
+        sources=entered,
+        games=distinct if all(source.columns["game"] is not None for source in sources) else 0,
+        plies=tally.plies,
+        rejected=dict(sorted(tally.rejected.items())),
+        skipped=dict(sorted(tally.skipped.items())),
+        duplicates=int(copies.sum()),
+        noncanonical=tally.noncanonical,
+        result_mismatches=0,
+        missing_results=0,
+        both_elos=tally.both_elos,
+        first_date=None,
+        last_date=None,
+        games_sha256=sha256_file(aside / dataset.POSITIONS_FILE),
+        salvaged=broken,
+        found=row,
+        notes=[
+            *(f"{source.path.name}: {note}" for source in sources for note in source.notes),
+            "rows with " + (", ".join(f"{name} {held[name]:,}" for name in _OPTIONAL if held[name]) or "a FEN alone"),
+            *(
+                f"{name} left empty where it is no {'rating' if name in RATINGS else 'number'}: {rows:,}"
+                for name, rows in unread.items()
+                if rows
+            ),
+        ],
+        content="positions",
+    )
+    result.save(aside)
+    return result
+
+
+def _no_position(source: PositionSource, tally: Tally, before: dict[str, int], example: str) -> BadInputError:
+    left_out = {**tally.rejected, **tally.skipped}
+    left_out = {reason: more for reason, count in left_out.items() if (more := count - before.get(reason, 0))}
+    why = ", ".join(f"{count} {reason}" for reason, count in left_out.items()) or "it has no rows"
+    hint = "--min-plies, --exclude, --within choose" if left_out.keys() & tally.skipped.keys() else ""
+    hint = "is its column fen one of FENs?" if left_out.keys() == {"no FEN"} else hint
+    return BadInputError(f"{source.path} holds no legal position ({why}){example}", hint)
+
+
+class _BadRowError(Exception):
+    """A row that is no legal position; the message is the reason, with a colon before what is particular to it."""
+
+
+def _read(
+    columns: Mapping[str, list[Any]], count: int, first: int, chosen: Filter, tally: Tally, unread: Counter[str]
+) -> tuple[dict[str, pa.Array], dict[int, str]]:
+    """The columns of the rows that are kept, numbered from `first` on in the file, and what is wrong with bad ones.
+
+    A ply that does not fit the side to move (counted from 1, or of the move before) is taken from the FEN. Texts where
+    numbers belong, and ratings below 0 or above 9,999, are left empty, and counted in `unread` by column."""
+    import pyarrow as pa
+
+    fens, words = _texts(columns, count)
+    legal, bad = _check_moves(fens, words, tally)
+    for place in [at for at, line in enumerate(words["line"]) if not line] if "line" in columns else ():
+        bad.setdefault(place, "a puzzle without a solution")
+    chances = _floats(columns.get("win_prob"), count)
+    for place in np.flatnonzero(~((chances >= 0) & (chances <= 1))).tolist() if "win_prob" in columns else ():
+        if columns["win_prob"][place] not in (None, ""):  # NaN too
+            bad.setdefault(place, f"a win probability outside 0 to 1: {columns['win_prob'][place]}")
+    games = [_game(_id_text(game)) for game in columns.get("game", ())] or [None] * count
+    position_hash, game_hash, ply = _keys(fens, games, _floats(columns.get("ply"), count), bad)
+    keep = np.ones(count, bool)
+    keep[list(bad)] = False
+    keep &= chosen.keeps(keep, ply, game_hash, position_hash, tally)
+    ratings = {name: _floats(columns.get(name), count) for name in RATINGS}
+    for name in ("eval_before", "eval_after", "ply", *ratings):
+        strange = np.array([_strange(value) for value in columns.get(name) or ()] or np.zeros(count), bool)
+        if name in ratings:
+            absurd = (ratings[name] < 0) | (ratings[name] > MOST_RATED)
+            ratings[name][absurd] = np.nan
+            strange |= absurd
+        unread.update({name: int((keep & strange).sum())})
+    tally.both_elos += int((keep & ~np.isnan(ratings["mover_elo"]) & ~np.isnan(ratings["opponent_elo"])).sum())
+
+    def floats(values: np.ndarray) -> pa.Array:
+        return pa.array(values[keep], mask=np.isnan(values[keep]))
+
+    def integers(values: np.ndarray) -> pa.Array:
+        none = ~(np.abs(values[keep]) < 1 << 31)
+        return pa.array(np.where(none, 0, values[keep]).astype(np.int32), mask=none)
+
+    def texts(values: Sequence[str | None]) -> pa.Array:
+        return pa.array(itertools.compress(values, keep), pa.string())
+
+    return {
+        "row": pa.array(first + np.flatnonzero(keep)),
+        "game_hash": pa.array(game_hash[keep]),
+        "position_hash": pa.array(position_hash[keep]),
+        "fen": texts(fens),
+        **{name: texts(given) for name, given in words.items()},
+        **{name: floats(_floats(columns.get(name), count)) for name in ("eval_before", "eval_after")},
+        **{name: integers(values) for name, values in ratings.items()},
+        "judgment": texts([str(word) if word else None for word in columns.get("judgment", ())] or [None] * count),
+        "game": texts(games),
+        "ply": pa.array(ply[keep].astype(np.int32)),
+        "legal": pa.array(legal[keep]),
+        "win_prob": floats(chances),
+    }, bad  # fmt: skip
+
+
+Words = dict[str, list[str | None]]  # column of moves → the text of each row
+
+
+def _texts(columns: Mapping[str, list[Any]], count: int) -> tuple[list[str], Words]:
+    """FENs and moves as texts; castling that takes the own rook is written as the king's move, where it is a right."""
+    fens = [str(fen or "").strip() for fen in columns["fen"]]
+    words = {name: [str(word).strip() if word else None for word in columns.get(name, ())] or [None] * count
+             for name in (*_MOVES, "line")}  # fmt: skip
+    for name in _MOVES:
+        for place in [at for at, word in enumerate(words[name]) if word in _CASTLING]:
+            right, castled = _CASTLING[words[name][place] or ""]
+            if right in "".join(fens[place].split(" ")[2:3]):
+                words[name][place] = castled
+    return fens, words
+
+
+def _check_moves(fens: list[str], words: Words, tally: Tally) -> tuple[np.ndarray, dict[int, str]]:
+    """The number of legal moves int16 of each row, and what is wrong with bad rows; FENs and moves are normalised in
+    place.
+
+    A FEN as python-chess writes it, with legal moves in UCI, is checked together with all others like it; what is
+    written in another way row by row."""
+    count = len(fens)
+    plain = [place for place, fen in enumerate(fens) if _PLAIN.fullmatch(fen) and not words["line"][place]]
+    moves = legal_of([fens[place] for place in plain])
+    good, legal = np.zeros(count, bool), np.zeros(count, np.int16)
+    good[plain] = [place not in moves.bad for place in range(len(plain))]
+    legal[plain] = moves.counts
+    for name in _MOVES:
+        given = words[name]
+        if any(given):
+            codes = np.array([code_of(given[place] or "") for place in plain], np.uint16)
+            none = np.array([not given[place] for place in plain], bool)
+            good[plain] &= moves.has(codes) | none
+    bad: dict[int, str] = {}
+    for place in np.flatnonzero(~good).tolist():
+        try:
+            row = _row(fens[place], {name: given[place] for name, given in words.items()})
+        except _BadRowError as error:
+            bad[place] = str(error)
+            continue
+        tally.noncanonical += row.rewritten
+        fens[place], legal[place] = row.fen, row.legal
+        for name, word in row.moves.items():
+            words[name][place] = word
+    return legal, bad
+
+
+def _keys(
+    fens: list[str], games: list[str | None], given_ply: np.ndarray, bad: Collection[int]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """position_hash and game_hash uint64, and ply int64, of each row."""
+    fields = [fen.rsplit(" ", 2) if place not in bad else ("", "0", "0") for place, fen in enumerate(fens)]
+    position_hash = np.frombuffer(b"".join(_digest(_known(four)) for four, _, _ in fields), "<u8")
+    game_hash = np.array([position_hash[place] if game is None else _game_hash(game)
+                          for place, game in enumerate(games)], np.uint64)  # fmt: skip
+    ply = np.array([2 * max(int(number) - 1, 0) + (" b " in four) for four, _, number in fields], np.int64)
+    fits = (given_ply >= 0) & (given_ply < 1 << 31) & (np.floor(given_ply) % 2 == ply % 2)
+    return position_hash, game_hash, np.where(fits, np.where(fits, given_ply, 0).astype(np.int64), ply)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row that was checked by itself: its FEN, whether that was rewritten, its moves and the number of legal ones."""
+
+    fen: str
+    rewritten: bool
+    moves: dict[str, str | None]
+    legal: int
+
+
+def _row(fen: str, words: Mapping[str, str | None]) -> _Row:
+    """A row on python-chess's board. Raises _BadRowError."""
+    try:
+        board = chess.Board(fen)
+    except ValueError as error:
+        raise _BadRowError(f"no FEN: {fen[:80]}") from error
+    if max(board.halfmove_clock, board.fullmove_number) > MOST_COUNTED:
+        raise _BadRowError(f"a counter above {MOST_COUNTED}: {fen[:80]}")
+    if board.status():
+        raise _BadRowError(f"{status_text(board)}: {fen[:80]}")
+    moves: dict[str, str | None] = {}
+    rewritten = False
+    line = words.get("line")
+    if line:
+        moves = _puzzle(board, line.split())
+        if max(board.halfmove_clock, board.fullmove_number) > MOST_COUNTED:
+            raise _BadRowError(f"a counter above {MOST_COUNTED}: {board.fen()}")
+    fields = fen.split(" ")
+    if line or len(fields) != 6 or fields[2] not in _RIGHTS or max(map(len, fields[4:])) > 3:
+        rewritten, fen = not line, board.fen(en_passant="legal" if line else "fen")
+    moves |= {name: _legal(board, word, f"{name} move") for name in _MOVES if (word := words.get(name))}
+    return _Row(fen, rewritten, moves, board.legal_moves.count())
+
+
+def _puzzle(board: chess.Board, moves: Sequence[str]) -> dict[str, str | None]:
+    """Play a puzzle's first move on the board; its solution, whose first move is the best one."""
+    if len(moves) < 2:
+        raise _BadRowError("a puzzle without a solution")
+    _legal(board, moves[0], "move of a puzzle", play=True)
+    after = board.copy(stack=False)
+    solution = [_legal(after, word, "move of a puzzle", play=True) for word in moves[1:]]
+    return {"best": solution[0], "line": " ".join(solution)}
+
+
+def _legal(board: chess.Board, word: str, what: str, play: bool = False) -> str:
+    """The UCI of a legal move in UCI or SAN. Raises _BadRowError."""
+    for parse in (board.parse_uci, board.parse_san):
+        try:
+            move = parse(word)
+        except ValueError:
+            continue
+        if move:
+            if play:
+                board.push(move)
+            return move.uci()
+    raise _BadRowError(f"illegal {what}: {word[:10]} in {board.fen()}")
+
+
+@functools.lru_cache(1 << 12)
+def code_of(uci: str) -> int:
+    """A move in UCI, packed as in `moves.py`; 0 for a text that is no move."""
+    try:
+        move = chess.Move.from_uci(uci)
+    except ValueError:
+        return 0
+    return move.from_square | move.to_square << 6 | (move.promotion or 0) << 12
+
+
+def _known(four: str) -> str:
+    """The first four fields of a FEN as a position is known by them: a square en passant only where a pawn may take."""
+    fields = four.split(" ")
+    if fields[-1] in ("", "-") or chess.Board(f"{four} 0 1").has_legal_en_passant():
+        return four
+    return " ".join([*fields[:-1], "-"])
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=8).digest()
+
+
+@functools.lru_cache(1 << 12)
+def _game_hash(game: str) -> int:
+    return int.from_bytes(_digest(f"game {game}"), "little")
+
+
+def _id_text(given: Any) -> str:
+    """A game's id as text. Whole numbers are floats in a file of pandas where other rows have none."""
+    if given is None:
+        return ""
+    return f"{given:.0f}" if isinstance(given, float) and given.is_integer() else str(given).strip()
+
+
+@functools.lru_cache(1 << 12)
+def _game(text: str) -> str | None:
+    """A game's id, cut out of a link to Lichess; None where there is none."""
+    link, number = _GAME.match(text), re.fullmatch(r"(\d+)\.0", text)
+    return link[1] if link else number[1] if number else text or None
+
+
+def _floats(values: Sequence[Any] | None, count: int) -> np.ndarray:
+    """The finite numbers among values, float64 [count]; NaN for anything else."""
+    if not values:
+        return np.full(count, np.nan)
+    try:
+        numbers = np.array(values, np.float64)
+    except (TypeError, ValueError):
+        numbers = np.array([_float(value) for value in values])
+    return np.where(np.isfinite(numbers), numbers, np.nan)
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return float("nan")
+
+
+def _strange(value: Any) -> bool:
+    """Whether a value stands where a number belongs, and is none."""
+    if value is None or not str(value).strip() or (isinstance(value, float) and math.isnan(value)):
+        return False
+    return not math.isfinite(_float(value))
+
+
+def verify(folder: Path, *, sample: int = 200, seed: int = 0) -> Verification:
+    """Compare a dataset of positions with its report and check a seeded sample on python-chess's board."""
+    recorded = DatasetReport.load(folder)
+    path = folder / dataset.POSITIONS_FILE
+    if not path.is_file():
+        return Verification(0, 0, [f"{path.name} is missing"], "positions")
+    if sha256_file(path) != recorded.games_sha256:
+        return Verification(0, 0, [f"{path.name} is not the file that was written: its sha256 differs"], "positions")
+    positions = Positions(folder)
+    problems = []
+    if len(positions) != recorded.plies:
+        problems.append(f"{len(positions):,} positions where the report says {recorded.plies:,}")
+    if miscounted := recorded.miscounted():
+        problems.append(miscounted)
+    rng = generator(seed, "verify", recorded.identity)
+    chosen = np.sort(rng.choice(len(positions), min(sample, len(positions)), replace=False))
+    for row in positions.take(chosen, ["row", "fen", "best", "played", "position_hash"]).to_pylist():
+        try:
+            checked = _row(row["fen"], {name: row[name] for name in ("best", "played")})
+            four = checked.fen.rsplit(" ", 2)[0]
+            told = four if recorded.reader_version < 3 else _known(four)  # as it was written, before version 3
+            if int.from_bytes(_digest(told), "little") != row["position_hash"]:
+                problems.append(f"position {row['row']} has a hash that is not that of its FEN")
+        except _BadRowError as bad:
+            problems.append(f"position {row['row']}: {bad}")
+    return Verification(len(positions), len(chosen), problems, "positions")

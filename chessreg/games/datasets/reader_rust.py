@@ -1,0 +1,172 @@
+"""The reader in Rust: the only module that knows the package, its codes and its traps.
+
+Its boards are uint8 by square a1=0 … h8=63: 0 empty, 1..6 white PNBRQK, 7..12 black. It drops empty strings, so that
+later games shift: those never reach it, and the number of games that come back is checked.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from chessreg.games.boards import san
+from chessreg.games.datasets.reader_python import Legal, Played, PythonReader
+
+_VALUES = np.array([0, 1, 2, 3, 4, 5, 6, -1, -2, -3, -4, -5, -6], np.int8)
+_INITIAL = np.frombuffer(b"\x04\x02\x03\x05\x06\x03\x02\x04" + b"\x01" * 8, np.uint8)
+POSITIONS_AT_ONCE = 20_000
+_PLAIN = re.compile(r"[pnbrqkPNBRQK1-8/]+ [wb] (?:-|K?Q?k?q?) (?:-|[a-h][36]) \d{1,4} \d{1,4}", re.ASCII)
+GAMES_WITH_MOVES = 1000  # legal moves take 30 times the memory of the moves played
+_START = np.concatenate([_INITIAL, np.zeros(32, np.uint8), np.full(8, 7, np.uint8), _INITIAL[:8] + 6])
+
+
+def _parsed(movetexts: Sequence[str]) -> tuple[san.Replay, dict[int, int]]:
+    """Every movetext played, with boards, in the package's codes; errors as in the protocol."""
+    import pyarrow as pa
+    import rust_pgn_reader_python_binding as rust
+
+    full = [game for game, text in enumerate(movetexts) if text and not text.isspace()]
+    texts = movetexts if len(full) == len(movetexts) else [movetexts[game] for game in full]
+    strings = pa.chunked_array([pa.array(texts, pa.large_string())])
+    chunks: list[Any] = list(rust.parse_games(strings, num_threads=1, chunk_multiplier=1).chunks) if full else []
+    if sum(chunk.num_games for chunk in chunks) != len(full):
+        raise RuntimeError(f"the rust reader was given {len(full)} games and returned another number")
+    lengths = np.zeros(len(movetexts), np.int64)
+    mated = np.zeros(len(movetexts), bool)
+    valid = np.ones(len(movetexts), bool)
+    if full:
+        lengths[full] = np.concatenate([np.diff(chunk.move_offsets.astype(np.int64)) for chunk in chunks])
+        mated[full] = np.concatenate([chunk.is_checkmate for chunk in chunks])
+        valid[full] = np.concatenate([chunk.valid for chunk in chunks])
+    offsets = np.zeros(len(movetexts) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+
+    def column(name: str, dtype: type[np.generic]) -> np.ndarray:
+        parts = [getattr(chunk, name) for chunk in chunks]
+        return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.zeros(0, dtype)])
+
+    boards = np.concatenate([chunk.boards for chunk in chunks]) if len(chunks) > 1 else None
+    boards = boards if boards is not None else chunks[0].boards if chunks else np.zeros(0, np.uint8)
+    boards = boards.reshape(-1, 64)
+    if len(full) < len(movetexts):  # a game without moves has the initial position all the same
+        places = offsets + np.arange(len(offsets))
+        empty = np.setdiff1d(np.arange(len(movetexts)), full)
+        boards = np.insert(boards, (places[:-1] - np.searchsorted(empty, np.arange(len(movetexts))))[empty], _START, 0)
+    played = san.Replay(
+        boards, column("from_squares", np.uint8), column("to_squares", np.uint8), column("promotions", np.int8),
+        offsets, mated,
+    )  # fmt: skip
+    return played, {int(game): int(lengths[game]) for game in np.flatnonzero(~valid)}
+
+
+def _second_opinion(movetexts: Sequence[str], first: Played) -> Played:
+    """Games that this reader refuses, played by python-chess: it forgives a capture's missing or needless `x`."""
+    refused = sorted(first.errors)
+    second = PythonReader().play([movetexts[game] for game in refused])
+    spans = [first.moves[start:end] for start, end in itertools.pairwise(first.offsets.tolist())]
+    edges = second.offsets.tolist()
+    for place, game in enumerate(refused):
+        spans[game] = second.moves[edges[place] : edges[place + 1]]
+        first.texts[game] = second.texts[place]
+    offsets = np.zeros(len(spans) + 1, np.int64)
+    np.cumsum([len(span) for span in spans], out=offsets[1:])
+    errors = {refused[place]: ply for place, ply in second.errors.items()}
+    return Played(np.concatenate(spans), offsets, first.texts, errors)
+
+
+class RustReader:
+    """See `chessreg.games.datasets.reader.Reader`. About two million plies a second with texts, six million without."""
+
+    name = "rust"
+
+    def play(self, movetexts: Sequence[str]) -> Played:
+        played, errors = _parsed(movetexts)
+        written, ends = san.write(played)
+        flat = written.tobytes().decode("ascii")
+        edges = ends.tolist()
+        texts = [flat[start:end] for start, end in itertools.pairwise(edges)]
+        promotion = np.maximum(played.promotion, 0).astype(np.uint16)
+        codes = played.origin.astype(np.uint16) | played.target.astype(np.uint16) << 6 | promotion << 12
+        result = Played(codes.astype("<u2"), played.offsets, texts, errors)
+        return _second_opinion(movetexts, result) if errors else result
+
+    def boards(self, movetexts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, dict[int, int]]:
+        played, errors = _parsed(movetexts)
+        return _VALUES[played.boards], played.offsets + np.arange(len(played.offsets)), errors
+
+    def targets(self, movetexts: Sequence[str]) -> np.ndarray:
+        return np.concatenate(
+            [_targets(movetexts[i : i + GAMES_WITH_MOVES]) for i in range(0, len(movetexts), GAMES_WITH_MOVES)]
+            or [np.zeros(0, np.uint64)]
+        )
+
+    def legal(self, fens: Sequence[str]) -> Legal:
+        pieces = [_legal(fens[start : start + POSITIONS_AT_ONCE]) for start in range(0, len(fens), POSITIONS_AT_ONCE)]
+        codes = np.concatenate([np.zeros(0, "<u2"), *(piece.codes for piece in pieces)])
+        counts = np.concatenate([np.zeros(1, np.int64), *(piece.counts for piece in pieces)])
+        bad = {number * POSITIONS_AT_ONCE + at: why for number, p in enumerate(pieces) for at, why in p.bad.items()}
+        return Legal(codes, np.cumsum(counts), bad)
+
+
+def _targets(movetexts: Sequence[str]) -> np.ndarray:
+    """Bit boards uint64 [positions] of the squares that a legal move goes to."""
+    import pyarrow as pa
+    import rust_pgn_reader_python_binding as rust
+
+    # A game without moves would be dropped: it is played as one of a single move, whose first position is its own.
+    texts = [text if text and not text.isspace() else "e4" for text in movetexts]
+    strings = pa.chunked_array([pa.array(texts, pa.large_string())])
+    parsed = rust.parse_games(strings, num_threads=1, chunk_multiplier=1, store_legal_moves=True)
+    parts, keep = [], []
+    for chunk in parsed.chunks:
+        offsets = chunk.legal_move_offsets.astype(np.int64)
+        bits = np.uint64(1) << chunk.legal_move_to_squares.astype(np.uint64)
+        ends = np.diff(offsets) > 0
+        mask = np.zeros(len(offsets) - 1, np.uint64)
+        if ends.any():
+            mask[ends] = np.bitwise_or.reduceat(bits, offsets[:-1][ends])
+        parts.append(mask)
+        keep.append(np.diff(chunk.position_offsets.astype(np.int64)))
+    masks, positions = np.concatenate(parts), np.concatenate(keep)
+    wanted = np.ones(len(masks), bool)
+    starts = np.cumsum(positions) - positions
+    for game, text in enumerate(movetexts):
+        if not text or text.isspace():
+            wanted[starts[game] + 1] = False
+    return masks[wanted]
+
+
+def _legal(fens: Sequence[str]) -> Legal:
+    """Each FEN as the start of a game without moves. What the package refuses or what is written otherwise than usual
+    is left to python-chess, which is more forgiving."""
+    import pyarrow as pa
+    import rust_pgn_reader_python_binding as rust
+
+    plain = _PLAIN.fullmatch
+    texts = [f'[SetUp "1"]\n[FEN "{fen if plain(fen) else ""}"]\n\n*\n' for fen in fens]
+    strings = pa.chunked_array([pa.array(texts, pa.large_string())])
+    chunks = rust.parse_games(strings, num_threads=1, chunk_multiplier=1, store_legal_moves=True).chunks
+    valid = np.concatenate([chunk.valid for chunk in chunks])
+    counts = np.zeros(len(fens), np.int64)
+    read = np.concatenate([np.diff(chunk.legal_move_offsets.astype(np.int64)) for chunk in chunks])
+    if len(valid) != len(fens) or len(read) != valid.sum():
+        raise RuntimeError(f"the rust reader was given {len(fens)} positions and returned another number")
+    counts[valid] = read
+    parts = [
+        chunk.legal_move_from_squares.astype(np.int64)
+        | chunk.legal_move_to_squares.astype(np.int64) << 6
+        | np.maximum(chunk.legal_move_promotions, 0).astype(np.int64) << 12
+        for chunk in chunks
+    ]
+    position = np.repeat(np.arange(len(fens)), counts)
+    codes = np.concatenate(parts) | position << 16
+    refused = np.flatnonzero(~valid)
+    second = PythonReader().legal([fens[place] for place in refused.tolist()])
+    more = second.codes.astype(np.int64) | np.repeat(refused, second.counts) << 16
+    counts[refused] = second.counts
+    bad = {int(refused[place]): why for place, why in second.bad.items()}
+    return Legal((np.sort(np.concatenate([codes, more])) & 0xFFFF).astype("<u2"), np.cumsum([0, *counts]), bad)

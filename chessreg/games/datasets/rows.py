@@ -1,0 +1,319 @@
+"""From a block of PGN to rows of `games.parquet`, with what was rejected or skipped on the way."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import chess
+import numpy as np
+
+from chessreg.games.boards import moves
+from chessreg.games.datasets import borders, movetext
+from chessreg.games.datasets.borders import RawGame
+from chessreg.games.datasets.game_filter import EVERY_GAME, GameFilter, elo
+from chessreg.games.datasets.movetext import Movetext, numbered
+from chessreg.games.datasets.reader import Reader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_STANDARD = frozenset({"", "?", "-", "standard", "chess", "normal", "classical", "from position", "fromposition"})
+_NAMED = ("Crazyhouse", "Antichess", "Atomic", "Horde", "King of the Hill", "Racing Kings", "Three-check")
+_VARIANTS = {
+    **dict.fromkeys(("chess960", "chess 960", "fischerandom", "fischer random"), "Chess960"),
+    **{name.lower(): name for name in _NAMED},
+}
+_UNKNOWN = frozenset({"", "?", "-", "????.??.??"})
+_WORDS = {"white": "White", "black": "Black", "event": "Event", "site": "Site", "eco": "ECO",
+          "time_control": "TimeControl", "termination": "Termination"}  # fmt: skip
+
+Split = Callable[[bytes, int], Iterable[RawGame]]
+"""(block, line on which it begins) → its games."""
+
+
+def schema() -> pa.Schema:
+    """The columns of `games.parquet`, one row a game; `moves` as in `moves.py`, `text` in PGN characters."""
+    import pyarrow as pa
+
+    text_columns = ("white", "black", "event", "site", "date", "eco", "time_control", "termination")
+    return pa.schema([
+        pa.field("row", pa.int64(), False), pa.field("move_hash", pa.uint64(), False),
+        pa.field("plies", pa.int16(), False), pa.field("moves", pa.binary(), False),
+        pa.field("text", pa.string(), False), pa.field("result", pa.string(), False),
+        pa.field("white_elo", pa.int32()), pa.field("black_elo", pa.int32()),
+        *(pa.field(word, pa.string()) for word in text_columns),
+    ])  # fmt: skip
+
+
+@dataclass
+class Tally:
+    """Counts while a dataset is being made."""
+
+    games: int = 0
+    plies: int = 0
+    rejected: dict[str, int] = field(default_factory=dict)
+    skipped: dict[str, int] = field(default_factory=dict)
+    noncanonical: int = 0
+    result_mismatches: int = 0
+    missing_results: int = 0
+    both_elos: int = 0
+    first_date: str | None = None
+    last_date: str | None = None
+    cut: int = 0
+
+    def reject(self, reason: str) -> None:
+        """Count a rejected game by the text before the colon."""
+        kind = reason.partition(":")[0]
+        self.rejected[kind] = self.rejected.get(kind, 0) + 1
+
+    def skip(self, reason: str, count: int = 1) -> None:
+        """Count skipped games."""
+        if count:
+            self.skipped[reason] = self.skipped.get(reason, 0) + count
+
+    def add(self, other: Tally) -> None:
+        """Take in the counts of a later block."""
+        for name in ("games", "plies", "noncanonical", "result_mismatches", "missing_results", "both_elos", "cut"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for mine, theirs in ((self.rejected, other.rejected), (self.skipped, other.skipped)):
+            for reason, number in theirs.items():
+                mine[reason] = mine.get(reason, 0) + number
+        self.first_date = min(filter(None, (self.first_date, other.first_date)), default=None)
+        self.last_date = max(filter(None, (self.last_date, other.last_date)), default=None)
+
+
+@dataclass(frozen=True)
+class Reject:
+    """A bad game: its row counted from the block's first, the line of the source, the plies before the fault."""
+
+    row: int
+    line: int
+    ply: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A block's games. `batch` has `schema()`, `row` counted from the block's first; `games_read` counts every game."""
+
+    batch: pa.RecordBatch
+    hashes: np.ndarray
+    games_read: int
+    rejects: list[Reject]
+    tally: Tally
+
+
+@dataclass(slots=True)
+class _Game:
+    row: int
+    line: int
+    tags: dict[str, str]
+    raw: str
+    moves: Movetext
+    cut: bool = False
+
+
+EXCLUDED = "moves of a dataset that is left out"
+NO_MOVES = "no moves"
+CUSTOM_START = "custom start"
+
+
+def read_block(
+    block: bytes,
+    first_line: int,
+    reader: Reader,
+    min_plies: int = 0,
+    split: Split = borders.split,
+    excluded: moves.HashSet | None = None,
+    wanted: GameFilter = EVERY_GAME,
+) -> Rows:
+    """Read a block that begins on `first_line` of its source and ends between two games, which `split` finds in it.
+
+    Games that `wanted` leaves out, and those whose move hashes are in `excluded`, are skipped and counted.
+    """
+    tally = Tally()
+    games, games_read = _collect(split(block, first_line), tally, wanted)
+    collected = len(games)
+    games, played, texts = _play(games, reader, tally)
+    games_read += len(games) - collected
+    rejects: list[Reject] = []
+    kept: list[int] = []
+    for number, game in enumerate(games):
+        fault = played[number][1] or game.moves.problem
+        if fault:
+            rejects.append(Reject(game.row, game.line, *fault))
+            tally.reject(fault[1])
+        elif not played[number][0]:
+            tally.skip(NO_MOVES)
+        elif len(played[number][0]) < 2 * min_plies:
+            tally.skip(f"fewer than {min_plies} plies")
+        elif reason := wanted.reason(game.tags):  # a second game in one movetext, which has no tags
+            tally.skip(reason)
+        else:
+            kept.append(number)
+    if excluded is not None:
+        seen = excluded.contains(moves.move_hashes([played[number][0] for number in kept])).tolist()
+        for _ in range(sum(seen)):
+            tally.skip(EXCLUDED)
+        kept = [number for number, leave in zip(kept, seen, strict=True) if not leave]
+    tally.cut += sum(games[number].cut for number in kept)
+    packed = [played[number][0] for number in kept]
+    hashes = moves.move_hashes(packed)
+    batch = _batch([games[n] for n in kept], packed, hashes, [texts[n] for n in kept], tally)
+    return Rows(batch, hashes, games_read, rejects, tally)
+
+
+def _collect(raws: Iterable[RawGame], tally: Tally, wanted: GameFilter) -> tuple[list[_Game], int]:
+    """The games that belong here, not yet played, and the number of all."""
+    games: list[_Game] = []
+    row = 0
+    for raw in raws:
+        if len(raw.tags) + len(raw.moves) >= borders.LONGEST_TEXT:
+            problem = 0, f"a game of more than {borders.LONGEST_TEXT >> 20} MiB of text"
+            games.append(_Game(row, raw.line, {}, "", movetext.Movetext("", [], None, problem), raw.cut))
+            row += 1
+            continue
+        tags = borders.tags(raw.tags)
+        for number, cleaned in enumerate(movetext.clean(raw.moves)):
+            mine = tags if number == 0 else {}
+            nothing = not cleaned.text and not cleaned.problem
+            if nothing and not raw.tags.strip() and cleaned.result is None:
+                continue  # remarks before the first game
+            empty = "cut before its second word" if raw.cut else NO_MOVES
+            reason = left_out(mine) or (empty if nothing else None) or wanted.reason(mine)
+            if reason:
+                tally.skip(reason)
+            else:
+                games.append(_Game(row, raw.line, mine, raw.moves, cleaned, raw.cut))
+            row += 1
+    return games, row
+
+
+def left_out(tags: dict[str, str]) -> str | None:
+    """Why the tags of a game say that it is not one of standard chess from the standard start, or None."""
+    variant = tags.get("Variant", "").strip().lower()
+    if variant not in _STANDARD:
+        return f"variant {_VARIANTS.get(variant, 'other than standard chess')}"
+    fen = tags.get("FEN", "").strip()
+    return None if fen in ("", "?") or is_standard_start(fen) else CUSTOM_START
+
+
+def is_standard_start(fen: str) -> bool:
+    """Whether a FEN is the position before the first move, in any notation of the castling rights.
+
+    >>> is_standard_start("rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w HAha - 0 1")
+    True
+    """
+    try:
+        board = chess.Board(fen)
+    except ValueError:
+        return False
+    start = chess.Board()
+    board.halfmove_clock, board.fullmove_number = start.halfmove_clock, start.fullmove_number
+    return board == start
+
+
+_Outcome = tuple[bytes, tuple[int, str] | None]
+"""Packed moves, and the fault of a game (plies before it, reason) or None."""
+
+
+def _play(games: list[_Game], reader: Reader, tally: Tally) -> tuple[list[_Game], list[_Outcome], list[str]]:
+    """The games with their outcomes and canonical texts.
+
+    A plain movetext whose canonical text differs was not as plain as it looked: it is cleaned word by word, which may
+    find several games in it, and played again. So no move is lost or misread without notice.
+    """
+    played, texts = _played(reader, games)
+    doubtful = [
+        number
+        for number, game in enumerate(games)
+        if game.moves.sans is None and game.moves.text.replace(". ", ".") != texts[number][1:]
+    ]
+    if doubtful:
+        again = {number: _cleaned(games[number]) for number in doubtful}
+        more, more_texts = (
+            iter(items) for items in _played(reader, [game for some in again.values() for game in some])
+        )
+        outcomes = []
+        added = 0
+        for number, game in enumerate(games):
+            for part in again.get(number, [game]):
+                part.row += added
+                new = number in again
+                outcomes.append(
+                    (part, next(more) if new else played[number], next(more_texts) if new else texts[number])
+                )
+            added += len(again.get(number, [game])) - 1
+        games, played, texts = (list(items) for items in zip(*outcomes, strict=True))
+    for number, game in enumerate(games):
+        sans = game.moves.sans
+        packed, error = played[number]
+        if error is not None:
+            word = sans[error[0]] if sans is not None else ""
+            played[number] = packed, (error[0], f"illegal move: {word[:20]}")
+        elif sans is not None and not game.moves.problem:
+            if 2 * len(sans) != len(packed):
+                raise RuntimeError(f"the {reader.name} reader played {len(packed) // 2} of {len(sans)} moves")
+            tally.noncanonical += numbered(sans) != texts[number]
+    return games, played, texts
+
+
+def _cleaned(game: _Game) -> list[_Game]:
+    """The games in the movetext of a game, word by word; the tags are those of the first."""
+    first, *others = movetext.clean_slowly(game.raw)
+    game.moves = first
+    return [game, *(_Game(game.row + n, game.line, {}, game.raw, other, game.cut) for n, other in enumerate(others, 1))]
+
+
+def _played(reader: Reader, games: list[_Game]) -> tuple[list[_Outcome], list[str]]:
+    result = reader.play([game.moves.text for game in games])
+    data = result.moves.tobytes()
+    edges = (2 * result.offsets).tolist()
+    errors = {game: (ply, "illegal move") for game, ply in result.errors.items()}
+    spans = itertools.pairwise(edges)
+    return [(data[start:end], errors.get(game)) for game, (start, end) in enumerate(spans)], result.texts
+
+
+def _batch(
+    games: Sequence[_Game], packed: list[bytes], hashes: np.ndarray, texts: list[str], tally: Tally
+) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    tags = [game.tags for game in games]
+    plies = np.fromiter(map(len, packed), np.int64, len(packed)) // 2
+    elos = {side: [elo(pairs.get(f"{side}Elo")) for pairs in tags] for side in ("White", "Black")}
+    dates = [_word(pairs.get("Date")) or _word(pairs.get("UTCDate")) for pairs in tags]
+    known = [date for date in dates if date]
+    tally.games, tally.plies = len(games), int(plies.sum())
+    tally.both_elos = sum(w is not None and b is not None for w, b in zip(*elos.values(), strict=True))
+    tally.first_date, tally.last_date = min(known, default=None), max(known, default=None)
+    columns = {
+        "row": np.array([game.row for game in games], np.int64),
+        "move_hash": hashes,
+        "plies": plies.astype(np.int16),
+        "moves": packed,
+        "text": texts,
+        "result": [_result(game, tally) for game in games],
+        "white_elo": elos["White"],
+        "black_elo": elos["Black"],
+        "date": dates,
+        **{column: [_word(pairs.get(tag)) for pairs in tags] for column, tag in _WORDS.items()},
+    }
+    target = schema()
+    return pa.RecordBatch.from_arrays([pa.array(columns[f.name], f.type) for f in target], schema=target)
+
+
+def _result(game: _Game, tally: Tally) -> str:
+    """The Result tag, unless it is empty; disagreement with the movetext is counted."""
+    header = movetext.result(game.tags.get("Result", ""))
+    written = game.moves.result
+    tally.missing_results += written is None
+    tally.result_mismatches += header is not None and written is not None and header != written
+    return (header if header not in (None, "*") else written or header) or "*"
+
+
+def _word(value: str | None) -> str | None:
+    return None if value is None or value in _UNKNOWN else value

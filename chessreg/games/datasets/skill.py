@@ -1,0 +1,343 @@
+"""Classes of skill: games put into bins by one side's rating.
+
+Ratings of different sources, or of bullet and classical games, are not one scale, and a probe can tell sources apart
+without knowing anything of skill: so bins may lie within one source and time-control class.
+
+Karvonen 2024, section 3.2 (specification 1.4 and 4): `pandas.qcut` into six bins of White's Elo, of which the lowest
+and the highest are classified. Beyond the paper, bins lie within one source and time-control class or are balanced
+over them, and ratings of different scales are refused.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from chessreg.errors import BadInputError
+from chessreg.noise import uniform
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from chessreg.games.datasets.dataset import Games
+
+
+COLUMNS = ("site", "event", "time_control")
+"""Columns of `games.parquet` that `strata` and `rating_scales` read."""
+
+_HOST = re.compile(r"(?:https?://)?(?:www\.)?([a-z0-9-]+(?:\.[a-z0-9-]+)*\.[a-z]{2,})(?:/|$)", re.IGNORECASE)
+_CLASSES = ("ultrabullet", "bullet", "blitz", "rapid", "classical", "correspondence", "standard")
+_STAGE = re.compile(r"(?:\d+/)?(\d+)(?:\+(\d+))?")
+
+
+@cache
+def source(site: str | None, event: str | None) -> str:
+    """The host of the Site tag, `generated` for our own engine games, `named site`, or `unnamed`.
+
+    >>> source("https://lichess.org/ljsUecFp", "Rated Rapid game"), source("Wijk aan Zee", None), source(None, None)
+    ('lichess.org', 'named site', 'unnamed')
+    """
+    from chessreg.games.engines.selfplay import EVENT
+
+    if event == EVENT:
+        return "generated"
+    host = _HOST.match(site or "")
+    return host[1].lower() if host else "named site" if site else "unnamed"
+
+
+@cache
+def seconds(time_control: str | None) -> int | None:
+    """Estimated seconds of a player's game, as Lichess counts: base + 40 increments. None: no clock, or not readable.
+
+    >>> seconds("600+5"), seconds("300"), seconds("40/7200:3600"), seconds("-")
+    (800, 300, 10800, None)
+    """
+    total = 0
+    for stage in (time_control or "").split(":"):
+        match = _STAGE.fullmatch(stage.strip())
+        if not match:
+            return None
+        total += int(match[1]) + 40 * int(match[2] or 0)
+    return total
+
+
+@cache
+def time_class(time_control: str | None, event: str | None) -> str:
+    """Lichess's class by estimated duration; without a readable TimeControl the class that the Event tag names.
+
+    >>> time_class("600+5", None), time_class("-", "Rated Blitz game"), time_class("-", None)
+    ('rapid', 'blitz', 'no clock')
+    """
+    words = set((event or "").lower().split())
+    named = next((name for name in _CLASSES if name in words), None)
+    duration = seconds(time_control)
+    if duration is None:
+        return named or "no clock"
+    for name, limit in (("ultrabullet", 30), ("bullet", 180), ("blitz", 480), ("rapid", 1500)):
+        if duration < limit:
+            return name
+    return "classical"
+
+
+def strata(table: pa.Table) -> np.ndarray:
+    """`source/time class` of every game, an object array [n], from the columns `COLUMNS` of a dataset's table."""
+    rows = zip(*(table.column(name).to_pylist() for name in COLUMNS), strict=True)
+    return np.array([f"{source(site, event)}/{time_class(clock, event)}" for site, event, clock in rows], object)
+
+
+def rating_scales(table: pa.Table, dataset_scale: str | None) -> np.ndarray:
+    """Whose ratings each game's Elo tags hold, an object array [n]: the dataset's word, or else the source's."""
+    if dataset_scale:
+        return np.full(len(table), dataset_scale, object)
+    known = {"lichess.org": "lichess", "generated": "stockfish"}
+    pairs = zip(table.column("site").to_pylist(), table.column("event").to_pylist(), strict=True)
+    return np.array([known.get(source(*pair), "unknown") for pair in pairs], object)
+
+
+Rating = Literal["white_elo", "black_elo"]
+POLICIES = ("within", "balanced", "pooled")
+LEAST_A_BIN = 3  # a stratum with fewer games than this for each quantile bin is left out
+
+
+@dataclass(frozen=True)
+class SkillRule:
+    """How ratings become classes. BadInputError for a rule that cannot make two classes.
+
+    bins: quantile bins, each (low, high], the lowest with its lower edge; edges: fixed bins instead, open at both ends.
+    keep: the bins that become classes 0, 1, …, counted from the lowest, -1 the highest; none: all of them.
+    strata: `within` (quantiles within each source and time-control class), `balanced` (the same edges for all, then as
+    many games of each class in every stratum), `pooled` (the same edges for all: source and skill are confounded), or
+    the name of one stratum, as `lichess.org/rapid`: its games alone.
+    """
+
+    rating: Rating = "white_elo"
+    bins: int = 6
+    edges: tuple[float, ...] = ()
+    keep: tuple[int, ...] = (0, -1)
+    strata: str = "within"
+    mixed_scales: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        bins = len(self.edges) + 1 if self.edges else self.bins
+        if bins < 2:
+            raise BadInputError("skill needs at least two bins to tell apart")
+        if any(a >= b for a, b in zip(self.edges, self.edges[1:], strict=False)):
+            raise BadInputError("the edges of fixed bins must rise", f"got {', '.join(map(str, self.edges))}")
+        if self.edges and self.strata == "within":
+            raise BadInputError(
+                "fixed edges are the same for every source and time control, not within each",
+                "strata: balanced, pooled, or the name of one stratum",
+            )
+        if self.keep:
+            places = [place % bins if -bins <= place < bins else -1 for place in self.keep]
+            if -1 in places or len(places) < 2 or any(a >= b for a, b in itertools.pairwise(places)):
+                raise BadInputError(
+                    f"bins {', '.join(map(str, self.keep))} of {bins} cannot be kept",
+                    f"at least two, from the lowest up, of 0 to {bins - 1} or -1 for the highest",
+                )
+
+
+@dataclass(frozen=True)
+class SkillReport:
+    """What the classes are made of, ready for JSON."""
+
+    rating: str
+    scales: list[str]  # of the classed games
+    strata: str
+    edges: dict[str, list[float]]  # stratum, or "all" → its bins' edges
+    games: list[int]  # in each class
+    by_stratum: dict[str, list[int]]  # stratum → games in each class
+    dropped: dict[str, int] = field(default_factory=dict)  # why → games
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        """One line for people: games per class, edges, what was left out."""
+        parts = [f"{name} {' '.join(f'{e:.0f}' for e in edges)}" for name, edges in self.edges.items()]
+        edges = ", ".join(parts[:3]) + (f" and {len(parts) - 3} more" if len(parts) > 3 else "")
+        out = "".join(f"; {count:,} {reason}" for reason, count in self.dropped.items())
+        return f"{' / '.join(f'{n:,}' for n in self.games)} games by {self.rating} ({edges}){out}"
+
+
+@dataclass(frozen=True)
+class SkillClasses:
+    """The classes of n games, in the order in which the games were given."""
+
+    classes: np.ndarray  # int8 [n], 0 the weakest; -1: left out
+    rating: np.ndarray  # float64 [n], Elo; NaN where the side has none
+    stratum: np.ndarray  # object [n], `source/time class`
+    rule: SkillRule
+    report: SkillReport
+
+    @property
+    def kept(self) -> np.ndarray:
+        """Positions of the classed games, int64, in order."""
+        return np.flatnonzero(self.classes >= 0)
+
+    def first(self, total: int | None = None, per_class: int | None = None) -> np.ndarray:
+        """Positions of the first `total` classed games and of the first `per_class` of each class, in order.
+
+        Karvonen's paper says 2,000 games of each class; his code takes the first 2,000 in total (specification 5.1).
+        """
+        chosen = self.kept[:total]
+        if per_class is None:
+            return chosen
+        classes = self.classes[chosen]
+        number = np.zeros(len(chosen), np.int64)
+        for k in np.unique(classes):
+            number[classes == k] = np.arange((classes == k).sum())
+        return chosen[number < per_class]
+
+
+def quantile_edges(values: np.ndarray, bins: int) -> np.ndarray:
+    """Edges float64 [<= bins + 1] of quantile bins as `pandas.qcut(duplicates="drop")` makes them.
+
+    >>> quantile_edges(np.array([1.0, 2.0, 3.0, 4.0, 5.0]), 2).tolist()
+    [1.0, 3.0, 5.0]
+    """
+    return np.unique(np.quantile(values, np.linspace(0, 1, bins + 1)))
+
+
+def bin_of(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """int64 [n]: the bin (low, high] of each value, -1 outside; the lowest bin has its lower edge too."""
+    bins = np.searchsorted(edges, values, side="left") - 1
+    bins[values == edges[0]] = 0
+    bins[~((values >= edges[0]) & (values <= edges[-1]))] = -1
+    return bins
+
+
+def skill_classes(
+    games: Games,
+    places: np.ndarray,
+    rule: SkillRule,
+    rating_scale: str | None,
+    fitted: SkillReport | None = None,
+) -> SkillClasses:
+    """Classes of the games at row positions `places` int64 [n] of a dataset whose rating scale is `rating_scale`.
+
+    fitted: the report of the games that a probe was fitted on; their edges are used again instead of made anew, widened
+    to every rating. Equal settings and games give equal classes, whatever the batch or the machine. Raises
+    BadInputError for mixed rating scales, an unknown stratum, and when a class would be empty.
+    """
+    table = games.take(places, [rule.rating, *COLUMNS])
+    rating = table.column(rule.rating).to_numpy(zero_copy_only=False).astype(np.float64)
+    stratum = strata(table)
+    scales = rating_scales(table, rating_scale)
+    dropped: dict[str, int] = {}
+
+    def leave_out(mask: np.ndarray, reason: str) -> np.ndarray:
+        if mask.any():
+            dropped[reason] = dropped.get(reason, 0) + int(mask.sum())
+        return mask
+
+    rated = ~leave_out(~np.isfinite(rating), f"without {rule.rating}")
+    if rule.strata not in POLICIES:
+        rated &= _only(rule.strata, stratum, rated, leave_out)
+    if not rule.mixed_scales:
+        refuse_mixed(scales[rated].tolist())
+    edges = fitted.edges if fitted else _edges(rule, rating, stratum, rated)
+    bins = np.full(len(places), -1, np.int64)
+    for name, group in _groups(rule, stratum, rated):
+        if name in edges:
+            outer = np.array(edges[name])
+            if fitted:
+                outer[[0, -1]] = -np.inf, np.inf
+            bins[group] = bin_of(rating[group], outer)
+    leave_out(rated & (bins < 0), "of strata too small for these bins" if not fitted else "of strata not fitted on")
+    classes = _keep(rule, bins, edges, stratum)
+    leave_out(rated & (bins >= 0) & (classes < 0), "of bins not kept")
+    if rule.strata == "balanced":
+        thinned = _balanced(classes, stratum, places, rule.seed)
+        leave_out((classes >= 0) & (thinned < 0), "to balance the strata")
+        classes = thinned
+    number = len(rule.keep) or max((len(e) - 1 for e in edges.values()), default=0)
+    counts = [int((classes == k).sum()) for k in range(number)]
+    if len(counts) < 2 or not all(counts):
+        raise BadInputError(
+            f"{rule.rating} makes no {max(number, 2)} classes of these {len(places):,} games",
+            f"{'/'.join(map(str, counts)) or 'no'} games a class; {int(rated.sum()):,} are rated: "
+            "more games, fewer bins or other strata",
+        )
+    by_stratum = {
+        str(name): [int(((stratum == name) & (classes == k)).sum()) for k in range(number)]
+        for name in sorted(set(stratum[classes >= 0]))
+    }
+    used = sorted(set(scales[classes >= 0]))
+    report = SkillReport(rule.rating, used, rule.strata, edges, counts, by_stratum, dropped)
+    return SkillClasses(classes.astype(np.int8), rating, stratum, rule, report)
+
+
+def refuse_mixed(scales: Sequence[str]) -> None:
+    """Raise BadInputError when there are ratings of more than one scale."""
+    counts = {name: scales.count(name) for name in sorted(set(scales))}
+    if len(counts) > 1:
+        listed = ", ".join(f"{count:,} games rated by {name}" for name, count in counts.items())
+        raise BadInputError(
+            f"ratings of different scales cannot be one measure of skill: {listed}",
+            "choose one stratum, or ask for it with mixed scales",
+        )
+
+
+def _only(name: str, stratum: np.ndarray, rated: np.ndarray, leave_out: Any) -> np.ndarray:
+    """bool [n]: the games of one stratum."""
+    if name not in set(stratum[rated]):
+        there, counts = np.unique(stratum[rated].astype(str), return_counts=True)
+        order = np.argsort(-counts, kind="stable")[:8]
+        known = ", ".join(f"{there[i]} ({counts[i]:,})" for i in order) or "none with ratings"
+        raise BadInputError(f"there are no games of {name!r}", f"strata: {', '.join(POLICIES)}, or one of {known}")
+    leave_out(rated & (stratum != name), f"not of {name}")
+    return stratum == name
+
+
+def _groups(rule: SkillRule, stratum: np.ndarray, rated: np.ndarray) -> list[tuple[str, np.ndarray]]:
+    """(name, mask) of the sets of games that share edges."""
+    if rule.strata != "within":
+        return [("all", rated)]
+    return [(str(name), rated & (stratum == name)) for name in sorted(set(stratum[rated]))]
+
+
+def _edges(rule: SkillRule, rating: np.ndarray, stratum: np.ndarray, rated: np.ndarray) -> dict[str, list[float]]:
+    if rule.edges:
+        values = rating[rated]
+        low, high = (min(values.min(), rule.edges[0]), max(values.max(), rule.edges[-1])) if len(values) else (0, 0)
+        return {"all": [float(low) - 1, *rule.edges, float(high) + 1]}
+    edges_of = {}
+    for name, group in _groups(rule, stratum, rated):
+        if group.sum() >= LEAST_A_BIN * rule.bins:
+            edges = quantile_edges(rating[group], rule.bins)
+            if len(edges) > max(2, len(rule.keep)):
+                edges_of[name] = [float(edge) for edge in edges]
+    return edges_of
+
+
+def _keep(rule: SkillRule, bins: np.ndarray, edges: dict[str, list[float]], stratum: np.ndarray) -> np.ndarray:
+    """int64 [n]: class of each game, -1 for bins that are not kept. Bins that fell together count as one."""
+    if not rule.keep:
+        return bins
+    classes = np.full(len(bins), -1, np.int64)
+    counts = np.array([len(edges.get(str(s), edges.get("all", [0]))) - 1 for s in stratum], np.int64)
+    for k, place in enumerate(rule.keep):
+        wanted = place if place >= 0 else counts + place
+        classes[(bins >= 0) & (bins == wanted)] = k
+    return classes
+
+
+def _balanced(classes: np.ndarray, stratum: np.ndarray, places: np.ndarray, seed: int) -> np.ndarray:
+    """Classes with as many games of each in every stratum: a seeded draw, each game by a number of its own."""
+    thinned = np.full(len(classes), -1, np.int64)
+    kinds = np.unique(classes[classes >= 0])
+    for name in set(stratum[classes >= 0]):
+        groups = [np.flatnonzero((stratum == name) & (classes == k)) for k in kinds]
+        least = min(map(len, groups))
+        for k, group in zip(kinds, groups, strict=True):
+            number = np.array([uniform(seed, "skill balance", int(places[i])) for i in group])
+            thinned[group[np.argsort(number, kind="stable")[:least]]] = k
+    return thinned

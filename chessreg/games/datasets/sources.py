@@ -1,0 +1,271 @@
+"""Source files as a stream of blocks that end between two games: plain, zst, gz, bz2 or zip, at constant memory."""
+
+from __future__ import annotations
+
+import bz2
+import hashlib
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Protocol
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.games.datasets import borders
+from chessreg.games.datasets.borders import RawGame
+
+BLOCK = 4 << 20
+"""Bytes of text handled at once: about 6,000 games, 200 MB of working memory a worker."""
+_LONGEST = borders.LONGEST_TEXT
+"""Text without any border between games is cut here."""
+_WINDOW = 1 << 27  # what `zstd --long` asks for; more would be a file's way to take all memory
+_MAGIC = {b"\x28\xb5\x2f\xfd": "zst", b"\x1f\x8b": "gz", b"BZh": "bz2", b"PK\x03\x04": "zip"}
+_ARCHIVES = (
+    (257, b"ustar", "a tar archive", "tar xf"),
+    (0, b"7z\xbc\xaf\x27\x1c", "a 7z archive", "7z x"),
+    (0, b"Rar!\x1a\x07", "a RAR archive", "unrar x"),
+    (0, b"\xfd7zXZ\0", "an xz file", "unxz"),
+    (0, b"\x1f\x9d", "a compress file", "uncompress"),
+    (0, b"\x04\x22\x4d\x18", "an lz4 file", "unlz4"),
+)
+"""(place of the magic bytes, magic bytes, kind, command that unpacks it) of files that are not read."""
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # at the start of a file, or between files that were joined
+
+
+class BrokenStreamError(Exception):
+    """A stream that cannot be decoded to its end. The message is the reason."""
+
+
+class _Decoder(Protocol):
+    def decompress(self, data: bytes, /) -> bytes: ...
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+
+
+class Source:
+    """One file on its way in. After `blocks` is used up, `sha256` is that of the file's bytes as they lie on disk."""
+
+    def __init__(self, path: Path, text: bool = True) -> None:
+        """Raises NotFoundError, or BadInputError for a folder, an empty file, and, where the file is of text, for an
+        archive or other binary data."""
+        if not path.exists():
+            raise NotFoundError(f"no file {path}")
+        if not path.is_file():
+            raise BadInputError(f"{path} is not a file", "give the PGN files themselves")
+        self.path = path
+        self.bytes_total = path.stat().st_size
+        self.bytes_done = 0
+        self._digest = hashlib.sha256()
+        if not self.bytes_total:
+            raise BadInputError(f"{path} is empty")
+        try:
+            with path.open("rb") as file:
+                head = file.read(4096)
+        except OSError as error:
+            raise BadInputError(f"{path} cannot be read: {error.strerror}") from error
+        if not text:
+            return
+        self.packing = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), "")
+        suffix = path.suffix.lower().lstrip(".")
+        if suffix in _MAGIC.values() and suffix != self.packing:
+            raise BadInputError(f"{path} is not a {suffix} file, whatever its name says")
+        if not self.packing:
+            _refuse_archive(path, head)
+        if self.packing == "zip":
+            self._member = _only_member(path)
+
+    @property
+    def first_line(self) -> int:
+        """The line on which the first block begins."""
+        return 1
+
+    @property
+    def notes(self) -> list[str]:
+        """How the file is laid out, for the report; nothing to say of a PGN."""
+        return []
+
+    def split(self, block: bytes, first_line: int) -> Iterator[RawGame]:
+        """The games of a block that begins on `first_line`."""
+        return borders.split(block, first_line)
+
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+    def blocks(self) -> Iterator[bytes]:
+        """Blocks of whole games. Raises BrokenStreamError after the last of them when the stream cannot be decoded to
+        its end; what was read of a game that is cut off is in the exception's `args[1]`."""
+        buffer = bytearray()
+        full = BLOCK
+        passing = False  # over the rest of a game that is too long
+        try:
+            for chunk in self._text():
+                buffer += chunk
+                if passing:
+                    passing, lines = _pass(buffer)
+                    yield lines
+                while len(buffer) >= full:
+                    cut = _cut(buffer)
+                    if not cut and len(buffer) >= _LONGEST:
+                        passing = _is_one_game(buffer)
+                        cut = len(buffer) if passing else buffer.rfind(b"\n") + 1
+                    if not cut:
+                        full = len(buffer) + BLOCK // 4  # a search for a border is not for every few bytes more
+                        break
+                    yield bytes(buffer[:cut])
+                    del buffer[:cut]
+                    full = BLOCK
+        except BrokenStreamError as error:
+            whole = borders.last_start(buffer)
+            if whole:
+                yield bytes(buffer[:whole])
+            raise BrokenStreamError(str(error), bytes(buffer[whole:])) from error
+        if buffer:
+            yield bytes(buffer)
+
+    def _read(self, file: IO[bytes], size: int) -> bytes:
+        try:
+            data = file.read(size)
+        except OSError as error:
+            raise BrokenStreamError(f"it cannot be read after byte {self.bytes_done}: {error.strerror}") from error
+        self._digest.update(data)
+        self.bytes_done += len(data)
+        return data
+
+    def _unzipped(self) -> Iterator[bytes]:
+        """The text of the archive's one file. Its directory is at the end, so the digest takes a reading of its own."""
+        with self.path.open("rb") as file:
+            while data := file.read(1 << 20):
+                self._digest.update(data)
+        done = 0
+        try:
+            with zipfile.ZipFile(self.path) as archive, archive.open(self._member) as member:
+                while data := member.read(1 << 18):
+                    done += len(data)
+                    self.bytes_done = self.bytes_total * done // max(self._member.file_size, done)
+                    yield data
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
+            raise BrokenStreamError(f"its zip data is damaged, encrypted or of an unknown kind: {error}") from error
+        self.bytes_done = self.bytes_total
+
+    def _text(self) -> Iterator[bytes]:
+        """The decoded bytes with `\\n` as the only line end and without byte order marks."""
+        held = b""
+        for chunk in self._decoded():
+            data = held + chunk
+            cut = len(data) - (
+                2 if data.endswith(_BYTE_ORDER_MARK[:2]) else data.endswith((b"\r", _BYTE_ORDER_MARK[:1]))
+            )
+            held = data[cut:]
+            yield _plain(data[:cut])
+        yield _plain(held)
+
+    def _decoded(self) -> Iterator[bytes]:
+        """The bytes of the file, unpacked. Raises BrokenStreamError, and BadInputError for an archive inside."""
+        begun = False
+        for chunk in self._unzipped() if self.packing == "zip" else self._unpacked():
+            if not begun and self.packing:
+                _refuse_archive(self.path, chunk)
+                begun = True
+            yield chunk
+
+    def _unpacked(self) -> Iterator[bytes]:
+        with self.path.open("rb") as file:
+            if not self.packing:
+                while data := self._read(file, 1 << 20):
+                    yield data
+                return
+            make, errors = _decoder(self.packing)
+            decoder: _Decoder | None = None
+            # Small bites: zstd may unpack four bytes to 128 KiB.
+            while data := self._read(file, 1 << 12):
+                while data:
+                    if decoder is None:
+                        if not data.strip(b"\0"):  # padding after the last member
+                            break
+                        decoder = make()
+                    try:
+                        text = decoder.decompress(data)
+                    except errors as error:
+                        raise BrokenStreamError(f"its {self.packing} data is damaged: {error}") from error
+                    if text:
+                        yield text
+                    data = decoder.unused_data if decoder.eof else b""
+                    if decoder.eof:
+                        decoder = None
+            if decoder is not None:
+                raise BrokenStreamError(f"its {self.packing} data is cut off")
+
+
+def _plain(data: bytes) -> bytes:
+    if b"\r" in data:
+        data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    return data.replace(_BYTE_ORDER_MARK, b"") if _BYTE_ORDER_MARK in data else data
+
+
+def _refuse_archive(path: Path, head: bytes) -> None:
+    """Raise BadInputError where the first bytes of a file, or of what is packed in it, are not text."""
+    for place, magic, kind, command in _ARCHIVES:
+        if head[place : place + len(magic)] == magic:
+            hint = f"unpack it and give the files inside: {command} {path}"
+            raise BadInputError(f"{path} holds {kind}, not one text file", hint)
+    inside = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), "")
+    if inside:
+        raise BadInputError(f"{path} is packed twice: it holds a {inside} file", "unpack the outer file first")
+    if b"\0" in head:
+        wide = head.startswith((b"\xff\xfe", b"\xfe\xff"))
+        hint = "it is UTF-16; save it as UTF-8" if wide else "games are text in UTF-8 or Windows-1252, or that packed"
+        raise BadInputError(f"{path} is not text: its byte {head.index(0) + 1} is zero", hint)
+
+
+def _only_member(path: Path) -> zipfile.ZipInfo:
+    """The one file of an archive, leaving out what macOS adds."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [m for m in archive.infolist() if not m.is_dir() and not m.filename.startswith("__MACOSX/")]
+    except (zipfile.BadZipFile, OSError) as error:
+        raise BadInputError(f"{path} is a damaged zip: {error}", "get the file again") from error
+    if len(members) != 1:
+        raise BadInputError(
+            f"{path} holds {len(members)} files, not one", f"unpack it and give the files inside: unzip {path}"
+        )
+    return members[0]
+
+
+def _decoder(packing: str) -> tuple[Callable[[], _Decoder], tuple[type[Exception], ...]]:
+    if packing == "zst":
+        import zstandard
+
+        # One frame at a time: a decompressor that reads across frames does not say whether the last one ended.
+        decompressor = zstandard.ZstdDecompressor(max_window_size=_WINDOW)
+        return decompressor.decompressobj, (zstandard.ZstdError,)
+    if packing == "gz":
+        return lambda: zlib.decompressobj(31), (zlib.error,)
+    return bz2.BZ2Decompressor, (OSError, ValueError)
+
+
+def _cut(buffer: bytearray) -> int:
+    """Where a full buffer is cut, 0 to read on."""
+    cut = borders.last_start(buffer)
+    if not cut:  # games without tags: after a blank line that follows a result
+        for result in (b"1-0\n\n", b"0-1\n\n", b"1/2\n\n", b"*\n\n"):
+            place = buffer.rfind(result)
+            cut = max(cut, place + len(result) if place >= 0 else 0)
+    return cut
+
+
+def _is_one_game(buffer: bytearray) -> bool:
+    """Whether so much text without a border ends inside a comment, or inside a line that is no list of moves."""
+    return buffer.rfind(b"{") > buffer.rfind(b"}") or len(buffer) - buffer.rfind(b"\n") > _LONGEST // 2
+
+
+def _pass(buffer: bytearray) -> tuple[bool, bytes]:
+    """Drop what comes before the next game; whether that has not come yet, and the line ends that were dropped."""
+    begins = borders.starts(buffer, more=True)
+    # A border may be cut in two: keep the last line, or the end of a long one.
+    end = int(begins[0]) if len(begins) else max(buffer.rfind(b"\n"), len(buffer) - 256, 0)
+    lines = b"\n" * buffer.count(b"\n", 0, end)
+    del buffer[:end]
+    return not len(begins), lines

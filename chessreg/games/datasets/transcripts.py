@@ -1,0 +1,310 @@
+"""Games as rows of a table: transcript CSVs, and Parquet files of games.
+
+Karvonen's games are published as transcript CSVs (specification of Karvonen 2024, 1.3 and 1.4).
+
+A row has a column `transcript` (`1.e4 e5 2.Nf3` or UCI moves, a `;` before it or not) and mostly WhiteElo, BlackElo and
+Result; columns that are called as PGN tags are read as those. Rows keep their order.
+
+Two layouts cut games short. In the files that probes are made from every transcript is cut to the same number of
+characters (365). In the training corpus every row is 1,024 characters of whole games, `;game;game;…`, the last of
+which is cut. The word at such a cut is dropped even where it happens to be a move: `O-O` may have been `O-O-O`, and
+nothing labelled depends on it. What comes before it is kept as a game and counted in the report as cut; its result is
+`*` unless the row tells it.
+
+A Parquet of games has a column `transcript`, or `movetext` with the PGN of a game (Lichess's files on Hugging Face),
+and columns named as PGN tags in any case.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import chess
+
+from chessreg.errors import BadInputError, first_line
+from chessreg.games.datasets import movetext
+from chessreg.games.datasets.borders import RawGame, decode
+from chessreg.games.datasets.sources import BLOCK, BrokenStreamError, Source
+
+COLUMN = "transcript"
+PARQUET, PARQUET_MOVES, BATCH_ROWS = b"PAR1", (COLUMN, "movetext"), 2000
+PLAYERS = ("White", "Black", "WhiteElo", "BlackElo")
+TAGS = frozenset(
+    (*PLAYERS, "Result", "Event", "Site", "Date", "UTCDate", "ECO", "TimeControl", "Termination", "Variant", "FEN")
+)
+_TAG_OF = {name.lower(): name for name in TAGS}
+_SAMPLE = 1 << 18  # bytes of text by which the layout is recognised
+_LONGEST_RECORD = 1 << 26
+_UCI = re.compile(r"[a-h][1-8][a-h][1-8][qrbnQRBN]?")
+_PREFIX = re.compile(r"(1-0|0-1|1/2-1/2|\*)#")  # the author's "results" variant writes the result before the moves
+
+
+def open_source(path: Path) -> Source:
+    """The file as a source of games: a Parquet, a transcript CSV if its first line has that column, else PGN.
+
+    Raises what `Source` does, and BadInputError for a CSV without that column.
+    """
+    columns = columns_of_parquet(path) if path.is_file() else None
+    if columns is not None and holds_games(columns):
+        return ParquetGames(path, columns)
+    source = Source(path)
+    head = head_of(source)
+    if COLUMN in columns_of(head):
+        return TranscriptSource(path, head)
+    if ".csv" in path.suffixes and not head.lstrip().startswith(b"["):
+        first = ",".join(columns_of(head))[:120] or "empty"
+        hint = f"a column fen is of positions, {COLUMN} of games; without a header a row is FEN, moves, rating"
+        raise BadInputError(f"{path}: row 1 names no column fen or {COLUMN}, and is no FEN: {first}", hint)
+    return Source(path)
+
+
+class TranscriptSource(Source):
+    """A transcript CSV (plain, zst, gz, bz2, or alone in a zip)."""
+
+    def __init__(self, path: Path, head: bytes | None = None) -> None:
+        """Raises what `Source` does, and BadInputError for a CSV of matches, which has transcripts of another kind."""
+        super().__init__(path)
+        head = head_of(Source(path)) if head is None else head
+        self.columns = columns_of(head)
+        if COLUMN not in self.columns:
+            raise BadInputError(f"{path} has no column {COLUMN!r}")
+        if "player_one" in self.columns:
+            raise BadInputError(
+                f"{path} holds match results of chess_gpt_eval", f"chessreg import results {shlex.quote(str(path))}"
+            )
+        whole = head[: head.rfind(b"\n") + 1] or head
+        rows = [dict(zip(self.columns, row, strict=False)) for row in csv.reader(io.StringIO(decode(whole)))][1:]
+        texts = [row[COLUMN] for row in rows if row.get(COLUMN)]
+        lengths = {len(text) for text in texts}
+        self.length = lengths.pop() if len(texts) > 1 and len(lengths) == 1 else None
+        self.bins = _bins(rows)
+        self.several = any(";" in text[1:] for text in texts)
+
+    @property
+    def notes(self) -> list[str]:
+        if self.length is None:
+            return ["transcripts, one a row", *self.bins]
+        if self.several:
+            kept = "the last game of a row is cut: its whole moves are kept, with the result *"
+            return [f"rows of {self.length:,} characters, several games each; {kept}"]
+        return [f"transcripts cut to {self.length:,} characters: the whole moves of each are kept", *self.bins]
+
+    def blocks(self) -> Iterator[bytes]:
+        """Blocks of whole records, without the header. Raises BrokenStreamError as `Source.blocks` does."""
+        buffer, header, full = bytearray(), True, BLOCK
+        try:
+            for chunk in self._decoded():
+                buffer += chunk
+                if header and b"\n" in buffer:
+                    del buffer[: buffer.index(b"\n") + 1]
+                    header = False
+                if not header and len(buffer) >= full:
+                    cut = _whole_records(buffer)
+                    if not cut and len(buffer) > _LONGEST_RECORD:
+                        what = "a quote that is never closed" if buffer.count(b'"') % 2 else "a row of more than 64 MiB"
+                        raise BadInputError(f"{self.path} has {what}", "is it a CSV?")
+                    if cut:
+                        yield bytes(buffer[:cut])
+                        del buffer[:cut]
+                    full = BLOCK if cut else len(buffer) + BLOCK
+        except BrokenStreamError as error:
+            whole = 0 if header else _whole_records(buffer)
+            if whole:
+                yield bytes(buffer[:whole])
+            raise BrokenStreamError(str(error), bytes(buffer[whole:])) from error
+        if buffer and not header:
+            yield bytes(buffer)
+
+    @property
+    def first_line(self) -> int:
+        return 2
+
+    def split(self, block: bytes, first_line: int) -> Iterator[RawGame]:
+        """The games of a block of whole records, with the line on which each one's record begins."""
+        reader = csv.reader(io.StringIO(decode(block)))
+        place = self.columns.index(COLUMN)
+        line = first_line
+        try:
+            for row in reader:
+                transcript = row[place] if len(row) > place else ""
+                tags = "".join(
+                    f'[{name} "{tag_value(value)}"]\n'
+                    for name, value in zip(self.columns, row, strict=False)
+                    if name in TAGS and value
+                )
+                yield from games_of(transcript, tags, line, self.length)
+                line = first_line + reader.line_num
+        except csv.Error as error:
+            raise BadInputError(f"{self.path}, line {line}: {error}", "is it a CSV?") from error
+
+
+def games_of(transcript: str, tags: str, line: int, length: int | None = None) -> Iterator[RawGame]:
+    """The games of one transcript, cut where it has `length` characters. A result ends each, so that a reader sees
+    where it ends."""
+    cut = len(transcript) == length
+    pieces = transcript.removeprefix(";").split(";")
+    for number, piece in enumerate(pieces, 1):
+        last = number == len(pieces)
+        if last and number > 1 and not piece.strip():
+            continue  # the row ends with a delimiter
+        prefix = _PREFIX.match(piece)
+        moves = piece[prefix.end() :] if prefix else piece
+        broken = cut and last
+        if broken:
+            moves = moves.rpartition(" ")[0]
+        moves = with_san(moves)
+        own = tags if len(pieces) == 1 else ""
+        result = prefix[1] if prefix else result_of(own)
+        yield RawGame(own, f"{' '.join(moves.split())} {result}".strip(), line, broken)
+
+
+def with_san(transcript: str) -> str:
+    """A transcript of UCI moves in SAN, up to the first move that is not legal; any other as it is.
+
+    >>> with_san("e2e4 e7e5 g1f3"), with_san("1.e4 e5")
+    ('e4 e5 Nf3', '1.e4 e5')
+    """
+    words = transcript.split()
+    if not all(map(_UCI.fullmatch, words[:2])):
+        return transcript
+    board, sans = chess.Board(), list[str]()
+    for number, word in enumerate(words):
+        try:
+            sans.append(board.san_and_push(board.parse_uci(word.lower())))
+        except ValueError:
+            return " ".join([*sans, *words[number:]])
+    return " ".join(sans)
+
+
+def columns_of_parquet(path: Path) -> list[str] | None:
+    """The names of a Parquet file's columns, or None if the file is not a Parquet. Raises BadInputError if it is
+    damaged."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with path.open("rb") as file:
+        head = file.read(len(PARQUET))
+    if head != PARQUET and not (head and path.suffix.lower() == ".parquet"):
+        return None
+    try:
+        names: list[str] = pq.read_schema(path).names
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise BadInputError(f"{path} is a damaged Parquet: {first_line(error)}", "get the file again") from error
+    return names
+
+
+def holds_games(columns: list[str]) -> bool:
+    """Whether these are the columns of a Parquet of games."""
+    lower = {name.lower() for name in columns}
+    return "fen" not in lower and not lower.isdisjoint(PARQUET_MOVES)
+
+
+class ParquetGames(Source):
+    """A Parquet of games on its way in. A block is lines of JSON, a row each; the line of a game is its row."""
+
+    def __init__(self, path: Path, columns: list[str]) -> None:
+        super().__init__(path, text=False)
+        self.moves = next(name for name in columns if name.lower() in PARQUET_MOVES)
+        self.tags = {name: _TAG_OF[name.lower()] for name in columns if name.lower() in _TAG_OF}
+
+    @property
+    def notes(self) -> list[str]:
+        return [f"Parquet, a game per row: moves in {self.moves}, tags {', '.join(self.tags.values()) or 'none'}"]
+
+    def blocks(self) -> Iterator[bytes]:
+        """Blocks of rows. Raises BrokenStreamError where the file cannot be read to its end."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        with self.path.open("rb") as file:
+            while data := file.read(1 << 20):
+                self._digest.update(data)
+        done = 0
+        try:
+            parquet = pq.ParquetFile(self.path)
+            for batch in parquet.iter_batches(BATCH_ROWS, columns=[self.moves, *self.tags]):
+                rows = zip(*(batch[name].to_pylist() for name in (self.moves, *self.tags)), strict=True)
+                yield b"".join(json.dumps([_text(value) for value in row]).encode() + b"\n" for row in rows)
+                done += len(batch)
+                self.bytes_done = self.bytes_total * done // parquet.metadata.num_rows
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise BrokenStreamError(first_line(error), b"") from error
+
+    def split(self, block: bytes, first_line: int) -> Iterator[RawGame]:
+        for line, row in enumerate(block.splitlines(), first_line):
+            moves, *values = json.loads(row)
+            pairs = zip(self.tags.values(), values, strict=True)
+            tags = "".join(f'[{name} "{tag_value(value)}"]\n' for name, value in pairs if value)
+            if self.moves.lower() == COLUMN:
+                yield from games_of(moves, tags, line)
+            else:
+                ended = moves.rpartition(" ")[2].strip() in movetext.RESULTS
+                yield RawGame(tags, moves if ended else f"{moves} {result_of(tags)}", line)
+
+
+def _text(value: Any) -> str:
+    """A value of a row as the text of a tag or of moves."""
+    return "" if value is None else value.strftime("%Y.%m.%d") if isinstance(value, date) else str(value)
+
+
+def head_of(source: Source) -> bytes:
+    """The first text of a source, without a byte order mark; what there is of it where the stream breaks."""
+    head = bytearray()
+    try:
+        for chunk in source._decoded():
+            head += chunk
+            if len(head) >= _SAMPLE:
+                break
+    except BrokenStreamError:
+        pass
+    return bytes(head.removeprefix(b"\xef\xbb\xbf"))
+
+
+def columns_of(head: bytes) -> list[str]:
+    """The names in the first line, [] where it is no line of a CSV."""
+    try:
+        return [name.strip() for name in next(csv.reader([head.split(b"\n", 1)[0].decode("utf-8")]), [])]
+    except (UnicodeDecodeError, csv.Error):
+        return []
+
+
+def _whole_records(buffer: bytearray) -> int:
+    """Where the last whole record ends, 0 if nowhere: at a line's end that no quoted field spans."""
+    end = len(buffer)
+    quotes = buffer.count(b'"')
+    while (place := buffer.rfind(b"\n", 0, end)) >= 0:
+        quotes -= buffer.count(b'"', place, end)
+        if quotes % 2 == 0:
+            return place + 1
+        end = place
+    return 0
+
+
+def tag_value(value: str) -> str:
+    """A cell as a tag's value; pandas writes the ratings of an incomplete column as 1500.0."""
+    text = value.strip().replace("\\", "/").replace('"', "'").replace("\n", " ")
+    return text.removesuffix(".0") if re.fullmatch(r"\d+\.0", text) else text
+
+
+def result_of(tags: str) -> str:
+    match = re.search(r'\[Result "([^"]*)"\]', tags)
+    return (movetext.result(match[1]) if match else None) or "*"
+
+
+def _bins(rows: list[dict[str, str]]) -> list[str]:
+    """The author's classes by rating, as his file names them: quantiles of both halves of his games."""
+    scores = []
+    for side in ("White", "Black"):
+        pairs = {(row.get(f"{side}EloBinIndex") or "", row.get(f"{side}EloBinned") or "") for row in rows}
+        pairs = {(index, edges) for index, edges in pairs if index and edges}
+        if pairs:
+            scores.append(f"{side}Elo classes of the file: " + ", ".join(f"{i} {e}" for i, e in sorted(pairs)))
+    return scores

@@ -1,0 +1,368 @@
+"""Many games at once against one opponent: worker threads, each with an engine process of its own.
+
+A search waits in a queue, a free process takes it, and a future brings the move. Games are interleaved over processes,
+so one hash table serves several games; a process forgets everything (ucinewgame) when it meets a game for the first
+time. Full-strength Stockfish under a nodes or depth limit forgets before every move, so that it plays the same moves
+with one process and with eight. Handicapped levels draw at random inside Stockfish and cannot be seeded, so they are
+not charged the 1.5 ms a move that this costs (1,000 nodes take 0.8 ms).
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+import chess
+
+from chessreg.errors import BadInputError, ChessregError
+from chessreg.games.boards.adjudication import MATE_CP
+from chessreg.games.engines.opponents import ENGINE_OPTIONS, FULL_SKILL, EngineSpec, Limit, choose_move, find_stockfish
+from chessreg.games.engines.uci import MULTI_PV, EngineAnswerError, EngineDiedError, Line, SearchResult, UciProcess
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+DEFAULT_ANALYSIS = Limit("nodes", 100_000)
+
+
+@dataclass(frozen=True)
+class EngineMove:
+    """One engine move. `score_cp` is White's view in centipawns of the engine's best line (before a handicap picks a
+    worse one), None where no search took place; `seconds` is wall time of the search."""
+
+    move: chess.Move
+    score_cp: int | None
+    nodes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A full-strength judgement of a position: White's view in centipawns, mate in n = ±(10000 - n), and the move that
+    the engine would play."""
+
+    score_cp: int
+    nodes: int
+    seconds: float
+    move: chess.Move | None = None
+
+
+@dataclass(frozen=True)
+class _Task:
+    game: Hashable
+    position: str
+    go: str
+    skill: int
+    patience: float
+    fresh: bool
+    lines: int
+    future: Future[SearchResult]
+
+
+def free_cores(reserved: int = 0) -> int:
+    """Cores that this process may use, less `reserved` ones (for example a model's threads); at least 1."""
+    affinity = getattr(os, "sched_getaffinity", None)  # absent on macOS
+    return max(1, (len(affinity(0)) if affinity else os.cpu_count() or 1) - reserved)
+
+
+def position_command(board: chess.Board) -> str:
+    """The UCI command for this board with its whole history, which repetition draws depend on."""
+    root = board.root()
+    fen = root.fen(en_passant="fen")
+    start = "startpos" if fen == chess.STARTING_FEN else f"fen {fen}"
+    if not board.move_stack:
+        return f"position {start}"
+    return f"position {start} moves {' '.join([move.uci() for move in board.move_stack])}"
+
+
+def white_centipawns(result: SearchResult | Line, turn: chess.Color) -> int | None:
+    """The score of a search as White sees it, or None where the engine printed none."""
+    if result.mate is not None:
+        # "mate 0" means that the side to move is mated already
+        value = MATE_CP - result.mate if result.mate > 0 else -MATE_CP - result.mate
+    elif result.score is not None:
+        value = result.score
+    else:
+        return None
+    return value if turn == chess.WHITE else -value
+
+
+def legal_move(board: chess.Board, answer: str | None, engine: str) -> chess.Move:
+    """The move that an engine answered in `board`, with castling as the king's move.
+
+    Raises EngineAnswerError, which names the engine, for an answer that is no legal move."""
+    try:
+        move = board.parse_uci(answer or "")
+    except ValueError:
+        move = chess.Move.null()
+    if not move:
+        said = "no move" if answer is None else repr(answer[:20])
+        raise EngineAnswerError(f"engine {engine} answered {said}, which is not legal in {board.fen()}")
+    return move
+
+
+class EnginePool:
+    """Engine moves for many games. Thread-safe; use as a context manager.
+
+    `processes` defaults to the free cores; under a time limit it never exceeds them, because engines that share a core
+    search less in the same time (`timed` says that analyses have one, where the opponent has none).
+
+    Raises NotFoundError at once when the opponent needs Stockfish and there is none.
+    """
+
+    def __init__(
+        self,
+        spec: EngineSpec,
+        processes: int | None = None,
+        *,
+        reserved_cores: int = 0,
+        timed: bool | None = None,
+    ) -> None:
+        if processes is not None and processes < 1:
+            raise BadInputError(f"an engine pool needs at least one process, not {processes}")
+        self.spec = spec
+        cores = free_cores(reserved_cores)
+        wanted = processes or cores
+        if timed is None:
+            timed = spec.limit is not None and spec.limit.kind == "time"
+        self.processes = min(wanted, cores) if timed else wanted
+        self.timed = timed
+        self._path = find_stockfish() if spec.needs_process else None
+        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._workers: list[_Worker] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def _forgets(self, spec: EngineSpec) -> bool:
+        """Whether this opponent forgets everything before each move."""
+        return spec.needs_process and spec.seedable
+
+    def submit(
+        self, game_id: Hashable, board: chess.Board, *, key: tuple[int | str, ...], spec: EngineSpec | None = None
+    ) -> Future[EngineMove]:
+        """Ask for the opponent's move in `board` (read before this returns; the caller may go on changing it).
+
+        `key` is (seed, unit, ply): it alone decides what is drawn at random outside Stockfish. `spec` is another
+        opponent than the pool's, of a ladder of them. The future raises EngineDiedError when the engine dies twice on
+        this move, BadInputError when the game is over.
+        """
+        spec = spec or self.spec
+        future: Future[EngineMove] = Future()
+        started = time.perf_counter()
+        try:
+            chosen = choose_move(spec, board, key)
+        except ChessregError as error:
+            future.set_exception(error)
+            return future
+        if chosen is not None:
+            future.set_result(EngineMove(chosen, None, 0, time.perf_counter() - started))
+            return future
+        turn, position, asked = board.turn, position_command(board), board.copy(stack=False)
+
+        def finish(result: SearchResult) -> EngineMove:
+            if result.move is None and not any(asked.legal_moves):
+                raise BadInputError(f"no legal move in {position}")
+            score = white_centipawns(result, turn)
+            return EngineMove(legal_move(asked, result.move, result.engine), score, result.nodes, result.seconds)
+
+        if self._path is None:
+            self._path = find_stockfish()
+        search = self._enqueue(game_id, position, spec.go, spec.skill, spec.patience, self._forgets(spec))
+        return _then(search, finish, future)
+
+    def analyse(
+        self, board: chess.Board, limit: Limit = DEFAULT_ANALYSIS, only: chess.Move | None = None
+    ) -> Future[Evaluation]:
+        """Full-strength evaluation of `board`, or of one move in it; every opponent's pool can, where Stockfish is."""
+        turn, asked = board.turn, board.copy(stack=False)
+        go = limit.go if only is None else f"{limit.go} searchmoves {only.uci()}"
+        if self._path is None:
+            self._path = find_stockfish()
+
+        def finish(result: SearchResult) -> Evaluation:
+            score = white_centipawns(result, turn)
+            if score is None:
+                raise EngineAnswerError(f"engine {result.engine} gave no score that can be read for {asked.fen()}")
+            best = legal_move(asked, result.move, result.engine) if result.move or any(asked.legal_moves) else None
+            return Evaluation(score, result.nodes, result.seconds, best)
+
+        search = self._enqueue(None, position_command(board), go, FULL_SKILL, limit.patience, True)
+        return _then(search, finish, Future())
+
+    def lines(self, board: chess.Board, limit: Limit, number: int) -> Future[list[Evaluation]]:
+        """Full-strength evaluations of the `number` best moves of `board` (of all, where it has fewer), best first."""
+        turn, asked = board.turn, board.copy(stack=False)
+        if self._path is None:
+            self._path = find_stockfish()
+
+        def finish(result: SearchResult) -> list[Evaluation]:
+            scored = [(line, white_centipawns(line, turn)) for line in result.lines]
+            found = [
+                Evaluation(score, result.nodes, result.seconds, legal_move(asked, line.move, result.engine))
+                for line, score in scored
+                if score is not None
+            ]
+            if not found:
+                raise EngineAnswerError(f"engine {result.engine} gave no variation that can be read for {asked.fen()}")
+            return found
+
+        position = position_command(board)
+        search = self._enqueue(None, position, limit.go, FULL_SKILL, limit.patience, True, number)
+        return _then(search, finish, Future())
+
+    def evaluations(self, fens: Iterable[str], limit: Limit) -> Iterator[int]:
+        """Of each position in turn: White's view in centipawns. A game that is over is worth MATE_CP or nothing."""
+        waiting: deque[Future[Evaluation] | int] = deque()
+
+        def first() -> int:
+            one = waiting.popleft()
+            return one if isinstance(one, int) else one.result().score_cp
+
+        for fen in fens:
+            board = chess.Board(fen)
+            if board.is_checkmate():
+                waiting.append(-MATE_CP if board.turn == chess.WHITE else MATE_CP)
+            else:
+                waiting.append(self.analyse(board, limit) if any(board.legal_moves) else 0)
+            if len(waiting) > 2 * self.processes:
+                yield first()
+        while waiting:
+            yield first()
+
+    def close(self) -> None:
+        """End every engine and cancel what still waits. Safe to call twice."""
+        with self._lock:
+            self._closed = True
+            workers, self._workers = self._workers, []
+        while True:
+            try:
+                task = self._tasks.get_nowait()
+            except queue.Empty:
+                break
+            if task is not None:
+                task.future.cancel()
+        for _ in workers:
+            self._tasks.put(None)
+        for worker in workers:
+            worker.stop()
+        for worker in workers:
+            worker.join()
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the engines that run now."""
+        return [pid for worker in self._workers if (pid := worker.pid) is not None]
+
+    def __enter__(self) -> EnginePool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _enqueue(
+        self, game: Hashable, position: str, go: str, skill: int, patience: float, fresh: bool, lines: int = 1
+    ) -> Future[SearchResult]:
+        future: Future[SearchResult] = Future()
+        with self._lock:
+            if self._closed:
+                raise ChessregError("the engine pool is closed")
+            assert self._path is not None
+            if len(self._workers) < self.processes:
+                self._workers.append(_Worker(self._path, self._tasks))
+                self._workers[-1].start()
+            self._tasks.put(_Task(game, position, go, skill, patience, fresh, lines, future))
+        return future
+
+
+class _Worker(threading.Thread):
+    """One thread and the engine process that it starts, and starts again when it died."""
+
+    def __init__(self, path: Path, tasks: queue.SimpleQueue[_Task | None]) -> None:
+        super().__init__(name="chessreg-engine", daemon=True)  # an unclosed pool must not hold up the interpreter
+        self._path = path
+        self._tasks = tasks
+        self._guard = threading.Lock()
+        self._process: UciProcess | None = None
+        self._stopped = False
+        self._games: set[Hashable] = set()
+
+    @property
+    def pid(self) -> int | None:
+        process = self._process
+        return process.pid if process else None
+
+    def run(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            if not task.future.set_running_or_notify_cancel():
+                continue
+            try:
+                result = self._search(task)
+            except BaseException as error:
+                task.future.set_exception(error)
+            else:
+                task.future.set_result(result)
+        if self._process is not None:
+            self._process.close()
+
+    def stop(self) -> None:
+        """End the engine, mid-search too: the thread then sees the end of its output. Called from any thread."""
+        with self._guard:
+            self._stopped = True
+            if self._process is not None:
+                self._process.kill()
+
+    def _search(self, task: _Task) -> SearchResult:
+        for last in (False, True):
+            try:
+                process = self._engine()
+                process.set_option("Skill Level", task.skill)
+                process.set_option(MULTI_PV, task.lines)
+                fresh = task.fresh or task.game not in self._games
+                self._games.add(task.game)
+                return process.search(task.position, task.go, task.patience, fresh=fresh)
+            except EngineDiedError as error:
+                with self._guard:
+                    if self._process is not None:
+                        self._process.close()
+                        self._process = None
+                    if self._stopped:
+                        raise CancelledError from error
+                if last:
+                    raise EngineDiedError(f"{error.message}, twice on the same move: {task.position}") from error
+        raise AssertionError("unreachable")
+
+    def _engine(self) -> UciProcess:
+        with self._guard:
+            if self._stopped:
+                raise EngineDiedError("the engine pool is closed")
+            if self._process is None:
+                self._process = UciProcess(self._path, ENGINE_OPTIONS)
+            return self._process
+
+
+def _then(source: Future[A], function: Callable[[A], B], target: Future[B]) -> Future[B]:
+    """Let `target` follow `source`, its result passed through `function` (in the worker's thread)."""
+
+    def relay(done: Future[A]) -> None:
+        if not target.set_running_or_notify_cancel():
+            return
+        try:
+            result = function(done.result())
+        except Exception as error:
+            target.set_exception(error)
+        else:
+            target.set_result(result)
+
+    source.add_done_callback(relay)
+    return target

@@ -1,0 +1,267 @@
+"""Games between Stockfish's levels: the generated data set.
+
+Opening, colors and levels of game n are functions of (seed, n). The moves are not: a handicapped level draws at random
+inside Stockfish, which takes no seed.
+
+Each core gets a worker process with two engines. It plays every P-th game and
+writes one JSON line a game; the parent reads the workers in turn, so games come in the order of their numbers. A worker
+ends when its standard input closes, that is also when the parent is killed, and its engines end with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Generator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import chess
+
+from chessreg import child
+from chessreg.errors import BadInputError, ChessregError
+from chessreg.games.boards.adjudication import WIN_CP, Termination, game_over, lost_by
+from chessreg.games.boards.openings import OpeningSpec, openings
+from chessreg.games.boards.pgn import format_pgn
+from chessreg.games.engines.opponents import (
+    ENGINE_OPTIONS,
+    RATING_SCALE,
+    EngineSpec,
+    Limit,
+    find_stockfish,
+    level_rating,
+)
+from chessreg.games.engines.pool import free_cores, legal_move, white_centipawns
+from chessreg.games.engines.uci import UciProcess
+from chessreg.noise import generator, uniform
+
+EVENT = "chessreg generated"
+LEVELS: tuple[int, ...] = tuple(range(20))
+"""The levels that have a published rating."""
+RESIGN_CP = 500
+RESIGN_MOVES = 2
+
+
+@dataclass(frozen=True)
+class GeneratedGame:
+    """One finished game. `moves` are UCI from the standard start, the random opening's `opening_plies` included."""
+
+    number: int
+    white: EngineSpec
+    black: EngineSpec
+    opening_plies: int
+    moves: tuple[str, ...]
+    sans: tuple[str, ...]
+    result: str
+    termination: Termination
+
+    def tags(self) -> dict[str, str]:
+        """The PGN tags; a level without a published rating has no Elo tag.
+
+        What repeats stands together (a player and its rating, the result and how it came about): that alone makes a
+        compressed file a quarter smaller."""
+        tags = {"Event": EVENT, "TimeControl": "-", "RatingScale": RATING_SCALE}
+        for color, spec in (("White", self.white), ("Black", self.black)):
+            tags[color] = spec.name
+            if spec.level is not None and (rating := level_rating(spec.level)) is not None:
+                tags[f"{color}Elo"] = f"{rating:.0f}"
+        adjudicated = self.termination is Termination.MOVE_LIMIT
+        return {**tags, "Termination": "adjudication" if adjudicated else "normal", "Result": self.result}
+
+    @property
+    def pgn(self) -> str:
+        """The game as PGN text, ending in one newline."""
+        return format_pgn(self.tags(), self.sans, self.result)
+
+
+@dataclass(frozen=True)
+class SelfPlay:
+    """How the levels of an engine play each other.
+
+    A game that reaches `max_plies` (opening included) is decided by the evaluation of the side that moved last: more
+    than 100 centipawns win, else it is drawn. In a `resign_share` of the games, chosen by (seed, number), a player
+    gives up whose own evaluation was below -RESIGN_CP for RESIGN_MOVES moves running; the others are played to the end.
+    `nodes` is the search limit of a move. Raises BadInputError for settings out of range.
+    """
+
+    levels: tuple[int, ...] = LEVELS
+    nodes: int = 200
+    max_plies: int = 140
+    opening_plies: int = 4
+    resign_share: float = 0.7
+
+    def __post_init__(self) -> None:
+        if self.nodes < 1:
+            raise BadInputError(f"cannot search {self.nodes} nodes", "at least 1")
+        if not self.levels or not all(0 <= level <= 20 for level in self.levels):
+            raise BadInputError(f"levels are 0 to 20, not {list(self.levels)}", "for example --levels 0,5,10")
+        if not 0 <= self.opening_plies < self.max_plies:
+            raise BadInputError(f"{self.opening_plies} opening plies leave nothing of {self.max_plies} plies to play")
+        if not 0 <= self.resign_share <= 1:
+            raise BadInputError(f"the share of games with resignation is 0 to 1, not {self.resign_share}")
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What a worker needs to know, sent as its first line."""
+
+    engine: str
+    seed: int
+    settings: SelfPlay
+    numbers: tuple[int, int, int]  # the arguments of range()
+
+
+def pairing(seed: int, number: int, levels: Sequence[int]) -> tuple[int, int]:
+    """Levels of White and Black in game `number`: two independent uniform draws."""
+    draw = generator("selfplay", seed, number)
+    return levels[int(draw.integers(len(levels)))], levels[int(draw.integers(len(levels)))]
+
+
+def generate(
+    games: int, settings: SelfPlay = SelfPlay(), *, seed: int, processes: int | None = None, first: int = 0
+) -> Generator[GeneratedGame]:
+    """Play games number `first` to `first + games - 1` and yield them in this order.
+
+    `processes` defaults to the cores this process may use. Raises NotFoundError without Stockfish, BadInputError for
+    less than one game, ChessregError when a worker fails.
+    """
+    if games < 1:
+        raise BadInputError(f"cannot generate {games} games", "at least 1")
+    engine = str(find_stockfish())
+    count = min(processes or free_cores(), games)
+    works = [_Work(engine, seed, settings, (first + k, first + games, count)) for k in range(count)]
+    return _generate(games, works)
+
+
+def _generate(games: int, works: Sequence[_Work]) -> Generator[GeneratedGame]:
+    workers: list[subprocess.Popen[str]] = []
+    try:
+        for work in works:
+            workers.append(_start(work))
+        for index in range(games):
+            yield _receive(workers[index % len(workers)], works[0].settings.nodes)
+    finally:
+        for worker in workers:
+            worker.kill()
+        for worker in workers:
+            worker.communicate()
+
+
+def _start(work: _Work) -> subprocess.Popen[str]:
+    # a session of its own: a Ctrl-C in the terminal is the parent's to handle
+    worker = subprocess.Popen(
+        child.command("chessreg.games.engines.selfplay"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        start_new_session=True,
+        env=child.environment(),
+    )
+    assert worker.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # then the first read says what happened
+        worker.stdin.write(json.dumps(asdict(work)) + "\n")
+        worker.stdin.flush()
+    return worker
+
+
+def _receive(worker: subprocess.Popen[str], nodes: int) -> GeneratedGame:
+    assert worker.stdout is not None
+    line = worker.stdout.readline()
+    if not line.endswith("\n"):
+        _, talk = worker.communicate()
+        cause = (talk or "").strip().splitlines()
+        raise ChessregError(f"a generating process ended: {cause[-1] if cause else f'exit status {worker.returncode}'}")
+    data = json.loads(line)
+    limit = Limit("nodes", nodes)
+    return GeneratedGame(
+        number=data["number"],
+        white=EngineSpec("stockfish", data["levels"][0], limit),
+        black=EngineSpec("stockfish", data["levels"][1], limit),
+        opening_plies=data["opening_plies"],
+        moves=tuple(data["moves"]),
+        sans=tuple(data["sans"]),
+        result=data["result"],
+        termination=Termination(data["termination"]),
+    )
+
+
+def _work() -> None:
+    """The worker process: one line of settings in, one line a game out."""
+    received = json.loads(sys.stdin.readline())
+    work = _Work(**{**received, "settings": SelfPlay(**received["settings"])})
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    engines = [UciProcess(Path(work.engine), ENGINE_OPTIONS) for _ in range(2)]
+    try:
+        for number in range(*work.numbers):
+            print(json.dumps(_play(work, number, engines)), flush=True)
+    finally:
+        for engine in engines:
+            engine.close()
+
+
+def _end_with_parent() -> None:
+    while os.read(sys.stdin.fileno(), 1):  # not sys.stdin.read(): a buffer's lock, held by a thread, aborts an exit
+        pass
+    signal.raise_signal(signal.SIGTERM)
+
+
+def _play(work: _Work, number: int, engines: Sequence[UciProcess]) -> dict[str, object]:
+    settings = work.settings
+    levels = pairing(work.seed, number, settings.levels)
+    for engine, level in zip(engines, levels, strict=True):
+        engine.set_option("Skill Level", level)
+    board = chess.Board()
+    sans: list[str] = []
+    moves: list[str] = []
+    if settings.opening_plies:
+        (opening,) = openings(OpeningSpec("random", str(settings.opening_plies)), work.seed, [number])
+        board, sans, moves = opening.board(), list(opening.sans), list(opening.moves)
+    limit = Limit("nodes", settings.nodes)
+    fresh = [True, True]
+    cp: int | None = None
+    patience = RESIGN_MOVES if uniform("resign", work.seed, number) < settings.resign_share else settings.max_plies
+    bad = [0, 0]
+    while (end := game_over(board)) is None and len(moves) < settings.max_plies:
+        side = 0 if board.turn else 1
+        position = f"position startpos moves {' '.join(moves)}" if moves else "position startpos"
+        answer = engines[side].search(position, limit.go, limit.patience, fresh=fresh[side])
+        fresh[side] = False
+        cp = white_centipawns(answer, board.turn)
+        hopeless = cp is not None and (cp if board.turn else -cp) < -RESIGN_CP
+        bad[side] = bad[side] + 1 if hopeless else 0
+        if bad[side] == patience:
+            end = lost_by(board.turn, Termination.RESIGNATION)
+            break
+        move = legal_move(board, answer.move, answer.engine)
+        sans.append(board.san_and_push(move))
+        moves.append(move.uci())
+    termination, result = (end.termination, end.result) if end else (Termination.MOVE_LIMIT, _adjudicate(cp))
+    return {
+        "number": number,
+        "levels": levels,
+        "opening_plies": settings.opening_plies,
+        "moves": moves,
+        "sans": sans,
+        "result": result,
+        "termination": termination.value,
+    }
+
+
+def _adjudicate(cp: int | None) -> str:
+    return "1/2-1/2" if cp is None or abs(cp) <= WIN_CP else "1-0" if cp > 0 else "0-1"
+
+
+if __name__ == "__main__":
+    try:
+        _work()
+    except (BrokenPipeError, KeyboardInterrupt):
+        sys.exit(1)  # the parent is gone
+    except ChessregError as error:
+        sys.exit(str(error))

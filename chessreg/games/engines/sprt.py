@@ -1,0 +1,102 @@
+"""Sequential probability ratio test of a match: play until the mean of pairs is decided between two bounds.
+
+A pair is two games from one opening, so it has five outcomes (pentanomial): with both colors the mean score of the two
+games less ½, beside a baseline's game from the same opening the difference of the two scores. The log-likelihood ratio
+of "the mean is `high`" to "the mean is `low`" is that of the most likely distributions over the five outcomes that have
+these means: the generalised test of M. Van den Bergh ("A practical introduction to the GSPRT"), as Fishtest has it for
+engines. Wald's bounds end it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chessreg.errors import BadInputError
+from chessreg.games.engines.opponents import decimal
+
+PREFIX = "sprt:"
+_HINT = "write --stop sprt:-0.05,0.05 (points per game), or sprt:LOW,HIGH,ALPHA,BETA"
+COLORS = (-0.5, -0.25, 0.0, 0.25, 0.5)  # two games with both colors: their mean score less ½
+DIFFERENCES = (-1.0, -0.5, 0.0, 0.5, 1.0)  # a game beside a baseline's: its score less the other
+UNSEEN = 1e-3  # how often an outcome that did not occur counts as seen, as in Fishtest
+FEWEST = 10  # pairs before which nothing is decided: the ratio of so few is no likelihood
+
+
+@dataclass(frozen=True)
+class Sprt:
+    """Bounds on the mean of pairs, in points per game, and the error rates: `alpha` of saying `high` when the mean is
+    `low`, `beta` of saying `low` when it is `high`."""
+
+    low: float
+    high: float
+    alpha: float = 0.05
+    beta: float = 0.05
+
+    @property
+    def text(self) -> str:
+        """The canonical text; `parse_stop(sprt.text) == sprt`."""
+        rates = "" if (self.alpha, self.beta) == (0.05, 0.05) else f",{decimal(self.alpha)},{decimal(self.beta)}"
+        return f"{PREFIX}{decimal(self.low)},{decimal(self.high)}{rates}"
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The log-likelihood ratios at and beyond which the test decides `low`, or `high` (Wald 1945)."""
+        return math.log(self.beta / (1 - self.alpha)), math.log((1 - self.beta) / self.alpha)
+
+    def decision(self, counts: Sequence[int], values: Sequence[float]) -> str:
+        """`low`, `high`, or empty while pairs with these counts of outcomes leave it open."""
+        if sum(counts) < FEWEST:
+            return ""
+        ratio, (lower, upper) = log_likelihood_ratio(counts, values, self.low, self.high), self.bounds
+        return "high" if ratio >= upper else "low" if ratio <= lower else ""
+
+
+def parse_stop(text: str) -> Sprt | None:
+    """`sprt:LOW,HIGH` or `sprt:LOW,HIGH,ALPHA,BETA`; None of `none`. Raises BadInputError for anything else."""
+    cleaned = text.strip().lower()
+    if cleaned in ("none", ""):
+        return None
+    number = r"([+-]?(?:\d+\.?\d*|\.\d+))"
+    match = re.fullmatch(rf"sprt:{number},{number}(?:,{number},{number})?", cleaned.replace(" ", ""))
+    if match is None:
+        raise BadInputError(f"{text!r} is no rule for stopping", _HINT)
+    low, high, alpha, beta = (0.05 if part is None else float(part) for part in match.groups())
+    if not -0.5 <= low < high <= 0.5:
+        raise BadInputError(f"{text!r}: LOW is less than HIGH, both from -0.5 to 0.5 points per game", _HINT)
+    if not (0.0001 <= alpha < 0.5 and 0.0001 <= beta < 0.5):
+        raise BadInputError(f"{text!r}: ALPHA and BETA are error rates, 0.0001 to below 0.5", _HINT)
+    return Sprt(low, high, alpha, beta)
+
+
+def log_likelihood_ratio(counts: Sequence[int], values: Sequence[float], low: float, high: float) -> float:
+    """log P(counts | mean is high) - log P(counts | mean is low), each under its most likely distribution. low and high
+    are between the least and the greatest value, and none of these.
+
+    >>> round(log_likelihood_ratio([5, 10, 20, 30, 15], COLORS, -0.05, 0.05), 3)
+    9.945
+    """
+    seen = [max(float(count), UNSEEN) for count in counts]
+    total = sum(seen)
+    shares = [count / total for count in seen]
+    # The most likely distribution with mean s is shares / (1 + t (values - s)); the shares themselves drop out.
+    ways = [(mean, _multiplier(shares, values, mean)) for mean in (low, high)]
+    logs = [[math.log1p(t * (value - mean)) for value in values] for mean, t in ways]
+    return math.fsum(n * (one - other) for n, one, other in zip(seen, *logs, strict=True))
+
+
+def _multiplier(shares: Sequence[float], values: Sequence[float], mean: float) -> float:
+    """The t at which shares / (1 + t (values - mean)) has this mean: the root of a falling function, by bisection."""
+    away = [value - mean for value in values]
+    low, high = -1 / max(away), -1 / min(away)
+    for _ in range(200):
+        t = (low + high) / 2
+        if t in (low, high):
+            break
+        if sum(share * d / (1 + t * d) for share, d in zip(shares, away, strict=True)) > 0:
+            low = t
+        else:
+            high = t
+    return (low + high) / 2

@@ -1,0 +1,58 @@
+"""A month of rated games from database.lichess.org: resumed where a download broke off, renamed only when verified."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.games.foreign import download
+from chessreg.games.foreign.download import Progress
+
+BASE_URL = "https://database.lichess.org"
+
+
+def month_name(month: str) -> str:
+    """The file of a month. Raises BadInputError unless `month` is YYYY-MM from 2013-01 on."""
+    if re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", month) is None or month < "2013-01":
+        raise BadInputError(f"{month!r} is no month of the Lichess database", "write YYYY-MM, from 2013-01 on")
+    return f"lichess_db_standard_rated_{month}.pgn.zst"
+
+
+def month_url(month: str, base_url: str = BASE_URL) -> str:
+    """The official address of a month of standard rated games."""
+    return f"{base_url.rstrip('/')}/standard/{month_name(month)}"
+
+
+def checksum_url(base_url: str = BASE_URL) -> str:
+    """The list of SHA-256 sums of all months: `<hex>  <file name>` lines."""
+    return f"{base_url.rstrip('/')}/standard/sha256sums.txt"
+
+
+def fetch(month: str, folder: Path, base_url: str = BASE_URL, on_progress: Progress | None = None) -> Path:
+    """Download a month into `folder` and return its path; at once when it is there and its checksum holds.
+
+    An interrupted download leaves `<file>.part`, from which the next call goes on. The file gets its name only once its
+    SHA-256 equals the published one; a `.part` that is complete and differs is deleted.
+
+    Raises NotFoundError when the server has no such month, BadInputError for a bad month, a wrong checksum or a folder
+    that cannot be written, ChessregError when the network or the disk fails.
+    """
+    name = month_name(month)
+    return download.fetch(
+        month_url(month, base_url),
+        folder / name,
+        _checksum(name, base_url),
+        what=month,
+        on_progress=on_progress,
+        missing="the newest month appears a few days after its end",
+    )
+
+
+def _checksum(name: str, base_url: str) -> str:
+    url = checksum_url(base_url)
+    for line in download.read_text(url).splitlines():
+        digest, _, file = line.strip().partition(" ")
+        if file.strip().lstrip("*") == name and re.fullmatch(r"[0-9a-fA-F]{64}", digest):
+            return digest.lower()
+    raise NotFoundError(f"{url} does not list {name}", f"see {base_url.rstrip('/')} for the months that exist")

@@ -1,0 +1,36 @@
+"""Positions as people type them."""
+
+from __future__ import annotations
+
+import chess
+import pytest
+
+from chessreg.errors import BadInputError
+from chessreg.games.boards.typed import board_after, typed_moves
+
+
+@pytest.mark.parametrize(
+    "text", ["e4 e5 Nf3", "1. e4 e5 2. Nf3", "1.e4 e5 2.Nf3", "e2e4 e7e5 g1f3", "1.e4 1...e5 2.Ngf3"]
+)
+def test_every_spelling_is_one(text: str) -> None:
+    assert typed_moves(text) == ("e4", "e5", "Nf3")
+
+
+def test_a_fen_is_the_shortest_game_to_it() -> None:
+    board = board_after(("d4", "Nf6", "c4"))
+    assert board_after(typed_moves(board.fen())).board_fen() == board.board_fen()
+    assert typed_moves(chess.STARTING_FEN) == typed_moves("") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("e4 e5 Ke3", "2.Ke3 is not legal"),
+        ("e4 --", "not legal"),
+        ("8/8/8 w", "no FEN"),
+        ("8/8/8/8/8/8/8/8 w - - 0 1", "no position"),
+    ],
+)
+def test_what_is_no_position_is_told(text: str, words: str) -> None:
+    with pytest.raises(BadInputError, match=words):
+        typed_moves(text)
