@@ -29,6 +29,7 @@ MEANINGS = {
     "alignment": "board of a token",
     "all": "also those",
     "assist": "Stockfish play",
+    "batch-games": "in one (forward pass|step)",
     "batch-positions": "in one (step|update)",
     "batch-tokens": "tokens in one (step|update)",
     "beta1": "Adam",
@@ -93,6 +94,7 @@ MEANINGS = {
     "pgn": "file",
     "players": "whose results|model that played",
     "policy": "chosen|legal",
+    "positions": "positions|of them",
     "probe": "probe",
     "rename": "name",
     "resamples": "chance|bootstrap",
@@ -100,7 +102,9 @@ MEANINGS = {
     "resume": "not complete|missing",
     "run": "run",
     "sae": "SAEs",
-    "scale": "length|how strongly",
+    "scale": "length|how strongly|share",
+    "scale-rule": "meaning of --scale",
+    "schedule": "rate",
     "scoring": "draws|scored",
     "seed": "seed|of initial",
     "since": "date|since",
@@ -114,6 +118,7 @@ MEANINGS = {
     "threads": "CPU threads",
     "timeout": "after so long",
     "to": "file|folder",
+    "token-mask": "tokens that are edited",
     "vector": "vector",
     "warmup-steps": "steps until the full rate",
     "weight-decay": "matrices|Adam",
@@ -121,17 +126,12 @@ MEANINGS = {
 """Name → a pattern that every description of it contains, for names with more than one description."""
 
 EXCEPTIONS = {
-    "against": "of `vector show` a vector run",
-    "batch-games": "of `probe` games in one step",
-    "board": "of `edit`, `lab` and `vector`",
-    "measure": "of `edit`, `heatmap` and `lab`",
-    "phase": "of `edit` a rule, of `probe` a name, of imports a number",
-    "positions": "of `lab` the tokens that are edited",
-    "schedule": "of `probe` and `train`",
-    "shuffled": "of `edit` a number of directions, of `probe` a draw",
+    "against": "of `vector show` a vector run, of matches a match",
+    "measure": "of `heatmap` a stage of the probe, of `lab` what is read of the model",
+    "phase": "of `probe` a name, of imports a number",
     "source": "of `probe`, `vector` and imported vectors",
 }
-"""Names of `edit`, `probe`, `lab`, `train` and `vector` that still have two meanings."""
+"""Names that still have two meanings."""
 
 
 def type_of_setting(setting: Setting) -> str:

@@ -19,9 +19,9 @@ from chessreg.experiments.matches import PlayedGame, Rules
 from chessreg.games.boards.openings import Opening
 from chessreg.games.engines.assist import LIMIT, LINES, Assist, consulted
 from chessreg.models.decoding.policies import Draft, Policy, Turn, begin
-from chessreg.models.decoding.session import session_of
 
 if TYPE_CHECKING:
+    from chessreg.models.decoding.session import DecodingSession
     from chessreg.games.engines.opponents import EngineSpec, Limit
     from chessreg.games.engines.pool import EnginePool, Evaluation
     from chessreg.models.edits import ResidualEdit
@@ -87,19 +87,24 @@ class Arena:
         longest = max(policy.move_tokens if self.history else 0, self.encoding.max_move_tokens)
         self.room = model.block_size - (longest - 1)  # a move's last token is never fed
         self.waiting: Iterator[int] = iter(())
-        self.session = session_of(model, 0, self.edits)
+        self.session = self._session(0)
         self.games: list[PlayedGame | None] = []
         self.awaited: dict[int, Future[Any]] = {}  # row → the move, or the advice, that is awaited
         self.drafts: dict[int, Draft] = {}  # row → the model's turn in the making
         self.finished: deque[PlayedGame] = deque()
         self.judged: list[tuple[PlayedGame, Future[Evaluation]]] = []
 
+    def _session(self, rows: int) -> DecodingSession:
+        from chessreg.models.decoding.session import session_of
+
+        return session_of(self.model, rows, self.edits)
+
     def play(self, units: Iterable[int]) -> Iterator[PlayedGame]:
         """Finished games, in the order in which they end."""
         units = list(units)
         self.waiting = iter(units)
         rows = min(self.batch_games, len(units))
-        self.session, self.games = session_of(self.model, rows, self.edits), [None] * rows
+        self.session, self.games = self._session(rows), [None] * rows
         self.awaited, self.drafts = {}, {}
         self._fill()
         while any(game is not None for game in self.games):

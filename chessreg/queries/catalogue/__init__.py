@@ -61,7 +61,7 @@ from pathlib import Path
 from chessreg.errors import ChessregError, NotFoundError
 from chessreg.folders import expanded
 from chessreg.named import clipped
-from chessreg.queries.catalogue.search import ranked_by
+from chessreg.queries.catalogue.search import OF_COLUMNS, ranked_by, weighted
 
 PARTS = "title|topic|question|aliases|paper|kinds|made by|default|columns|statistics|plot|statements of|statement"
 HEADER = re.compile(rf"^-- ({PARTS}):\s*(.*)$")
@@ -375,9 +375,18 @@ def find(name: str, beside: tuple[Path, ...] = ()) -> Entry:
         line = re.sub(r"\s*\n\s*", " ", name.strip())
         raise NotFoundError("SQL of your own goes with --sql", f"chessreg query --sql {shlex.quote(line)}")
     titles = {key: entry.title for key, entry in known.items()}
-    if ranked := ranked_by(name, catalogue):
-        return ranked[0]
+    if ranked := ranked_by(name, [word_weights(entry) for entry in catalogue]):
+        return catalogue[ranked[0]]
     raise NotFoundError(f"there is no query {clipped(name)!r}", _near_misses(name, titles) or "chessreg query --list")
+
+
+def word_weights(entry: Entry) -> dict[str, float]:
+    """Return how much each word that describes a query counts in a search."""
+    columns = " ".join(column.name.replace("_", " ") for column in entry.columns if not column.hidden)
+    return weighted([
+        (columns, OF_COLUMNS), (f"{entry.question} {entry.topic}", 2.0), (" ".join(entry.aliases), 2.5),
+        (entry.title, 3.0),
+    ])  # fmt: skip
 
 
 def find_plot(name: str, beside: tuple[Path, ...] = ()) -> tuple[Entry, Plot]:

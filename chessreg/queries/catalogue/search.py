@@ -8,11 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from chessreg.queries.catalogue import Entry
+from collections.abc import Mapping, Sequence
 
 ENOUGH = 0.6  # share of the phrase's weight that a query must have
 OF_COLUMNS = 1.0  # weight of a word that only columns have: not enough alone
@@ -41,27 +37,28 @@ def stems(text: str) -> frozenset[str]:
     return frozenset(ENDING.sub("", word) for word in words if word not in SAY_NOTHING)
 
 
-def ranked_by(phrase: str, entries: Sequence[Entry]) -> list[Entry]:
-    """Return the queries that have enough of the phrase's words, the best first."""
+def weighted(texts: Sequence[tuple[str, float]]) -> dict[str, float]:
+    """Return the weight of each word of some texts: that of the last text with the word."""
+    weights: dict[str, float] = {}
+    for text, weight in texts:
+        weights |= dict.fromkeys(stems(text), weight)
+    return weights
+
+
+def ranked_by(phrase: str, described: Sequence[Mapping[str, float]]) -> list[int]:
+    """Return the places of those descriptions that have enough of the phrase's words, the best first.
+
+    A description is the weight of each of its words (`weighted`). At equal scores the earlier one comes first.
+    """
     words = stems(" ".join(WRITTEN_OUT.get(word, word) for word in re.findall(r"[a-z0-9]+", phrase.lower())))
     if not words:
         return []
-    weights = [word_weights(entry) for entry in entries]
-    counts = {word: sum(word in weight for weight in weights) for word in words}
-    rarity = {word: math.log((1 + len(entries)) / n) if n else UNKNOWN for word, n in counts.items()}
+    counts = {word: sum(word in weights for weights in described) for word in words}
+    rarity = {word: math.log((1 + len(described)) / n) if n else UNKNOWN for word, n in counts.items()}
     scores = []
-    for entry, weight in zip(entries, weights, strict=True):
-        had = sum(rarity[word] for word in words if word in weight)
-        is_subject = any(weight.get(word, 0) > OF_COLUMNS for word in words)
+    for place, weights in enumerate(described):
+        had = sum(rarity[word] for word in words if word in weights)
+        is_subject = any(weights.get(word, 0) > OF_COLUMNS for word in words)
         if is_subject and had >= ENOUGH * sum(rarity.values()):
-            scores.append((sum(rarity[word] * weight.get(word, 0.0) for word in words), entry))
-    return [entry for _, entry in sorted(scores, key=lambda scored: (-scored[0], scored[1].title))]
-
-
-def word_weights(entry: Entry) -> dict[str, float]:
-    """Return the weight of each word that describes a query."""
-    columns = " ".join(column.name.replace("_", " ") for column in entry.columns if not column.hidden)
-    weights = dict.fromkeys(stems(columns), OF_COLUMNS)
-    weights |= dict.fromkeys(stems(f"{entry.question} {entry.topic}"), 2.0)
-    weights |= dict.fromkeys(stems(" ".join(entry.aliases)), 2.5)
-    return weights | dict.fromkeys(stems(entry.title), 3.0)
+            scores.append((-sum(rarity[word] * weights.get(word, 0.0) for word in words), place))
+    return [place for _, place in sorted(scores)]
