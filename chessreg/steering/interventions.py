@@ -38,7 +38,9 @@ class InterventionSettings(Settings):
     scale: float = Field(
         default=1.0, description="times the per-token mean direction; positive adds, negative subtracts"
     )
-    token_mask: Literal["all", "last"] = Field(default="all", description="tokens that are edited: all, or only the newest")
+    token_mask: Literal["all", "last"] = Field(
+        default="all", description="tokens that are edited: all, or only the newest"
+    )
     control: str = Field(default="none", description="none, or random: a random direction of the same norm instead")
     control_seed: int = Field(default=0, description="seed of the control's directions")
     form: Literal["hook", "mlp-bias"] = Field(

@@ -21,9 +21,9 @@ from chessreg.games.engines.assist import LIMIT, LINES, Assist, consulted
 from chessreg.models.decoding.policies import Draft, Policy, Turn, begin
 
 if TYPE_CHECKING:
-    from chessreg.models.decoding.session import DecodingSession
     from chessreg.games.engines.opponents import EngineSpec, Limit
     from chessreg.games.engines.pool import EnginePool, Evaluation
+    from chessreg.models.decoding.session import DecodingSession
     from chessreg.models.edits import ResidualEdit
     from chessreg.models.language_model import LanguageModel
 
