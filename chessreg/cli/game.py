@@ -9,7 +9,7 @@ from uuid import UUID
 
 import click
 
-from chessreg.cli.base import FilePath, Home, emit, fresh, json_option, pass_home
+from chessreg.cli.base import FilePath, Group, Home, emit, fresh, json_option, pass_home
 from chessreg.terminal import for_data
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ LISTED = {
 }  # fmt: skip
 
 
-@click.group()
+@click.group(cls=Group)
 def game() -> None:
     """Games that a model played: list, show, export. `chessreg run play` makes them."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from chessreg.cli.base import FilePath, Home, NameText, emit, json_option, pass_home
+from chessreg.cli.base import FilePath, Group, Home, NameText, emit, json_option, pass_home
 from chessreg.cli.noun import print_rows
 from chessreg.cli.run import Numbers
 from chessreg.encodings import names
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from chessreg.runs.spec import Spec
 
 
-@click.group("import")
+@click.group("import", cls=Group)
 def import_() -> None:
     """Bring in what others made: a checkpoint, probes, vectors, results."""
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from chessreg.cli.base import FilePath, Home, NameText, emit, json_option, pass_home
+from chessreg.cli.base import FilePath, Group, Home, NameText, emit, json_option, pass_home
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.named import clipped
 from chessreg.runs.spec import (
@@ -34,13 +35,23 @@ if TYPE_CHECKING:
     from chessreg.session import Session
 
 
-class KindGroup(click.Group):
+class KindGroup(Group):
     """Subcommands made from the kinds of experiment; a path `./my_kind.py[:CLASS]` works as a name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         from chessreg.runs.kind import kinds
 
         return list(kinds())
+
+    def short_helps(self, ctx: click.Context) -> dict[str, str]:
+        from chessreg.runs.kind import kinds
+
+        return {name: kind.summary for name, kind in kinds().items()}
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The kinds and the options of `run` itself; a file with a kind is completed as a path."""
+        found = super().shell_complete(ctx, incomplete)
+        return found or [CompletionItem(incomplete, type="file")]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from chessreg.runs.kind import kinds_and_failures

@@ -29,10 +29,10 @@ ANNOTATE = (
     "restore",
     "star",
     "tag",
+    "unmark",
     "unpin",
     "unstar",
     "untag",
-    "validate",
 )
 # What is typed, in this order. {f} is a folder of the test, {w} the world that others share.
 LINES = f"""
@@ -133,7 +133,7 @@ runs unstar job
 runs pin job
 runs unpin job
 runs invalidate job --why wrong
-runs validate job
+runs unmark job
 runs archive job
 runs restore job
 runs name job other
