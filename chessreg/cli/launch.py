@@ -10,7 +10,7 @@ import click
 
 from chessreg.cli.base import FilePath, Home, emit
 from chessreg.cli.run import KindCommand, KindGroup, command, read_toml, recorded, settings
-from chessreg.errors import BadInputError
+from chessreg.errors import BadInputError, NotFoundError
 
 if TYPE_CHECKING:
     from chessreg.runs.kind import Kind
@@ -47,6 +47,8 @@ class LaunchGroup(KindGroup):
     def get_command(self, ctx: click.Context, name: str) -> click.Command:
         if name.endswith(".toml"):
             return file_command(Path(name))
+        if ctx.resilient_parsing and ".py" in name:
+            raise NotFoundError(f"{name} is not loaded to complete a command line")  # loading it would trust it
         from chessreg.runs.kind import kind
 
         sweep = click.Option(

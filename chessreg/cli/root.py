@@ -39,9 +39,7 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
         ),
         "checkpoint": LazyCommand("chessreg.cli.checkpoint:checkpoint", "List, show and export models."),
         "import": LazyCommand("chessreg.cli.import_:import_", "Import checkpoints, probes, vectors and results."),
-        "fetch": LazyCommand(
-            "chessreg.cli.import_:fetch", "Download and import published models, games and positions."
-        ),
+        "fetch": LazyCommand("chessreg.cli.import_:fetch", "Download published models, games and positions."),
         "export": LazyCommand("chessreg.cli.transfer:export", "Write a checkpoint for other tools."),
         "engine": LazyCommand("chessreg.cli.engine:engine", "List engines and the ladder of opponents."),
     },
@@ -72,9 +70,7 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
         "uci": LazyCommand("chessreg.cli.lab:uci", "Run a model, edited or not, as a UCI engine in a chess GUI."),
     },
     "Jobs": {
-        "status": LazyCommand(
-            "chessreg.cli.status:status", "Show what is running, on every machine, and what has ended."
-        ),
+        "status": LazyCommand("chessreg.cli.status:status", "Show what is running on every machine."),
         "jobs": LazyCommand("chessreg.cli.jobs:jobs", "List jobs."),
         "job": LazyCommand("chessreg.cli.jobs:job", "Show one job."),
         "logs": LazyCommand("chessreg.cli.jobs:logs", "Show the log of a job."),
@@ -83,9 +79,7 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
         "cancel": LazyCommand("chessreg.cli.jobs:cancel", "End jobs; complete units are kept."),
         "retry": LazyCommand("chessreg.cli.jobs:retry", "Queue unfinished jobs again."),
         "priority": LazyCommand("chessreg.cli.jobs:priority", "Change the order in which queued jobs start."),
-        "supervisor": LazyCommand(
-            "chessreg.cli.jobs:supervisor", "Start, stop and show the process that runs jobs here."
-        ),
+        "supervisor": LazyCommand("chessreg.cli.jobs:supervisor", "Start, stop and show the process that runs jobs."),
         "machines": LazyCommand("chessreg.cli.status:machines", "List machines: hosts, GPUs, drivers, last seen."),
     },
     "Registry and store": {
@@ -244,6 +238,10 @@ def root(ctx: click.Context, registry: str | None, store: str | None, debug: boo
 
 def run_command_line(args: Sequence[str]) -> int:
     """Run one command line and return its exit status. Errors become one line on stderr, never a traceback."""
+    if "_CHESSREG_COMPLETE" in os.environ:
+        from chessreg.cli.completion import complete
+
+        return complete()
     with visible_streams():
         return answered(args)
 
@@ -258,7 +256,7 @@ def answered(args: Sequence[str]) -> int:
         return 2
     except click.UsageError as error:
         hint = f"{error.ctx.command_path} --help" if error.ctx else "chessreg --help"
-        return fail(args, error.format_message(), hint, 2)
+        return fail(args, described_usage(error), hint, 2)
     except click.ClickException as error:
         return fail(args, error.format_message(), "", error.exit_code)
     except (click.Abort, KeyboardInterrupt):
@@ -276,6 +274,17 @@ def answered(args: Sequence[str]) -> int:
             traceback.print_exc()
         return fail(args, *described(error))
     return status if isinstance(status, int) else 0  # an int: ctx.exit(status)
+
+
+def described_usage(error: click.UsageError) -> str:
+    """The message of a usage error; that of an unknown option names the options that may be meant."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
+        return error.format_message()
+    from chessreg.cli.suggest import meant
+
+    near = meant(error.ctx.command, error.option_name)
+    also = f"; did you mean {' or '.join(near)}?" if near else ""
+    return f"{error.ctx.command_path} has no option {error.option_name}{also}"
 
 
 def require_text(args: Sequence[str]) -> None:

@@ -49,9 +49,11 @@ class KindGroup(Group):
         return {name: kind.summary for name, kind in kinds().items()}
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The kinds and the options of `run` itself; a file with a kind is completed as a path."""
-        found = super().shell_complete(ctx, incomplete)
-        return found or [CompletionItem(incomplete, type="file")]
+        """The kinds and the group's options; where none fits, a file with a kind."""
+        from chessreg.cli.completion import kind_names
+
+        kinds = [CompletionItem(name) for name in kind_names() if name.startswith(incomplete)]
+        return kinds + click.Command.shell_complete(self, ctx, incomplete) or [CompletionItem(incomplete, type="file")]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from chessreg.runs.kind import kinds_and_failures
@@ -63,6 +65,8 @@ class KindGroup(Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command:
         from chessreg.runs.kind import kind
 
+        if ctx.resilient_parsing and ".py" in name:
+            raise NotFoundError(f"{name} is not loaded to complete a command line")  # loading it would trust it
         return command(kind(name), name)
 
 
