@@ -75,7 +75,6 @@ MEANT: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "--jobs": ("--processes", "--threads", "--shards"),
         "--run-name": ("--name",),
         "--title": ("--name",),
-        "--columns": ("--show",),
         "--filter": ("--where",),
         "--csv": ("--format",),
         "--reason": ("--why",),
