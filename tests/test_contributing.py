@@ -98,11 +98,11 @@ def mobility(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_a_tagged_spec_of_a_users_kind_shows_and_takes_the_settings_of_one_variant(mobility):
     _, shown, _ = mobility("run", "KIND", "--help")
     assert "  games   the games of a dataset\n  random  games of random moves\n" in shown
-    settings = shown.partition("Settings of every start")[2]
+    settings = shown.partition("settings of every start")[2]
     assert "--plies" in settings
     assert "--positions" not in settings
     _, shown, _ = mobility("run", "KIND", "--start", "random", "--help")
-    settings = shown.partition("Settings of --start random")[2]
+    settings = shown.partition("settings of --start random")[2]
     assert "--positions" in settings
     assert "--dataset" not in settings
     for words, error in (

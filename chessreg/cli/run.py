@@ -117,15 +117,21 @@ class KindCommand(click.Command):
     verb = "run"
 
     def __init__(self, kind: Kind, name: str, settings: list[Any], execution: list[Any], own: list[Any]) -> None:
-        self.kind, self.groups = (
-            kind,
-            {"Settings": settings, "Execution options (not part of the run's identity)": execution, "Options": own},
+        self.kind, self.execution = kind, execution
+        help_all = click.Option(
+            ["--help-all"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=show_help_all,
+            help="Show every setting and execution option.",
         )
+        self.own = [*own, help_all]
         text = inspect.getdoc(type(kind)) or ""
         if kind.example:
             text += f"\n\n\b\nExample: chessreg {self.verb} {name}\n  {kind.example.replace(' --', chr(10) + '  --')}"
         super().__init__(
-            name, params=[*settings, *execution, *own], callback=self.go, help=text, short_help=kind.summary
+            name, params=[*settings, *execution, *self.own], callback=self.go, help=text, short_help=kind.summary
         )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -142,26 +148,32 @@ class KindCommand(click.Command):
         return next(found, None)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        groups, tag = dict(self.groups), tag_of(self.kind.spec)
-        if tag:
-            value, flag, known = self.typed_tag(ctx), flag_at([tag]), variants_of(self.kind.spec)
-            first, *shown = settings_shown(self.kind.spec, value)
-            if value in known:
-                shown.insert(0, first)
-            else:
-                with formatter.section(f"{flag} is required (give one with --help for its settings)"):
-                    formatter.write_dl(
-                        [(name, each.model_fields[tag].description or "") for name, each in known.items()]
-                    )
-            del groups["Settings"]
-            title = f"Settings of {flag} {value}" if value in known else f"Settings of every {tag}"
-            groups = {title: [option(setting) for setting in shown], **groups}
-        for title, parameters in groups.items():
-            records = [r for r in (p.get_help_record(ctx) for p in parameters) if r]
-            if title == "Options":
-                records += [r for r in (p.get_help_record(ctx) for p in [self.get_help_option(ctx)] if p) if r]
-            with formatter.section(title):
-                formatter.write_dl(records)
+        whole = ctx.meta.get(HELP_ALL, False)
+        tag = tag_of(self.kind.spec)
+        value, known = self.typed_tag(ctx) if tag else None, variants_of(self.kind.spec)
+        shown, of = list(settings_shown(self.kind.spec, value)), ""
+        if tag and value in known:
+            of = f" of {flag_at([tag])} {value}"
+        elif tag:
+            del shown[0]
+            of = f" of every {tag}"
+            with formatter.section(f"{flag_at([tag])} is required (give one with --help for its settings)"):
+                formatter.write_dl([(name, each.model_fields[tag].description or "") for name, each in known.items()])
+        sections = setting_sections(self.kind, shown)
+        for title, settings in sections.items() if whole else list(sections.items())[:2]:
+            write_options(ctx, formatter, title + of, [option(setting) for setting in settings])
+        if whole:
+            write_options(ctx, formatter, "Execution options (not part of the run's identity)", self.execution)
+        help_option = self.get_help_option(ctx)
+        write_options(ctx, formatter, "Options", [*self.own, *([help_option] if help_option else [])])
+        hidden = sum(map(len, list(sections.values())[2:]))
+        if not whole and hidden:
+            typed = f" {flag_at([tag])} {value}" if value in known else ""
+            formatter.write_paragraph()
+            formatter.write_text(
+                f"{hidden} more settings and {len(self.execution)} execution options: "
+                f"{ctx.command_path}{typed} --help-all"
+            )
 
     def go(self, **params: Any) -> None:
         home = click.get_current_context().find_object(Home)
@@ -171,6 +183,44 @@ class KindCommand(click.Command):
             show_plan(plan(home.session(), self.kind, spec, execution, sources), params["json"])
         else:
             execute(home, self.kind, spec, execution, tuple(sorted(sources)), params["name"], params["json"])
+
+
+HELP_ALL = "chessreg.help_all"  # in a context: whether help shows every setting
+MAIN_SETTINGS = 10  # that --help shows next to the required ones
+
+
+def show_help_all(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    """Print the help with every setting, and end."""
+    if value and not ctx.resilient_parsing:
+        ctx.meta[HELP_ALL] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+def setting_sections(kind: Kind, settings: Sequence[Setting]) -> dict[str, list[Setting]]:
+    """Title → settings: the required ones, at most ten that matter, then the others, nested ones by their table.
+
+    Those that matter are the kind's `main_settings`; of a kind without, the first ten other than seed and replicate.
+    """
+    required = [setting for setting in settings if setting.needed]
+    optional = [setting for setting in settings if not setting.needed]
+    named = [setting for name in kind.main_settings for setting in optional if setting.path == name]
+    main = (named or [setting for setting in optional if setting.path not in ("seed", "replicate")])[:MAIN_SETTINGS]
+    sections = {"Required settings": required, "Main settings": main}
+    for setting in optional:
+        if setting not in main:
+            table = setting.path.rpartition(".")[0].replace("_", " ").replace(".", " ")
+            sections.setdefault(f"{table.capitalize()} settings" if table else "Other settings", []).append(setting)
+    return sections
+
+
+def write_options(
+    ctx: click.Context, formatter: click.HelpFormatter, title: str, parameters: Sequence[click.Parameter]
+) -> None:
+    """A section of the help; nothing where it has no options."""
+    if records := [record for parameter in parameters if (record := parameter.get_help_record(ctx))]:
+        with formatter.section(title):
+            formatter.write_dl(records)
 
 
 def show_plan(planned: dict[str, Any], as_json: bool) -> None:
@@ -372,8 +422,7 @@ def options(model: Any) -> list[click.Option]:
 
 
 def option(setting: Setting) -> click.Option:
-    default = "required" if setting.needed else f"default: {shown_default(setting)}"
-    names, text = [setting.flag, parameter(setting.path)], f"{setting.text}  [{default}]"
+    names, text = [setting.flag, parameter(setting.path)], f"{setting.text}{note_on_default(setting)}"
     if setting.form == "yes or no":
         names[0] = f"{setting.flag}/--no-{setting.flag[2:]}"
         return click.Option(names, default=None, help=text)
@@ -388,8 +437,13 @@ def option(setting: Setting) -> click.Option:
     return click.Option(names, type=kind, default=None, help=text, metavar=metavar)
 
 
-def shown_default(setting: Setting) -> str:
-    return str(setting.default) if isinstance(setting.default, bool) else setting.shown_default
+def note_on_default(setting: Setting) -> str:
+    """`[required]` or `[default: …]`; nothing where the default is no value, which the setting's text explains."""
+    if setting.needed:
+        return "  [required]"
+    if setting.shown_default in ("", "none"):
+        return ""
+    return f"  [default: {setting.default if isinstance(setting.default, bool) else setting.shown_default}]"
 
 
 def parameter(path: str) -> str:

@@ -101,6 +101,18 @@ class Cache(Kind):
     """
 
     name = "cache"
+    main_settings = (
+        "games",
+        "layers",
+        "hook_points",
+        "sites",
+        "max_sites",
+        "last_sites",
+        "skip_sites",
+        "alignment",
+        "dtype",
+        "min_plies",
+    )
     example = "--checkpoint reference --dataset sample:fit --games 50 --max-sites 33"
     tables = ("metric_point",)
     spec = CacheSpec

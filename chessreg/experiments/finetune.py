@@ -128,6 +128,18 @@ class Finetune(Kind):
     """
 
     name = "finetune"
+    main_settings = (
+        "checkpoint",
+        "family",
+        "tune",
+        "lora_rank",
+        "steps",
+        "batch_positions",
+        "learning_rate",
+        "heldout",
+        "loss",
+        "template",
+    )
     example = (
         "--family llama --n-layer 1 --n-head 2 --n-embd 32 --block-size 128 --datasets puzzles --heldout puzzles "
         "--steps 4 --batch-positions 4 --warmup-steps 1"

@@ -82,6 +82,15 @@ class MoveAccuracy(Kind):
     """
 
     name = "move-accuracy"
+    main_settings = (
+        "positions",
+        "source_games",
+        "unseen_of",
+        "intervention.vector",
+        "intervention.layers",
+        "intervention.scale",
+        "intervention.control",
+    )
     example = "--checkpoint fen --dataset puzzles --positions 8"
     tables = ("prediction",)
     spec = MoveAccuracySpec

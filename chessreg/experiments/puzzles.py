@@ -71,6 +71,15 @@ class Puzzles(Kind):
     """
 
     name = "puzzles"
+    main_settings = (
+        "puzzles",
+        "policy",
+        "temperatures",
+        "intervention.vector",
+        "intervention.layers",
+        "intervention.scale",
+        "intervention.control",
+    )
     example = "--checkpoint fen --dataset puzzles --puzzles 8"
     tables = ("prediction",)
     spec = PuzzlesSpec

@@ -153,6 +153,18 @@ class Train(Kind):
     """
 
     name = "train"
+    main_settings = (
+        "n_layer",
+        "n_head",
+        "n_embd",
+        "block_size",
+        "steps",
+        "batch_tokens",
+        "batch_moves",
+        "learning_rate",
+        "heldout",
+        "encoding",
+    )
     example = (
         "--architecture gpt2 --datasets sample:fit --heldout sample:test --n-layer 2 --n-head 2 --n-embd 32 "
         "--block-size 255 --steps 20 --batch-tokens 2048 --warmup-steps 5"

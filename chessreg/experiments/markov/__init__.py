@@ -86,6 +86,18 @@ class Markov(Kind):
     """
 
     name = "markov"
+    main_settings = (
+        "layers",
+        "hook_points",
+        "games",
+        "first_ply",
+        "last_ply",
+        "classes",
+        "min_members",
+        "max_members",
+        "partner_controls",
+        "resamples",
+    )
     example = "--checkpoint reference --dataset sample:test --last-ply 20 --classes 8 --resamples 99"
     tables = ("prediction", "statistic", "metric_point")
     spec = MarkovSpec

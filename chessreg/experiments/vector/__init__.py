@@ -43,6 +43,18 @@ class Vector(Kind):
 
     name = "vector"
     version = 2
+    main_settings = (
+        "layers",
+        "first_ply",
+        "last_ply",
+        "reduction",
+        "per_class",
+        "skill.rating",
+        "skill.bins",
+        "cascade_scale",
+        "direction_norm",
+        "side",
+    )
     example = "--source contrastive --cache reference-fit --first-ply 4"
     tables = ("metric_point",)
     spec = VectorSpec
