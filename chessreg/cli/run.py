@@ -169,11 +169,8 @@ class KindCommand(click.Command):
         hidden = sum(map(len, list(sections.values())[2:]))
         if not whole and hidden:
             typed = f" {flag_at([tag])} {value}" if value in known else ""
-            formatter.write_paragraph()
-            formatter.write_text(
-                f"{hidden} more settings and {len(self.execution)} execution options: "
-                f"{ctx.command_path}{typed} --help-all"
-            )
+            counts = f"{hidden} more settings and {len(self.execution)} execution options"
+            formatter.write(f"\n{counts}:\n  {ctx.command_path}{typed} --help-all\n")
 
     def go(self, **params: Any) -> None:
         home = click.get_current_context().find_object(Home)

@@ -58,11 +58,11 @@ class _ImportedDirections(Kind):
 
 
 class ImportedProbe(_ImportedDirections):
-    """Linear probes that others fitted, from their files: Karvonen's saved probes of every age, Davis's safetensors.
+    """Linear probes from published files: Karvonen's saved probes of every version, Davis's safetensors.
 
-    Karvonen 2024, section 3 (specification 3.9); Davis 2026, section 3.3 (specification 4.1). They stand wherever a
-    probe run is asked for. What a file does not tell stays unknown; the accuracy in one of Karvonen's is that of one
-    batch of two games, so it is no score. One unit is one file.
+    Karvonen 2024, section 3; Davis 2026, section 3.3. Imported probes are accepted wherever a probe run is. Facts
+    that a file does not state stay unknown. The accuracy stored in Karvonen's files covers one batch of two games,
+    so it is not recorded as a score. One unit is one file.
     """
 
     name = "imported-probe"
@@ -105,10 +105,11 @@ class ImportedProbe(_ImportedDirections):
 
 
 class ImportedVector(_ImportedDirections):
-    """Activation vectors that others made, from their files: Karvonen's contrasts, and differences of skill probes.
+    """Steering vectors from published files: Karvonen's contrasts, and differences of skill probes.
 
-    Karvonen 2024, section 4 (specification 5.2). They stand wherever a vector run is asked for. A contrast is kept as
-    the author stores it, a difference of sums over eight positions: his coefficient is the scale. One unit is one file.
+    Karvonen 2024, section 4. Imported vectors are accepted wherever a vector run is. A contrast is kept as its
+    author stores it, a difference of sums over eight positions, so the author's coefficient is the scale. One unit
+    is one file.
     """
 
     name = "imported-vector"
