@@ -350,7 +350,7 @@ def results(home: Home, file: Path, name: str | None, format_: str | None, **set
     with progress_line("import results", quiet=home.json) as on_progress:
         done = session.run(spec, ImportOptions(file_name=file.name), name=name, on_progress=on_progress)
     if done.missing:
-        click.echo(f"interrupted: chessreg import results {shlex.quote(str(file))} resumes it", err=True)
+        click.echo(f"interrupted; to resume: chessreg import results {shlex.quote(str(file))}", err=True)
         click.get_current_context().exit(130)
     name_externals(session.database, done.run_id)
     created = done.attempt_id is not None

@@ -120,7 +120,7 @@ def lab(
             run_id, unit = unit_reference(session, state)
         question = StoredState(run=run_id.hex, unit=unit, condition=condition)
     elif checkpoint is None:
-        raise BadInputError("which model?", "chessreg lab --checkpoint NAME, or RUN:UNIT of an edit run")
+        raise BadInputError("which model?", "give --checkpoint NAME, or RUN:UNIT of an edit run")
     else:
         given = {"scale": scale, "measure": measure, "condition": condition}
         question = Position.of(

@@ -126,7 +126,7 @@ def show(home: Home, row: dict[str, Any], made: list[dict[str, Any]]) -> None:
     versions_listed = [
         f"{name} {versions[name]}" for name in ("torch", "transformers", "chess", "numpy") if name in versions
     ]
-    click.echo(f"# {visible(', '.join(versions_listed))}; chessreg reproduce {row['id'].hex[-6:]} --json has all of it")
+    click.echo(f"# {visible(', '.join(versions_listed))}; in full: chessreg reproduce {row['id'].hex[-6:]} --json")
 
 
 def exact(home: Home, session: Session, run_id: UUID) -> bool:

@@ -144,7 +144,7 @@ def prompted_by(spec: DecodingSpec, own: Encoding) -> Encoding:
     if own.content == "history":
         raise BadInputError(
             f"{own.name} writes games, and the games before these positions are not read here",
-            "chessreg run move-accuracy --source-games GAMES asks models of games",
+            "for models of games: chessreg run move-accuracy --source-games GAMES",
         )
     for name in ASKING:
         if getattr(spec, name) is not None:
