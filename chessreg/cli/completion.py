@@ -47,19 +47,6 @@ OPTIONS = {  # that are not called after the noun that they take
 OF_RUN = ("compare", "invalidate", "lineage", "reproduce", "unmark")  # commands whose arguments are runs
 WITHOUT_NAME = ("add", "fetch", "generate", "import", "list")  # commands of a noun whose argument is not a name of it
 
-NAMES = 1000
-KIND_NAME = re.compile(r'^    name = "([a-z0-9-]+)"$', re.MULTILINE)
-
-HOLDERS = ("dataset", "checkpoint")  # nouns with names of their own; other things go by the name of their run
-MADE_BY_RUNS = {  # noun → its table, whose things go by the name of their run
-    "checkpoint": "checkpoint",
-    "cache": "activation_cache",
-    "probe": "probe",
-    "vector": "vector",
-    "sae": "sae",
-}
-KINDS = ("play", "engine-match")  # metavariables that stand for runs of this kind
-
 NAMES = "SELECT DISTINCT value FROM annotation_now WHERE noun = '{noun}' AND word = 'name'"
 OF_RUNS = NAMES.format(noun="run") + " AND target IN (SELECT replace(CAST({column} AS text), '-', '') FROM {source})"
 
