@@ -26,6 +26,7 @@ from chessreg.runs.spec import (
     settings_shown,
     several,
     tag_of,
+    value_text,
     variants_of,
 )
 
@@ -105,7 +106,9 @@ def command(
         ),
         click.Option(["--name"], type=NameText(), help="Name the run."),
         *more,
-        click.Option(["--dry-run"], is_flag=True, help="Print the plan (units, rows, bytes) and do nothing."),
+        click.Option(
+            ["--dry-run"], is_flag=True, help="Print the plan (units, time, rows, bytes, settings) without running it."
+        ),
         click.Option(["--json"], is_flag=True, help="Print one JSON document."),
     ]
     return (made or KindCommand)(kind, name, settings, execution, own)
@@ -221,21 +224,35 @@ def write_options(
 
 
 def show_plan(planned: dict[str, Any], as_json: bool) -> None:
+    """The plan in numbers, then the settings: those that are given first, things by the names that were typed."""
     if as_json:
         emit(True, planned)
         return
     rows = ", ".join(f"{count:,} {table}" for table, count in planned["rows"].items()) or "not estimated"
     click.echo(f"{planned['kind']} {planned['run_id'][-6:]} ({planned['determinism']})")
     click.echo(f"  units  {planned['units']:,}, of which {planned['missing']:,} are missing")
+    click.echo(f"  time   {time_text(planned)}")
     click.echo(f"  rows   {rows}")
     click.echo(f"  bytes  {planned['bytes']:,} in the store")
-    for name, setting in planned["settings"].items():
-        value = setting["value"]
-        if isinstance(value, str):
-            value = clipped(value, 59)
+    for name, setting in sorted(planned["settings"].items(), key=lambda item: item[1]["source"] == "default"):
+        value = setting["name"] or setting["value"]
+        if isinstance(value, (str, list)):
+            value = clipped(value if isinstance(value, str) else value_text(tuple(value)), 59)
         click.echo(f"  {name:<22} {value!s:<60} {setting['source']}")
     for remark in planned["remarks"]:
         click.echo(f"  note: {remark}", err=True)
+
+
+def time_text(planned: dict[str, Any]) -> str:
+    """How long the missing units take, and the number of earlier attempts by which that is measured."""
+    from chessreg.cli.jobs import duration
+
+    if not planned["missing"]:
+        return "none: the run is complete"
+    if planned["seconds"] is None:
+        return f"not known: no earlier {planned['kind']} run to measure by"
+    attempts = "the nearest earlier run" if planned["like"] == 1 else f"the {planned['like']} nearest earlier runs"
+    return f"about {duration(planned['seconds'])} at the pace of {attempts}"
 
 
 def settings(kind: Kind, params: dict[str, Any]) -> tuple[Any, Any, dict[str, str]]:
@@ -270,9 +287,11 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def plan(session: Session, kind: Kind, spec: Any, execution: Any, sources: dict[str, str]) -> dict[str, Any]:
-    """What a run of this spec would do, as one JSON object."""
+    """What a run of this spec would do, as one JSON object: numbers, and settings with their resolved value, the name
+    that was typed for it, and where it comes from. `seconds` is None where no earlier run tells."""
     from chessreg.runs.ingest import ingest
     from chessreg.runs.resolve import check, missing_units, resolve
+    from chessreg.scheduling.launch import Order, Planned, seconds_a_unit
 
     ingest(session.database, session.store)
     inputs = session.inputs
@@ -281,18 +300,28 @@ def plan(session: Session, kind: Kind, spec: Any, execution: Any, sources: dict[
     if missing:
         check(resolved, execution, inputs)
     estimate = kind.estimate(resolved.spec, inputs)
+    order = Order(kind, spec, execution)
+    to_do = Planned(order, resolved.spec, resolved.spec_hash, (), resolved.units, len(missing), "queued")
+    pace, like = seconds_a_unit(to_do, session.database)
+    typed, resolved_values = spec.model_dump(mode="json"), resolved.spec.model_dump(mode="json")
     return {
         "run_id": resolved.run_id.hex,
         "kind": kind.name,
         "spec_hash": resolved.spec_hash,
         "units": resolved.units,
         "missing": len(missing),
+        "seconds": None if pace is None else pace * len(missing),
+        "like": like,
         "rows": dict(estimate.rows),
         "bytes": estimate.bytes,
         "determinism": kind.determinism,
         "settings": {
-            name: {"value": value, "source": sources.get(name, "default")}
-            for name, value in (resolved.spec.model_dump(mode="json") | execution.model_dump(mode="json")).items()
+            name: {
+                "value": value,
+                "name": typed[name] if typed.get(name) not in (None, value) else None,
+                "source": sources.get(name, "default"),
+            }
+            for name, value in (resolved_values | execution.model_dump(mode="json")).items()
         },
         "remarks": list(estimate.remarks),
     }
