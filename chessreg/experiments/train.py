@@ -37,7 +37,9 @@ class AnyTraining(Spec):
     datasets: DatasetRefs = Field(
         description="games or positions to train on, datasets or parts (NAME:PART), comma-separated"
     )
-    heldout: Annotated[str | None, Ref("dataset")] = Field(None, description="games or positions for the held-out loss")
+    heldout: Annotated[str | None, Ref("dataset")] = Field(
+        None, description="games or positions for the held-out loss. Left out: no held-out loss"
+    )
     heldout_steps: int = Field(500, ge=1, description="steps between held-out losses, at points of the curve")
 
     @property

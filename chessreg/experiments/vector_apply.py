@@ -32,7 +32,9 @@ class VectorApplySpec(Spec):
     cache: Annotated[str, Ref("run:cache")] = Field(description="activations of other games of the same model")
     layers: Layers = Field((), description="layers, 0-based; none given: all that have a vector and are cached")
     first_ply: Plies = Field(50, ge=0, description="only sites from this ply on (Karvonen: dot 25)")
-    last_ply: Plies | None = Field(None, ge=0, description="only sites up to this ply")
+    last_ply: Plies | None = Field(
+        None, ge=0, description="only token positions up to this ply. Left out: to the end of the game"
+    )
     skill: SkillSettings = Field(SkillSettings(), description="the classes of games")
     allow_overlap: AllowOverlap = ALLOW_OVERLAP
 

@@ -24,7 +24,7 @@ class ImportedCurvesSpec(FileSpec):
     bundled = "sample-training.log"
     format: Literal["training-log"] = Field("training-log", description="training-log")
     checkpoint: Annotated[str | None, Ref("checkpoint")] = Field(
-        None, description="the checkpoint of this registry that was trained so"
+        None, description="the trained model, as a checkpoint of this registry. Left out: an unknown model"
     )
 
 

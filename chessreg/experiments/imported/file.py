@@ -39,7 +39,7 @@ class FileSpec(Spec):
 
 
 class ImportOptions(ExecutionOptions):
-    file_name: str = Field("", description="the file's name, for people")
+    file_name: str = Field("", description="a readable name of the file. Left out: its own name")
 
 
 class ImportedFile(Kind):
