@@ -119,7 +119,7 @@ def test_a_tagged_spec_runs_is_read_back_swept_and_queried(mobility, tmp_path, w
     assert status == 0, told
     run = json.loads(out)["run_id"]
     assert mobility("run", "KIND", "--start", "games", "--dataset", "sample", "--games", "6", "--plies", "8")[0] == 0
-    assert mobility("reproduce", run, "--run")[0] == 0
+    assert mobility("reproduce", run, "--rerun")[0] == 0
     (tmp_path / "spec.toml").write_text('start = "random"\npositions = 3\n')
     status, out, _ = mobility("run", "KIND", "--spec", str(tmp_path / "spec.toml"), "--json")
     assert (status, json.loads(out)["done"]) == (0, 3)

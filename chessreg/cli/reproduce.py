@@ -79,7 +79,7 @@ SIGNIFICANT = 0.05  # of all metrics of a replicate together
 @json_option
 @pass_home
 def reproduce(home: Home, reference: str, do: bool) -> None:
-    """Print what made a run: the commands, the code, the versions, the machine. With --run, do it again and compare.
+    """Print what made a run: the commands, the code, the versions, the machine. With --rerun, do it again and compare.
 
     It is done apart from this registry, which stays as it is, and every row must come out the same: else the columns
     that differ are listed, with by how much. Outputs whose bytes have gone are kept if they have the same digest. Games

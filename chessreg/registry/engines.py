@@ -212,7 +212,7 @@ def require_file(path: Path) -> None:
     try:
         status = path.stat()
     except FileNotFoundError:
-        raise NotFoundError(f"there is no registry {path}", f"{making(path)} makes one") from None
+        raise NotFoundError(f"there is no registry {path}", making(path)) from None
     except OSError as error:
         message, hint = f"the registry {path} cannot be read: {error.strerror}", "check its owner and mode"
         raise RegistryError(message, hint) from error

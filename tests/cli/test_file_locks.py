@@ -71,7 +71,7 @@ runs conflicts
 launch {TOY} --positions 4 --name job
 jobs
 job show job
-priority job --to 5
+priority job --set 5
 cancel job
 retry job
 supervisor run --idle 0

@@ -98,7 +98,7 @@ def refuse_again(database: Database, kind: str, run_id: UUID | None, spec: Any) 
             called = names.name_of(session, "run", counted[0].id) or counted[0].id.hex[-6:]
             raise BadInputError(
                 f"these bytes are in run {called} already, imported with other settings: they would count twice",
-                f"to leave that import out of all tables: chessreg runs archive {called}",
+                f"chessreg runs archive {called}",
             )
 
 
