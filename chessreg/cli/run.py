@@ -291,7 +291,7 @@ def plan(session: Session, kind: Kind, spec: Any, execution: Any, sources: dict[
     that was typed for it, and where it comes from. `seconds` is None where no earlier run tells."""
     from chessreg.runs.ingest import ingest
     from chessreg.runs.resolve import check, missing_units, resolve
-    from chessreg.scheduling.launch import Order, Planned, seconds_a_unit
+    from chessreg.scheduling.launch import Order, Planned, expected_seconds
 
     ingest(session.database, session.store)
     inputs = session.inputs
@@ -302,7 +302,7 @@ def plan(session: Session, kind: Kind, spec: Any, execution: Any, sources: dict[
     estimate = kind.estimate(resolved.spec, inputs)
     order = Order(kind, spec, execution)
     to_do = Planned(order, resolved.spec, resolved.spec_hash, (), resolved.units, len(missing), "queued")
-    pace, like = seconds_a_unit(to_do, session.database)
+    seconds, like = expected_seconds(to_do, session.database)
     typed, resolved_values = spec.model_dump(mode="json"), resolved.spec.model_dump(mode="json")
     return {
         "run_id": resolved.run_id.hex,
@@ -310,7 +310,7 @@ def plan(session: Session, kind: Kind, spec: Any, execution: Any, sources: dict[
         "spec_hash": resolved.spec_hash,
         "units": resolved.units,
         "missing": len(missing),
-        "seconds": None if pace is None else pace * len(missing),
+        "seconds": seconds,
         "like": like,
         "rows": dict(estimate.rows),
         "bytes": estimate.bytes,

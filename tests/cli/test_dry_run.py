@@ -40,3 +40,16 @@ def test_the_time_is_measured_by_earlier_runs_of_the_kind(here: Any) -> None:
     assert " at the pace of the nearest earlier run\n" in here.out
     assert here("run", TOY, "--positions", "2", "--dry-run") == 0
     assert "time   none: the run is complete\n" in here.out
+
+
+def test_a_launch_is_timed_as_a_run_is(here: Any) -> None:
+    words = ["launch", TOY, "--dry-run", "--positions"]
+    assert here.json(*words, "400")["runs"][0]["seconds"] is None
+    assert here(*words, "400") == 0
+    assert here.out.splitlines()[-1].endswith("not known")
+    assert here("run", TOY, "--positions", "2") == 0, here.err
+    (one,) = here.json(*words, "400")["runs"]
+    (shared,) = here.json(*words, "400", "--shards", "4")["runs"]
+    assert 0 < shared["seconds"] < one["seconds"]
+    assert here(*words, "400", "--grid", "positions=2|400") == 0, here.err
+    assert here.out.count("not known") == 0
