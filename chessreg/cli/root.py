@@ -238,7 +238,7 @@ def root(ctx: click.Context, registry: str | None, store: str | None, debug: boo
 
 def run_command_line(args: Sequence[str]) -> int:
     """Run one command line and return its exit status. Errors become one line on stderr, never a traceback."""
-    if "_CHESSREG_COMPLETE" in os.environ:
+    if os.environ.get("_CHESSREG_COMPLETE"):
         from chessreg.cli.completion import complete
 
         return complete()

@@ -81,15 +81,18 @@ MEANT: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 MOST = 3  # suggestions
+ALIKE = 0.8  # least difflib ratio of a suggestion: shorter words are alike by accident, such as --scale and --sae
 
 
 def meant(command: click.Command, word: str) -> list[str]:
     """Return at most MOST options of `command` that `word` may stand for: those that MEANT lists, else those with
-    `word` in their name (`--scale`: `--intervention.scale`), else those spelled like it."""
+    `word` at the end of their name (`--scale`: `--intervention.scale`), else those that begin with it or are spelled
+    like it."""
     options = {name for parameter in command.params if isinstance(parameter, click.Option)
                for name in (*parameter.opts, *parameter.secondary_opts) if name.startswith("--")}  # fmt: skip
     if listed := [option for option in MEANT.get(word, ()) if option in options]:
         return listed[:MOST]
     parts = word.lstrip("-").split("-")
     inside = [option for option in sorted(options) if parts == re.split(r"[-.]", option[2:])[-len(parts) :]]
-    return inside[:MOST] or difflib.get_close_matches(word, sorted(options), n=MOST)
+    begun = [option for option in sorted(options) if len(word) > 3 and option.startswith(word)]
+    return (inside or begun)[:MOST] or difflib.get_close_matches(word, sorted(options), n=MOST, cutoff=ALIKE)

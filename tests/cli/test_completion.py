@@ -91,6 +91,20 @@ def test_fish_and_zsh_are_offered_names(here: Any, path: str) -> None:
         assert "first-run" in shell(["sh", "-c", f"{variables} chessreg"], path, here.folder)
 
 
+def test_fish_completes_a_line(here: Any, path: str) -> None:
+    if shutil.which("fish") is None:
+        pytest.skip("fish is not installed")
+    assert here("run", TOY, "--positions", "2", "--name", "first-run") == 0, here.err
+    script = "source (chessreg completion fish | psub); complete -C 'chessreg runs show '"
+    assert shell(["fish", "--no-config", "-c", script], path, here.folder) == "first-run\n"
+
+
+def test_an_empty_variable_of_the_script_changes_nothing(here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_CHESSREG_COMPLETE", "")
+    assert here("--version") == 0
+    assert here.out.startswith("chessreg ")
+
+
 def test_every_option_that_takes_a_name_completes_names_of_its_noun() -> None:
     wrong = []
     for name, kind in kinds().items():

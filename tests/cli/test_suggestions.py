@@ -27,6 +27,9 @@ TYPED = {
     'query "elo by intervention" --out x.md': "--output",
     'query "elo by intervention" --filter "n > 2"': "--where",
     "runs list --dry": "",
+    "run probe --dry": "--dry-run",
+    "run probe --wieght-decay 0": "--weight-decay",
+    "run probe --scale 3": "",
 }
 
 
