@@ -81,7 +81,7 @@ MEANT: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 MOST = 3  # suggestions
-ALIKE = 0.8  # least difflib ratio of a suggestion: shorter words are alike by accident, such as --scale and --sae
+ALIKE = 0.8  # least difflib ratio of a suggestion
 
 
 def meant(command: click.Command, word: str) -> list[str]:
@@ -95,4 +95,5 @@ def meant(command: click.Command, word: str) -> list[str]:
     parts = word.lstrip("-").split("-")
     inside = [option for option in sorted(options) if parts == re.split(r"[-.]", option[2:])[-len(parts) :]]
     begun = [option for option in sorted(options) if len(word) > 3 and option.startswith(word)]
-    return (inside or begun)[:MOST] or difflib.get_close_matches(word, sorted(options), n=MOST, cutoff=ALIKE)
+    near = difflib.get_close_matches(word.lstrip("-"), sorted(name[2:] for name in options), n=MOST, cutoff=ALIKE)
+    return (inside or begun)[:MOST] or [f"--{name}" for name in near]
