@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
+from chessreg.cli.root import ANYWHERE, COMPLETION, hoisted, root
+
 if TYPE_CHECKING:
     from types import FrameType
 
     from chessreg.registry.place import Place
 
-VARIABLE = "_CHESSREG_COMPLETE"  # set by the scripts, to `bash_complete` and so on
 SHELLS = ("bash", "zsh", "fish")
 TIME_LIMIT_S = 0.5  # for reading the registry
 BUSY_S = 0.1
@@ -64,11 +65,9 @@ def completion(shell: str) -> None:
     zsh:  add to ~/.zshrc, after compinit      eval "$(chessreg completion zsh)"
     fish: write the file once                  chessreg completion fish > ~/.config/fish/completions/chessreg.fish
     """
-    from chessreg.cli.root import root
-
     script = get_completion_class(shell)
     assert script is not None
-    click.echo(script(root, {}, "chessreg", VARIABLE).source())
+    click.echo(script(root, {}, "chessreg", COMPLETION).source())
 
 
 def complete() -> int:
@@ -76,15 +75,13 @@ def complete() -> int:
 
     Returns the exit status. Nothing is written to stderr, which would appear in the line that the user types.
     """
-    shell, _, instruction = os.environ[VARIABLE].partition("_")
+    shell, _, instruction = os.environ[COMPLETION].partition("_")
     script = get_completion_class(shell)
     if script is None or instruction != "complete":
         return 1
-    from chessreg.cli.root import root
-
     sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (for the rest of the process)
     with suppress(Exception):
-        asked = script(root, {}, "chessreg", VARIABLE)
+        asked = script(root, {}, "chessreg", COMPLETION)
         args, incomplete = asked.get_completion_args()
         names = names_for(args, incomplete)
         items = asked.get_completions(args, incomplete) if names is None else names
@@ -121,8 +118,6 @@ def names_for(args: Sequence[str], incomplete: str) -> list[CompletionItem] | No
 
 def split_registry(args: Sequence[str]) -> tuple[str | None, list[str]]:
     """The value of --registry, and the arguments without the options that are accepted anywhere."""
-    from chessreg.cli.root import ANYWHERE, hoisted
-
     words, registry = hoisted(args), None
     while words and (option := words[0].partition("="))[0] in ANYWHERE:
         del words[0]

@@ -21,6 +21,7 @@ from chessreg.terminal import visible, visible_json, visible_streams
 PIPE_CLOSED = 141  # 128 + SIGPIPE, as a shell says it of any program
 INTERRUPTED = 130
 LONGEST = 1500  # characters of an error's line
+COMPLETION = "_CHESSREG_COMPLETE"  # the variable by which a shell asks for completions
 WIDEST_HELP = 120  # characters; a narrower terminal decides
 
 OF_NOUN = "chessreg.cli.noun:group_of"
@@ -238,10 +239,6 @@ def root(ctx: click.Context, registry: str | None, store: str | None, debug: boo
 
 def run_command_line(args: Sequence[str]) -> int:
     """Run one command line and return its exit status. Errors become one line on stderr, never a traceback."""
-    if os.environ.get("_CHESSREG_COMPLETE"):
-        from chessreg.cli.completion import complete
-
-        return complete()
     with visible_streams():
         return answered(args)
 
