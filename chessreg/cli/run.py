@@ -318,7 +318,7 @@ def plan(session: Session, kind: Kind, spec: Any, execution: Any, sources: dict[
         "settings": {
             name: {
                 "value": value,
-                "name": typed[name] if typed.get(name) not in (None, value) else None,
+                "name": typed[name] if typed.get(name) and typed[name] != value else None,
                 "source": sources.get(name, "default"),
             }
             for name, value in (resolved_values | execution.model_dump(mode="json")).items()
