@@ -97,7 +97,7 @@ def store_gone(database: Database, root: Path) -> Problem | None:
         lost = session.scalar(select(func.count()).select_from(location).where(*in_store(session, root))) or 0
     if not lost:
         return None
-    mend = "put it back, or say where it is: --store FOLDER; chessreg init makes an empty one"
+    mend = "put it back, or say where it is: --store FOLDER; `chessreg init` creates an empty one"
     return Problem("store", f"{root} is gone, and {lost} artifacts with it", mend)
 
 
@@ -176,7 +176,7 @@ def waiting(database: Database, store: Store) -> Iterator[Problem]:
         yield Problem(
             "fragments",
             f"{len(aside)} are set aside: {aside[0]['why']}",
-            "chessreg recover --list, then chessreg recover --again",
+            "chessreg recover --list && chessreg recover --again",
         )
 
 
@@ -332,14 +332,14 @@ def missing(database: Database, store: Store, item: transfer.Item, uri: str | No
                 session.execute(delete(location).where(location.digest == item.digest, location.uri == uri))
         transfer.pull(database, store, [item])
 
-    again = f"chessreg doctor --fix, else {transfer.remade_by(database, item)}"
+    again = f"`chessreg doctor --fix`, else {transfer.remade_by(database, item)}"
     return Problem("files", f"{item.what} is not in {store.root}", again, fetch_or_forget)
 
 
 def torn_groups(database: Database, store: Store) -> Iterator[Problem]:
     """Runs whose groups of arrays do not hold, once each, the units that are said to be done."""
     for run in groups.torn(database):
-        again = f"chessreg doctor --fix, then chessreg run --resume {run.run_id.hex[-6:]}"
+        again = f"chessreg doctor --fix && chessreg run --resume {run.run_id.hex[-6:]}"
         yield Problem("units", run.wrong, again, partial(groups.mend, database, store, run))
 
 
@@ -365,7 +365,7 @@ def damaged_groups(database: Database, store: Store, digests: bool) -> Iterator[
             item = transfer.Item(row.digest, error.message, row.bytes, array=array)
             yield Problem(
                 "arrays", f"{error.message}, of run {row.run_id.hex[-6:]}",
-                f"chessreg doctor --digests --fix, then chessreg run --resume {row.run_id.hex[-6:]}",
+                f"chessreg doctor --digests --fix && chessreg run --resume {row.run_id.hex[-6:]}",
                 partial(fetch_or_make_again, database, store, torn, item),
             )  # fmt: skip
         except StoreError as error:  # it cannot be read, or no group can have its name

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["ActivationArray", "Batch", "as_float32", "group_path", "groups", "to_bfloat16"]
 
 
-MEND = "chessreg doctor --digests --fix fetches it again, or has it made again"
+MEND = "chessreg doctor --digests --fix"
 
 
 @dataclass(frozen=True)

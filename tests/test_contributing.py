@@ -98,11 +98,11 @@ def mobility(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_a_tagged_spec_of_a_users_kind_shows_and_takes_the_settings_of_one_variant(mobility):
     _, shown, _ = mobility("run", "KIND", "--help")
     assert "  games   the games of a dataset\n  random  games of random moves\n" in shown
-    settings = shown.partition("Settings of every start")[2]
+    settings = shown.partition("settings of every start")[2]
     assert "--plies" in settings
     assert "--positions" not in settings
     _, shown, _ = mobility("run", "KIND", "--start", "random", "--help")
-    settings = shown.partition("Settings of --start random")[2]
+    settings = shown.partition("settings of --start random")[2]
     assert "--positions" in settings
     assert "--dataset" not in settings
     for words, error in (
@@ -119,7 +119,7 @@ def test_a_tagged_spec_runs_is_read_back_swept_and_queried(mobility, tmp_path, w
     assert status == 0, told
     run = json.loads(out)["run_id"]
     assert mobility("run", "KIND", "--start", "games", "--dataset", "sample", "--games", "6", "--plies", "8")[0] == 0
-    assert mobility("reproduce", run, "--run")[0] == 0
+    assert mobility("reproduce", run, "--rerun")[0] == 0
     (tmp_path / "spec.toml").write_text('start = "random"\npositions = 3\n')
     status, out, _ = mobility("run", "KIND", "--spec", str(tmp_path / "spec.toml"), "--json")
     assert (status, json.loads(out)["done"]) == (0, 3)

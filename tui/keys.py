@@ -37,7 +37,7 @@ def own_keys() -> dict[str, str]:
     keys = {name: written(file, name, text) for name, text in flat(values).items()}
     names = {action.name for action in ACTIONS}
     if unknown := sorted(keys.keys() - names):
-        raise BadInputError(f"{file}: there is no action {unknown[0]!r}", "chessreg tui --keys lists them")
+        raise BadInputError(f"{file}: there is no action {unknown[0]!r}", "chessreg tui --keys")
     try:
         check(own := changed(ACTIONS, keys))
         check_beside(own)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import os
 import sys
 from contextlib import suppress
 
+from chessreg.cli.root import COMPLETION, run_command_line
 from chessreg.cli.root import root as chessreg
-from chessreg.cli.root import run_command_line
 from store.files import keep_private
 
 __all__ = ["chessreg", "main"]
@@ -24,6 +25,10 @@ def main() -> None:
     """The console script: exits with 0 done, 1 failed, 2 usage, 3 not found, 4 bad input, 130 interrupted."""
     keep_private()
     say_where_it_crashed()
+    if os.environ.get(COMPLETION):
+        from chessreg.cli.completion import complete
+
+        sys.exit(complete())
     gc.set_threshold(100_000, 20, 20)  # imports make many objects and no garbage
     status = run_command_line(sys.argv[1:])
     if "duckdb" not in sys.modules:  # its binding reports uncollected objects as leaks

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from uuid import UUID
 
 import click
+from click.shell_completion import CompletionItem
 
 from chessreg import text_table
 from chessreg.terminal import for_drawing, visible, visible_json
@@ -355,7 +356,38 @@ class LazyCommand(NamedTuple):
         return command
 
 
-class LazyGroup(click.Group):
+class Group(click.Group):
+    """A group of commands whose help shows the first sentence of each command in full."""
+
+    def short_helps(self, ctx: click.Context) -> dict[str, str]:
+        """Each command's name → the line that help and completion show. Hidden commands are left out."""
+        commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        return {name: command.get_short_help_str(LONGEST_SHORT_HELP) for name, command in commands
+                if command is not None and not command.hidden}  # fmt: skip
+
+    def sections(self, ctx: click.Context) -> dict[str, list[str]]:
+        """The titles of the help's sections → the names of the commands in each."""
+        return {"Commands": self.list_commands(ctx)}
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        helps = self.short_helps(ctx)
+        width = max(map(len, helps), default=0)
+        for title, names in self.sections(ctx).items():
+            if rows := [(f"{name:<{width}}", helps[name]) for name in names if name in helps]:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """As click does, without importing the commands."""
+        helps = self.short_helps(ctx)
+        items = [CompletionItem(name, help=text) for name, text in helps.items() if name.startswith(incomplete)]
+        return items + click.Command.shell_complete(self, ctx, incomplete)
+
+
+LONGEST_SHORT_HELP = 100  # characters
+
+
+class LazyGroup(Group):
     """A group whose commands are named in a table: its help imports none of them."""
 
     meant: Mapping[str, str] = MappingProxyType({})  # word that is no command → what it stands for
@@ -386,16 +418,14 @@ class LazyGroup(click.Group):
             ctx.fail(f"there is no command {args[0]!r}{also}")
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = []
+    def short_helps(self, ctx: click.Context) -> dict[str, str]:
+        helps = {}
         for name in self.list_commands(ctx):
             if name in self.lazy:
-                rows.append((name, self.lazy[name].help))
+                helps[name] = self.lazy[name].help
             elif (command := super().get_command(ctx, name)) is not None and not command.hidden:
-                rows.append((name, command.get_short_help_str(100)))
-        if rows:
-            with formatter.section("Commands"):
-                formatter.write_dl(rows)
+                helps[name] = command.get_short_help_str(LONGEST_SHORT_HELP)
+        return helps
 
 
 def fresh(home: Home) -> Database:

@@ -315,8 +315,8 @@ def export_tokens(home: Home, reference: str, file: Path | None, options: dict[s
 
     if "heldout" not in options:
         raise click.UsageError(
-            f"--token-file needs --heldout DATASET: chessreg dataset split {reference} --parts train=0.98,test=0.02, "
-            f"then export {reference}:train --heldout {reference}:test"
+            f"--token-file needs --heldout DATASET: `chessreg dataset split {reference} --parts train=0.98,test=0.02`, "
+            f"then export {reference}:train with --heldout {reference}:test"
         )
     games_encoding = encoding(options.get("encoding_name", "pgn-char-32"))
     if games_encoding.content != "history":

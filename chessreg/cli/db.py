@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import FilePath, Home, emit, fresh, json_option, pass_home
+from chessreg.cli.base import FilePath, Group, Home, emit, fresh, json_option, pass_home
 
 if TYPE_CHECKING:
     from chessreg.registry.database import Database
 
 
-@click.group()
+@click.group(cls=Group)
 def db() -> None:
     """The registry's schema and backups."""
 

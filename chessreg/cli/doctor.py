@@ -182,7 +182,7 @@ def registry(home: Home) -> Iterator[Check]:
         detail = f"{schema.state}: {schema.current} here, {schema.head} wanted"
         yield Check("schema", "broken", detail, mend.get(schema.state, "give chessreg a database of its own"))
     if place.path is None:
-        yield _program("pg_dump", "optional", "chessreg db backup uses it")
+        yield _program("pg_dump", "optional", "`chessreg db backup` uses it")
 
 
 def _sqlite(path: Path) -> Iterator[Check]:
@@ -204,7 +204,7 @@ def _sqlite(path: Path) -> Iterator[Check]:
         yield Check("durability", "ok", f"synchronous={level}: a commit is on the disk when it returns")
     wrong = sqlite.quick_check(path)
     if wrong:
-        mend = f"put back a copy: chessreg db backup made them in {path.parent / 'backups'}"
+        mend = f"put back a copy: `chessreg db backup` made them in {path.parent / 'backups'}"
         yield Check(
             "pages", "broken", f"{path}: {wrong[0]}" + (f" and {len(wrong) - 1} more" if wrong[1:] else ""), mend
         )

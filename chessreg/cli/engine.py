@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from chessreg.cli.base import Home, emit, json_option, pass_home
+from chessreg.cli.base import Group, Home, emit, json_option, pass_home
 from chessreg.errors import NotFoundError
 
 
-@click.group()
+@click.group(cls=Group)
 def engine() -> None:
     """Engines and the ladder of opponents."""
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import click
 
-from chessreg.cli.base import FilePath, Home, emit, fresh, json_option, pass_home
+from chessreg.cli.base import FilePath, Group, Home, emit, fresh, json_option, pass_home
 from chessreg.terminal import for_data
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ LISTED = {
 }  # fmt: skip
 
 
-@click.group()
+@click.group(cls=Group)
 def game() -> None:
     """Games that a model played: list, show, export. `chessreg run play` makes them."""
 
@@ -154,5 +154,5 @@ def chosen(database: Database, source: str, row: int | None) -> list[tuple[UUID,
         raise BadInputError(f"behind {source!r} are no games", 'chessreg game export "elo by intervention" --pgn FILE')
     keys = dict.fromkeys((UUID(str(decision["run_id"])), int(decision["unit"])) for decision in behind)
     if not keys:
-        raise NotFoundError(f"behind {source!r} are no games yet", "chessreg run play makes games")
+        raise NotFoundError(f"behind {source!r} are no games yet", "chessreg run play --help")
     return list(keys)

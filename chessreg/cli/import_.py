@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from chessreg.cli.base import FilePath, Home, NameText, emit, json_option, pass_home
+from chessreg.cli.base import FilePath, Group, Home, NameText, emit, json_option, pass_home
 from chessreg.cli.noun import print_rows
 from chessreg.cli.run import Numbers
 from chessreg.encodings import names
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from chessreg.runs.spec import Spec
 
 
-@click.group("import")
+@click.group("import", cls=Group)
 def import_() -> None:
     """Bring in what others made: a checkpoint, probes, vectors, results."""
 
@@ -356,7 +356,7 @@ def results(home: Home, file: Path, name: str | None, format_: str | None, **set
     with progress_line("import results", quiet=home.json) as on_progress:
         done = session.run(spec, ImportOptions(file_name=file.name), name=name, on_progress=on_progress)
     if done.missing:
-        click.echo(f"interrupted: chessreg import results {shlex.quote(str(file))} resumes it", err=True)
+        click.echo(f"interrupted; to resume: chessreg import results {shlex.quote(str(file))}", err=True)
         click.get_current_context().exit(130)
     name_externals(session.database, done.run_id)
     created = done.attempt_id is not None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import Home, emit, fresh, json_option, pass_home
+from chessreg.cli.base import Group, Home, emit, fresh, json_option, pass_home
 from chessreg.errors import ChessregError, NotFoundError
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def warn_without_supervisor(home: Home, rows: list[dict[str, Any]]) -> None:
         )
 
 
-@click.group()
+@click.group(cls=Group)
 def job() -> None:
     """One job: show."""
 
@@ -339,7 +339,7 @@ def follow_logs(home: Home, references: tuple[str, ...], files: dict[str, Path],
             at.setdefault(title, 0)
 
 
-@click.group()
+@click.group(cls=Group)
 def supervisor() -> None:
     """The process that looks after this machine's jobs: start, stop, status, run. `chessreg launch` starts it."""
 

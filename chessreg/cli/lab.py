@@ -54,7 +54,7 @@ def lab(home: Home, state: str | None, settings: tuple[str, ...], layer: int | N
             run_id, unit = unit_reference(session, state)
         question = StoredState(run=run_id.hex, unit=unit, condition=given.get("condition"))
     elif "checkpoint" not in given:
-        raise BadInputError("which model?", "chessreg lab --checkpoint NAME, or RUN:UNIT of an edit run")
+        raise BadInputError("which model?", "give --checkpoint NAME, or RUN:UNIT of an edit run")
     else:
         question = Position.of(**given, settings=tuple(map(pair, settings)))
     prepare("cpu")

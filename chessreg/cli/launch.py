@@ -10,7 +10,7 @@ import click
 
 from chessreg.cli.base import FilePath, Home, emit
 from chessreg.cli.run import KindCommand, KindGroup, command, read_toml, recorded, settings
-from chessreg.errors import BadInputError
+from chessreg.errors import BadInputError, NotFoundError
 
 if TYPE_CHECKING:
     from chessreg.runs.kind import Kind
@@ -25,6 +25,7 @@ LAUNCH_OPTIONS = (
 )  # how it is launched, as options and in job files
 LISTED = {"kind": "kind", "run": "run", "name": "name", "status": "", "units": "units", "missing": "missing",
           "shards": "shards", "waits": "waits for"}  # fmt: skip
+PLANNED = {**LISTED, "time": "time"}  # of a dry run
 
 
 def placing() -> list[click.Option]:
@@ -47,6 +48,8 @@ class LaunchGroup(KindGroup):
     def get_command(self, ctx: click.Context, name: str) -> click.Command:
         if name.endswith(".toml"):
             return file_command(Path(name))
+        if ctx.resilient_parsing and ".py" in name:
+            raise NotFoundError(f"{name} is not loaded to complete a command line")  # loading it would trust it
         from chessreg.runs.kind import kind
 
         sweep = click.Option(
@@ -266,9 +269,10 @@ def kind_reference(kind: str, file: Path) -> str:
 
 def go(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: bool) -> None:
     """Plan, queue, see that a supervisor is there, and say what is to come."""
+    from chessreg.cli.jobs import duration
     from chessreg.runs.ingest import ingest
     from chessreg.scheduling.executors import executor
-    from chessreg.scheduling.launch import launch, plan
+    from chessreg.scheduling.launch import expected_seconds, launch, plan
     from chessreg.scheduling.presence import Presence
     from chessreg.scheduling.queue import at_work
 
@@ -283,6 +287,9 @@ def go(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: b
     else:
         group, planned = launch(orders, session.database, session.store)
     rows = [row_of(each) for each in planned]
+    if dry_run:
+        for row, each in zip(rows, planned, strict=True):
+            row["seconds"] = expected_seconds(each, session.database)[0]
     presence = Presence(session.store)
     started = bool(group) and presence.start(home.registry_reference)
     references: list[str] = []
@@ -294,7 +301,10 @@ def go(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: b
         emit(True, {"group_id": group, "runs": rows, "supervisor": presence.who() if group else None})
     elif not as_json:
         planned_rows = [{**row, "run": row["run_id"].hex[-6:], "waits": ", ".join(row["waits_for"])} for row in rows]
-        emit(False, planned_rows, LISTED)
+        for row in planned_rows if dry_run else ():
+            unknown = "" if row["missing"] == 0 else "not known"
+            row["time"] = unknown if row["seconds"] is None else duration(row["seconds"])
+        emit(False, planned_rows, PLANNED if dry_run else LISTED)
         if group:
             click.echo(f"launched as {group.hex[-6:]}; chessreg attach {group.hex[-6:]} follows it", err=True)
             if started:

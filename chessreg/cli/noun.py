@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from chessreg.cli.base import Home, emit, fresh, json_option, pass_home
+from chessreg.cli.base import Group, Home, emit, fresh, json_option, pass_home
 from chessreg.entities import entity
 from chessreg.entities.base import Entity
 from chessreg.entities.display import Option
@@ -17,10 +17,10 @@ from chessreg.session import Session
 TYPES: dict[type, Any] = {str: str, int: click.IntRange(0), bool: None}
 
 
-def group_of(noun: str) -> click.Group:
+def group_of(noun: str) -> Group:
     """The commands that a noun has because it is one; what else can be done with it is added to them."""
     noun_entity = entity(noun)
-    group = click.Group(noun_entity.command or noun, help=noun_entity.__doc__)
+    group = Group(noun_entity.command or noun, help=noun_entity.__doc__)
     group.add_command(list_command(noun_entity))
     group.add_command(show_command(noun_entity))
     if noun_entity.verify is not None:
@@ -177,7 +177,7 @@ def add_words(group: click.Group, noun: str) -> None:
         group.add_command(switch(noun, word, word, help.format(noun=noun)))
         group.add_command(switch(noun, undo, word, undone, back=True))
     group.add_command(invalidate(noun))
-    group.add_command(validate(noun))
+    group.add_command(unmark(noun))
 
 
 def saying(noun: str, name: str, word: str, value: str, help: str, back: bool = False) -> click.Command:
@@ -223,10 +223,10 @@ def invalidate(noun: str) -> click.Command:
     return command
 
 
-def validate(noun: str) -> click.Command:
-    """`validate THING`, for one noun."""
+def unmark(noun: str) -> click.Command:
+    """`unmark THING`, for one noun."""
 
-    @click.command("validate", help=f"Remove the mark that a {noun} is wrong.")
+    @click.command("unmark", help=f"Clear the invalidation of a {noun}.")
     @click.argument("reference", metavar=noun.upper())
     @pass_home
     def command(home: Home, reference: str) -> None:
@@ -247,4 +247,4 @@ def tell_stale(home: Home) -> None:
 
 
 invalidate_run = invalidate("run")
-validate_run = validate("run")
+unmark_run = unmark("run")

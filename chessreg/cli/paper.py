@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import FilePath, Home, emit, json_option, pass_home
+from chessreg.cli.base import FilePath, Group, Home, emit, json_option, pass_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SIZES = ["small", "reference", "paper"]  # chessreg.papers.plan.SIZES, unimported
 
 
-class PaperGroup(click.Group):
+class PaperGroup(Group):
     """`list`, and one command for each paper."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -80,7 +80,7 @@ SIGNIFICANT = 0.05  # of all metrics of a replicate together
 @pass_home
 def reproduce(home: Home, reference: str, do: bool) -> None:
     """Print a shell script that makes a run again on another machine, and the code, versions and machine that made it.
-    With --run, do it again here and compare.
+    With --rerun, do it again here and compare.
 
     The script checks the files that it reads by their SHA-256. It needs nothing else from this machine.
 
@@ -131,7 +131,7 @@ def show(home: Home, row: dict[str, Any], made: list[dict[str, Any]]) -> None:
     versions_listed = [
         f"{name} {versions[name]}" for name in ("torch", "transformers", "chess", "numpy") if name in versions
     ]
-    click.echo(f"# {visible(', '.join(versions_listed))}; chessreg reproduce {row['id'].hex[-6:]} --json has all of it")
+    click.echo(f"# {visible(', '.join(versions_listed))}; in full: chessreg reproduce {row['id'].hex[-6:]} --json")
 
 
 def exact(home: Home, session: Session, run_id: UUID) -> bool:

@@ -21,61 +21,81 @@ from chessreg.terminal import visible, visible_json, visible_streams
 PIPE_CLOSED = 141  # 128 + SIGPIPE, as a shell says it of any program
 INTERRUPTED = 130
 LONGEST = 1500  # characters of an error's line
+COMPLETION = "_CHESSREG_COMPLETE"  # the variable by which a shell asks for completions
+WIDEST_HELP = 120  # characters; a narrower terminal decides
 
 OF_NOUN = "chessreg.cli.noun:group_of"
-COMMANDS = {
-    "init": LazyCommand("chessreg.cli.db:init", "Make the registry and the store of this folder."),
-    "doctor": LazyCommand("chessreg.cli.doctor:doctor", "Show what is missing here, and the command that mends it."),
-    "db": LazyCommand("chessreg.cli.db:db", "Make, upgrade and back up the registry's schema."),
-    "demo": LazyCommand("chessreg.cli.demo:demo", "Run the main job once, on the bundled games and model."),
-    "dataset": LazyCommand(
-        "chessreg.cli.dataset:dataset", "Add, fetch, generate, split and verify games and positions."
-    ),
-    "import": LazyCommand("chessreg.cli.import_:import_", "Bring in checkpoints, probes, vectors, results from files."),
-    "fetch": LazyCommand("chessreg.cli.import_:fetch", "Fetch and import others' models, games and positions."),
-    "export": LazyCommand("chessreg.cli.transfer:export", "Write a checkpoint for other tools."),
-    "checkpoint": LazyCommand("chessreg.cli.checkpoint:checkpoint", "List, show and export models."),
-    "run": LazyCommand("chessreg.cli.run:run", "Run an experiment, or go on with one."),
-    "runs": LazyCommand("chessreg.cli.runs:runs", "List, show, name, tag, note and invalidate runs."),
-    "launch": LazyCommand("chessreg.cli.launch:launch", "Queue experiments as jobs that outlive this terminal."),
-    "status": LazyCommand("chessreg.cli.status:status", "Show what runs now, everywhere, and what has ended since."),
-    "jobs": LazyCommand("chessreg.cli.jobs:jobs", "List jobs."),
-    "job": LazyCommand("chessreg.cli.jobs:job", "Show one job."),
-    "logs": LazyCommand("chessreg.cli.jobs:logs", "Show the log of a job."),
-    "attach": LazyCommand("chessreg.cli.status:attach", "Follow jobs live: progress, rate, time left."),
-    "wait": LazyCommand("chessreg.cli.jobs:wait", "Wait until jobs have ended."),
-    "cancel": LazyCommand("chessreg.cli.jobs:cancel", "End jobs; complete units are kept."),
-    "retry": LazyCommand("chessreg.cli.jobs:retry", "Queue jobs again that did not finish."),
-    "priority": LazyCommand("chessreg.cli.jobs:priority", "Let queued jobs start before others."),
-    "supervisor": LazyCommand("chessreg.cli.jobs:supervisor", "Start, stop and show the process that runs jobs here."),
-    "recover": LazyCommand("chessreg.cli.db:recover", "Take in results that wait, and show damaged ones."),
-    "cache": LazyCommand(OF_NOUN, "List, show and verify activation caches.", "cache"),
-    "probe": LazyCommand(OF_NOUN, "List and show probes.", "probe"),
-    "vector": LazyCommand(OF_NOUN, "List and show directions.", "vector"),
-    "lineage": LazyCommand(
-        "chessreg.cli.reproduce:lineage", "Show what a thing was made from, and what was made from it."
-    ),
-    "compare": LazyCommand("chessreg.cli.runs:compare", "Compare runs: what differs, and by how much."),
-    "invalidate": LazyCommand("chessreg.cli.noun:invalidate_run", "Mark a run as wrong: no query counts it."),
-    "validate": LazyCommand("chessreg.cli.noun:validate_run", "Remove the mark that a run is wrong."),
-    "reproduce": LazyCommand("chessreg.cli.reproduce:reproduce", "Rerun and compare, or show how a run was made."),
-    "merge": LazyCommand("chessreg.cli.transfer:merge", "Take in what another registry has."),
-    "push": LazyCommand("chessreg.cli.transfer:push", "Copy bytes to a folder or a bucket that others reach."),
-    "pull": LazyCommand("chessreg.cli.transfer:pull", "Fetch bytes that are elsewhere."),
-    "config": LazyCommand("chessreg.cli.config:config", "Show and change a project's settings."),
-    "trust": LazyCommand("chessreg.cli.run:trust", "Trust a file with a kind or with Slurm profiles."),
-    "machines": LazyCommand("chessreg.cli.status:machines", "List machines: hosts, GPUs, drivers, last seen."),
-    "gc": LazyCommand("chessreg.cli.db:gc", "Remove bytes that nothing needs any more; never rows."),
-    "query": LazyCommand("chessreg.cli.query:query", "Print the papers' tables, or SQL of your own."),
-    "plot": LazyCommand("chessreg.cli.query:plot", "Draw the papers' figures."),
-    "paper": LazyCommand("chessreg.cli.paper:paper", "Run a whole paper: its runs, then its tables and figures."),
-    "game": LazyCommand("chessreg.cli.game:game", "List, show and export games that were played."),
-    "board": LazyCommand("chessreg.cli.board:board", "Draw a board of a game or a trial."),
-    "heatmap": LazyCommand("chessreg.cli.board:heatmap", "Draw what a probe reads before and after an edit."),
-    "lab": LazyCommand("chessreg.cli.lab:lab", "Show one position, clean and edited: boards, moves, legal mass."),
-    "uci": LazyCommand("chessreg.cli.lab:uci", "Run a model, edited or not, as a UCI engine in a chess GUI."),
-    "engine": LazyCommand("chessreg.cli.engine:engine", "List engines and the ladder of opponents."),
+SECTIONS: dict[str, dict[str, LazyCommand]] = {
+    "Getting started": {
+        "init": LazyCommand("chessreg.cli.db:init", "Create a registry and a store in this folder."),
+        "demo": LazyCommand("chessreg.cli.demo:demo", "Run the main job once, on the bundled games and model."),
+        "doctor": LazyCommand("chessreg.cli.doctor:doctor", "Check this installation and print commands that fix it."),
+        "completion": LazyCommand(
+            "chessreg.cli.completion:completion", "Print the completion script for bash, zsh or fish."
+        ),
+    },
+    "Games and models": {
+        "dataset": LazyCommand(
+            "chessreg.cli.dataset:dataset", "Add, fetch, generate, split and verify games and positions."
+        ),
+        "checkpoint": LazyCommand("chessreg.cli.checkpoint:checkpoint", "List, show and export models."),
+        "import": LazyCommand("chessreg.cli.import_:import_", "Import checkpoints, probes, vectors and results."),
+        "fetch": LazyCommand("chessreg.cli.import_:fetch", "Download published models, games and positions."),
+        "export": LazyCommand("chessreg.cli.transfer:export", "Write a checkpoint for other tools."),
+        "engine": LazyCommand("chessreg.cli.engine:engine", "List engines and the ladder of opponents."),
+    },
+    "Experiments": {
+        "run": LazyCommand("chessreg.cli.run:run", "Run an experiment, or resume one."),
+        "launch": LazyCommand("chessreg.cli.launch:launch", "Queue experiments as jobs that outlive this terminal."),
+        "paper": LazyCommand("chessreg.cli.paper:paper", "Run a whole paper: its runs, then its tables and figures."),
+        "runs": LazyCommand("chessreg.cli.runs:runs", "List, show, name, tag, note and invalidate runs."),
+        "compare": LazyCommand("chessreg.cli.runs:compare", "Compare runs: what differs, and by how much."),
+        "lineage": LazyCommand("chessreg.cli.reproduce:lineage", "Show the inputs of a thing, and what depends on it."),
+        "reproduce": LazyCommand("chessreg.cli.reproduce:reproduce", "Rerun and compare, or show how a run was made."),
+        "invalidate": LazyCommand("chessreg.cli.noun:invalidate_run", "Mark a run as wrong: no query counts it."),
+        "unmark": LazyCommand("chessreg.cli.noun:unmark_run", "Clear the invalidation of a run."),
+    },
+    "Results": {
+        "query": LazyCommand("chessreg.cli.query:query", "Print the papers' tables, or the answer to a SQL query."),
+        "plot": LazyCommand("chessreg.cli.query:plot", "Draw the papers' figures."),
+        "cache": LazyCommand(OF_NOUN, "List, show and verify activation caches.", "cache"),
+        "probe": LazyCommand(OF_NOUN, "List and show probes.", "probe"),
+        "vector": LazyCommand(OF_NOUN, "List and show steering vectors.", "vector"),
+        "sae": LazyCommand(OF_NOUN, "List, show and verify sparse autoencoders.", "sae"),
+        "game": LazyCommand("chessreg.cli.game:game", "List, show and export games that were played."),
+    },
+    "Boards and play": {
+        "board": LazyCommand("chessreg.cli.board:board", "Draw a board of a game or a trial."),
+        "heatmap": LazyCommand("chessreg.cli.board:heatmap", "Draw what a probe reads before and after an edit."),
+        "lab": LazyCommand("chessreg.cli.lab:lab", "Show one position, clean and edited: boards, moves, legal mass."),
+        "uci": LazyCommand("chessreg.cli.lab:uci", "Run a model, edited or not, as a UCI engine in a chess GUI."),
+    },
+    "Jobs": {
+        "status": LazyCommand("chessreg.cli.status:status", "Show what is running on every machine."),
+        "jobs": LazyCommand("chessreg.cli.jobs:jobs", "List jobs."),
+        "job": LazyCommand("chessreg.cli.jobs:job", "Show one job."),
+        "logs": LazyCommand("chessreg.cli.jobs:logs", "Show the log of a job."),
+        "attach": LazyCommand("chessreg.cli.status:attach", "Follow jobs live: progress, rate, time left."),
+        "wait": LazyCommand("chessreg.cli.jobs:wait", "Wait until jobs have ended."),
+        "cancel": LazyCommand("chessreg.cli.jobs:cancel", "End jobs; complete units are kept."),
+        "retry": LazyCommand("chessreg.cli.jobs:retry", "Queue unfinished jobs again."),
+        "priority": LazyCommand("chessreg.cli.jobs:priority", "Change the order in which queued jobs start."),
+        "supervisor": LazyCommand("chessreg.cli.jobs:supervisor", "Start, stop and show the process that runs jobs."),
+        "machines": LazyCommand("chessreg.cli.status:machines", "List machines: hosts, GPUs, drivers, last seen."),
+    },
+    "Registry and store": {
+        "db": LazyCommand("chessreg.cli.db:db", "Create, upgrade and back up the registry's schema."),
+        "merge": LazyCommand("chessreg.cli.transfer:merge", "Import everything that another registry has."),
+        "push": LazyCommand("chessreg.cli.transfer:push", "Copy stored files to a shared folder or a bucket."),
+        "pull": LazyCommand("chessreg.cli.transfer:pull", "Fetch stored files from a shared folder or a bucket."),
+        "recover": LazyCommand("chessreg.cli.db:recover", "Import waiting results, and list damaged ones."),
+        "gc": LazyCommand("chessreg.cli.db:gc", "Remove files that nothing refers to; never rows."),
+        "config": LazyCommand("chessreg.cli.config:config", "Show and change a project's settings."),
+        "trust": LazyCommand("chessreg.cli.run:trust", "Trust a file with a kind or with Slurm profiles."),
+    },
 }
+COMMANDS = {name: command for section in SECTIONS.values() for name, command in section.items()}
+OTHERS = "Other commands"  # of the terminal UI and of installed packages
 ANYWHERE = {"--registry": True, "--store": True, "--debug": False}  # option → whether it takes a value
 
 
@@ -106,6 +126,10 @@ class Root(LazyGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:
         self._look()
         return super().list_commands(ctx)
+
+    def sections(self, ctx: click.Context) -> dict[str, list[str]]:
+        others = [name for name in self.list_commands(ctx) if name not in COMMANDS]
+        return {title: list(commands) for title, commands in SECTIONS.items()} | {OTHERS: others}
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
@@ -172,28 +196,39 @@ def no_blank(ctx: click.Context, parameter: click.Parameter, value: str | None) 
     return value
 
 
-@click.group(cls=Root, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Root,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST_HELP},
+)
 @click.option(
     "--registry",
     metavar="URL",
     callback=no_blank,
-    help="Path, folder or URL of the registry [CHESSREG_REGISTRY if not empty, else ./.chessreg/].",
+    help="Path, folder or URL of the registry. When left out: CHESSREG_REGISTRY, else ./.chessreg/.",
 )
 @click.option(
     "--store",
     metavar="FOLDER",
     callback=no_blank,
-    help="Folder of arrays and files [CHESSREG_STORE if not empty, else beside the registry].",
+    help="Folder of arrays and files. When left out: CHESSREG_STORE, else store/ next to the registry.",
 )
-@click.option("--debug", is_flag=True, help="Show where an error arose.")
+@click.option("--debug", is_flag=True, help="Print the traceback of an error.")
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=show_version, help="Print the version."
 )
 @click.pass_context
 def root(ctx: click.Context, registry: str | None, store: str | None, debug: bool) -> None:
-    """Experiments on chess-playing language models: run them, and say a year later what made each number.
+    """Run experiments on chess-playing language models and trace every number back to the model, data, code and machine
+    that produced it.
 
-    --registry, --store and --debug may stand anywhere in the line.
+    --registry, --store and --debug are accepted anywhere in the command line. `chessreg COMMAND --help` describes one
+    command.
+
+    \b
+    Exit status: 0 done, 1 failed or incomplete, 2 wrong usage, 3 not found, 4 bad input,
+    130 interrupted, 141 output closed. With --json, stdout is one JSON document and an
+    error is one on stderr: {"error", "hint", "code"}.
     """
     if ctx.obj is None or registry is not None or store is not None:  # a command that calls others hands its home on
         ctx.obj = Home(registry, store, debug=debug)
@@ -218,7 +253,7 @@ def answered(args: Sequence[str]) -> int:
         return 2
     except click.UsageError as error:
         hint = f"{error.ctx.command_path} --help" if error.ctx else "chessreg --help"
-        return fail(args, error.format_message(), hint, 2)
+        return fail(args, described_usage(error), hint, 2)
     except click.ClickException as error:
         return fail(args, error.format_message(), "", error.exit_code)
     except (click.Abort, KeyboardInterrupt):
@@ -236,6 +271,17 @@ def answered(args: Sequence[str]) -> int:
             traceback.print_exc()
         return fail(args, *described(error))
     return status if isinstance(status, int) else 0  # an int: ctx.exit(status)
+
+
+def described_usage(error: click.UsageError) -> str:
+    """The message of a usage error; that of an unknown option names the options that may be meant."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
+        return error.format_message()
+    from chessreg.cli.suggest import meant
+
+    near = meant(error.ctx.command, error.option_name)
+    also = f"; did you mean {' or '.join(near)}?" if near else ""
+    return f"{error.ctx.command_path} has no option {error.option_name}{also}"
 
 
 def require_text(args: Sequence[str]) -> None:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from chessreg.cli.base import FilePath, Home, NameText, emit, json_option, pass_home
+from chessreg.cli.base import FilePath, Group, Home, NameText, emit, json_option, pass_home
 from chessreg.errors import BadInputError, NotFoundError, RegistryError
 from chessreg.named import clipped
 from chessreg.runs.spec import (
@@ -26,6 +27,7 @@ from chessreg.runs.spec import (
     settings_shown,
     several,
     tag_of,
+    value_text,
     variants_of,
 )
 
@@ -35,13 +37,25 @@ if TYPE_CHECKING:
     from chessreg.session import Session
 
 
-class KindGroup(click.Group):
+class KindGroup(Group):
     """Subcommands made from the kinds of experiment; a path `./my_kind.py[:CLASS]` works as a name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         from chessreg.runs.kind import kinds
 
         return list(kinds())
+
+    def short_helps(self, ctx: click.Context) -> dict[str, str]:
+        from chessreg.runs.kind import kinds
+
+        return {name: kind.summary for name, kind in kinds().items()}
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The kinds and the group's options; where none fits, a file with a kind."""
+        from chessreg.cli.completion import kind_names
+
+        kinds = [CompletionItem(name) for name in kind_names() if name.startswith(incomplete)]
+        return kinds + click.Command.shell_complete(self, ctx, incomplete) or [CompletionItem(incomplete, type="file")]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from chessreg.runs.kind import kinds_and_failures
@@ -53,6 +67,8 @@ class KindGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command:
         from chessreg.runs.kind import kind
 
+        if ctx.resilient_parsing and ".py" in name:
+            raise NotFoundError(f"{name} is not loaded to complete a command line")  # loading it would trust it
         return command(kind(name), name)
 
 
@@ -91,7 +107,9 @@ def command(
         ),
         click.Option(["--name"], type=NameText(), help="Name the run."),
         *more,
-        click.Option(["--dry-run"], is_flag=True, help="Print the plan (units, rows, bytes) and do nothing."),
+        click.Option(
+            ["--dry-run"], is_flag=True, help="Print the plan (units, time, rows, bytes, settings) without running it."
+        ),
         click.Option(["--json"], is_flag=True, help="Print one JSON document."),
     ]
     return (made or KindCommand)(kind, name, settings, execution, own)
@@ -103,15 +121,21 @@ class KindCommand(click.Command):
     verb = "run"
 
     def __init__(self, kind: Kind, name: str, settings: list[Any], execution: list[Any], own: list[Any]) -> None:
-        self.kind, self.groups = (
-            kind,
-            {"Settings": settings, "Execution options (not part of the run's identity)": execution, "Options": own},
+        self.kind, self.execution = kind, execution
+        help_all = click.Option(
+            ["--help-all"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=show_help_all,
+            help="Show every setting and execution option.",
         )
+        self.own = [*own, help_all]
         text = inspect.getdoc(type(kind)) or ""
         if kind.example:
             text += f"\n\n\b\nExample: chessreg {self.verb} {name}\n  {kind.example.replace(' --', chr(10) + '  --')}"
         super().__init__(
-            name, params=[*settings, *execution, *own], callback=self.go, help=text, short_help=kind.summary
+            name, params=[*settings, *execution, *self.own], callback=self.go, help=text, short_help=kind.summary
         )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -128,26 +152,29 @@ class KindCommand(click.Command):
         return next(found, None)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        groups, tag = dict(self.groups), tag_of(self.kind.spec)
-        if tag:
-            value, flag, known = self.typed_tag(ctx), flag_at([tag]), variants_of(self.kind.spec)
-            first, *shown = settings_shown(self.kind.spec, value)
-            if value in known:
-                shown.insert(0, first)
-            else:
-                with formatter.section(f"{flag} is required (give one with --help for its settings)"):
-                    formatter.write_dl(
-                        [(name, each.model_fields[tag].description or "") for name, each in known.items()]
-                    )
-            del groups["Settings"]
-            title = f"Settings of {flag} {value}" if value in known else f"Settings of every {tag}"
-            groups = {title: [option(setting) for setting in shown], **groups}
-        for title, parameters in groups.items():
-            records = [r for r in (p.get_help_record(ctx) for p in parameters) if r]
-            if title == "Options":
-                records += [r for r in (p.get_help_record(ctx) for p in [self.get_help_option(ctx)] if p) if r]
-            with formatter.section(title):
-                formatter.write_dl(records)
+        whole = ctx.meta.get(HELP_ALL, False)
+        tag = tag_of(self.kind.spec)
+        value, known = self.typed_tag(ctx) if tag else None, variants_of(self.kind.spec)
+        shown, of = list(settings_shown(self.kind.spec, value)), ""
+        if tag and value in known:
+            of = f" of {flag_at([tag])} {value}"
+        elif tag:
+            del shown[0]
+            of = f" of every {tag}"
+            with formatter.section(f"{flag_at([tag])} is required (give one with --help for its settings)"):
+                formatter.write_dl([(name, each.model_fields[tag].description or "") for name, each in known.items()])
+        sections = setting_sections(self.kind, shown)
+        for title, settings in sections.items() if whole else list(sections.items())[:2]:
+            write_options(ctx, formatter, title + of, [option(setting) for setting in settings])
+        if whole:
+            write_options(ctx, formatter, "Execution options (not part of the run's identity)", self.execution)
+        help_option = self.get_help_option(ctx)
+        write_options(ctx, formatter, "Options", [*self.own, *([help_option] if help_option else [])])
+        hidden = sum(map(len, list(sections.values())[2:]))
+        if not whole and hidden:
+            typed = f" {flag_at([tag])} {value}" if value in known else ""
+            counts = f"{hidden} more settings and {len(self.execution)} execution options"
+            formatter.write(f"\n{counts}:\n  {ctx.command_path}{typed} --help-all\n")
 
     def go(self, **params: Any) -> None:
         home = click.get_current_context().find_object(Home)
@@ -159,22 +186,74 @@ class KindCommand(click.Command):
             execute(home, self.kind, spec, execution, tuple(sorted(sources)), params["name"], params["json"])
 
 
+HELP_ALL = "chessreg.help_all"  # in a context: whether help shows every setting
+MAIN_SETTINGS = 10  # that --help shows next to the required ones
+
+
+def show_help_all(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    """Print the help with every setting, and end."""
+    if value and not ctx.resilient_parsing:
+        ctx.meta[HELP_ALL] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+def setting_sections(kind: Kind, settings: Sequence[Setting]) -> dict[str, list[Setting]]:
+    """Title → settings: the required ones, at most ten that matter, then the others, nested ones by their table.
+
+    Those that matter are the kind's `main_settings`; of a kind without, the first ten other than seed and replicate.
+    """
+    required = [setting for setting in settings if setting.needed]
+    optional = [setting for setting in settings if not setting.needed]
+    named = [setting for name in kind.main_settings for setting in optional if setting.path == name]
+    main = (named or [setting for setting in optional if setting.path not in ("seed", "replicate")])[:MAIN_SETTINGS]
+    sections = {"Required settings": required, "Main settings": main}
+    for setting in optional:
+        if setting not in main:
+            table = setting.path.rpartition(".")[0].replace("_", " ").replace(".", " ")
+            sections.setdefault(f"{table.capitalize()} settings" if table else "Other settings", []).append(setting)
+    return sections
+
+
+def write_options(
+    ctx: click.Context, formatter: click.HelpFormatter, title: str, parameters: Sequence[click.Parameter]
+) -> None:
+    """A section of the help; nothing where it has no options."""
+    if records := [record for parameter in parameters if (record := parameter.get_help_record(ctx))]:
+        with formatter.section(title):
+            formatter.write_dl(records)
+
+
 def show_plan(planned: dict[str, Any], as_json: bool) -> None:
+    """The plan in numbers, then the settings: those that are given first, things by the names that were typed."""
     if as_json:
         emit(True, planned)
         return
     rows = ", ".join(f"{count:,} {table}" for table, count in planned["rows"].items()) or "not estimated"
     click.echo(f"{planned['kind']} {planned['run_id'][-6:]} ({planned['determinism']})")
     click.echo(f"  units  {planned['units']:,}, of which {planned['missing']:,} are missing")
+    click.echo(f"  time   {time_text(planned)}")
     click.echo(f"  rows   {rows}")
     click.echo(f"  bytes  {planned['bytes']:,} in the store")
-    for name, setting in planned["settings"].items():
-        value = setting["value"]
-        if isinstance(value, str):
-            value = clipped(value, 59)
+    for name, setting in sorted(planned["settings"].items(), key=lambda item: item[1]["source"] == "default"):
+        value = setting["name"] or setting["value"]
+        if isinstance(value, (str, list)):
+            value = clipped(value if isinstance(value, str) else value_text(tuple(value)), 59)
         click.echo(f"  {name:<22} {value!s:<60} {setting['source']}")
     for remark in planned["remarks"]:
         click.echo(f"  note: {remark}", err=True)
+
+
+def time_text(planned: dict[str, Any]) -> str:
+    """How long the missing units take, and the number of earlier attempts by which that is measured."""
+    from chessreg.cli.jobs import duration
+
+    if not planned["missing"]:
+        return "none: the run is complete"
+    if planned["seconds"] is None:
+        return f"not known: no earlier {planned['kind']} run to measure by"
+    attempts = "the nearest earlier run" if planned["like"] == 1 else f"the {planned['like']} nearest earlier runs"
+    return f"about {duration(planned['seconds'])} at the pace of {attempts}"
 
 
 def settings(kind: Kind, params: dict[str, Any]) -> tuple[Any, Any, dict[str, str]]:
@@ -209,9 +288,11 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def plan(session: Session, kind: Kind, spec: Any, execution: Any, sources: dict[str, str]) -> dict[str, Any]:
-    """What a run of this spec would do, as one JSON object."""
+    """What a run of this spec would do, as one JSON object: numbers, and settings with their resolved value, the name
+    that was typed for it, and where it comes from. `seconds` is None where no earlier run tells."""
     from chessreg.runs.ingest import ingest
     from chessreg.runs.resolve import check, missing_units, resolve
+    from chessreg.scheduling.launch import Order, Planned, expected_seconds
 
     ingest(session.database, session.store)
     inputs = session.inputs
@@ -220,18 +301,28 @@ def plan(session: Session, kind: Kind, spec: Any, execution: Any, sources: dict[
     if missing:
         check(resolved, execution, inputs)
     estimate = kind.estimate(resolved.spec, inputs)
+    order = Order(kind, spec, execution)
+    to_do = Planned(order, resolved.spec, resolved.spec_hash, (), resolved.units, len(missing), "queued")
+    seconds, like = expected_seconds(to_do, session.database)
+    typed, resolved_values = spec.model_dump(mode="json"), resolved.spec.model_dump(mode="json")
     return {
         "run_id": resolved.run_id.hex,
         "kind": kind.name,
         "spec_hash": resolved.spec_hash,
         "units": resolved.units,
         "missing": len(missing),
+        "seconds": seconds,
+        "like": like,
         "rows": dict(estimate.rows),
         "bytes": estimate.bytes,
         "determinism": kind.determinism,
         "settings": {
-            name: {"value": value, "source": sources.get(name, "default")}
-            for name, value in (resolved.spec.model_dump(mode="json") | execution.model_dump(mode="json")).items()
+            name: {
+                "value": value,
+                "name": typed[name] if typed.get(name) and typed[name] != value else None,
+                "source": sources.get(name, "default"),
+            }
+            for name, value in (resolved_values | execution.model_dump(mode="json")).items()
         },
         "remarks": list(estimate.remarks),
     }
@@ -361,8 +452,7 @@ def options(model: Any) -> list[click.Option]:
 
 
 def option(setting: Setting) -> click.Option:
-    default = "required" if setting.needed else f"default: {shown_default(setting)}"
-    names, text = [setting.flag, parameter(setting.path)], f"{setting.text}  [{default}]"
+    names, text = [setting.flag, parameter(setting.path)], f"{setting.text}{note_on_default(setting)}"
     if setting.form == "yes or no":
         names[0] = f"{setting.flag}/--no-{setting.flag[2:]}"
         return click.Option(names, default=None, help=text)
@@ -377,8 +467,13 @@ def option(setting: Setting) -> click.Option:
     return click.Option(names, type=kind, default=None, help=text, metavar=metavar)
 
 
-def shown_default(setting: Setting) -> str:
-    return str(setting.default) if isinstance(setting.default, bool) else setting.shown_default
+def note_on_default(setting: Setting) -> str:
+    """`[required]` or `[default: …]`; nothing where the default is no value, which the setting's text explains."""
+    if setting.needed:
+        return "  [required]"
+    if setting.shown_default in ("", "none"):
+        return ""
+    return f"  [default: {setting.default if isinstance(setting.default, bool) else setting.shown_default}]"
 
 
 def parameter(path: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import FilePath, Home, emit, fresh, json_option, pass_home
+from chessreg.cli.base import FilePath, Group, Home, emit, fresh, json_option, pass_home
 
 if TYPE_CHECKING:
     from chessreg.runs.transfer import Transfer
@@ -127,7 +127,7 @@ def merge(home: Home, other: str) -> None:
         click.echo(f"{report.conflicts:,} differ from what is here: chessreg runs conflicts", err=True)
 
 
-@click.group()
+@click.group(cls=Group)
 def export() -> None:
     """Write a checkpoint for other tools."""
 

@@ -407,7 +407,7 @@ def import_reference(database: Database, store: Store, name: str | None = None, 
         if not folder.is_dir():
             raise NotFoundError(
                 "this installation of chessreg carries no reference model",
-                "chessreg run train --architecture gpt2 makes one",
+                "chessreg run train --architecture gpt2 --help",
             )
         return import_checkpoint(database, store, folder, name=name or called)
 

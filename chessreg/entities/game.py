@@ -263,7 +263,7 @@ def games_of(database: Database, run_id: UUID) -> list[tuple[UUID, int]]:
         units = session.scalars(select(tables.Game.unit).where(tables.Game.run_id == run_id).order_by(tables.Game.unit))
         keys = [(run_id, unit) for unit in units]
     if not keys:
-        raise NotFoundError(f"run {short(run_id)} has no games", "chessreg game list shows the games there are")
+        raise NotFoundError(f"run {short(run_id)} has no games", "chessreg game list")
     return keys
 
 

@@ -64,7 +64,9 @@ def mend(database: Database, store: Store, of: Torn, damaged: Iterable[str] | No
     with database.write() as session:
         running = tables.Attempt.run_id == of.run_id, tables.Attempt.state == tables.AttemptState.RUNNING
         if session.scalars(select(tables.Attempt.id).where(*running)).first():
-            raise ChessregError(f"an attempt at run {of.run_id.hex[-6:]} is running", "chessreg jobs; then again")
+            raise ChessregError(
+                f"an attempt at run {of.run_id.hex[-6:]} is running", "try again when it has ended: chessreg jobs"
+            )
         groups = session.scalars(select(of.table).where(of.table.run_id == of.run_id)).all()
         if damaged is None:
             damaged = {group.path for group in groups if not intact(store, group)}
@@ -77,7 +79,7 @@ def mend(database: Database, store: Store, of: Torn, damaged: Iterable[str] | No
         run.completed_at = None if left else run.completed_at or utc_now()
     for array in arrays:
         into_bin(store, array)
-    return f"chessreg run --resume {of.run_id.hex[-6:]} makes {left} units again" if left else ""
+    return f"to make {left} units again: chessreg run --resume {of.run_id.hex[-6:]}" if left else ""
 
 
 def into_bin(store: Store, array: str) -> None:

@@ -47,10 +47,12 @@ class CacheSpec(GameSelection):
     )
     skip_sites: int = Field(0, ge=0, description="leave out this many sites at the start of each game")
     max_sites: int | None = Field(
-        None, ge=1, description="keep only this many sites from the start of each game (Karvonen: 33 dots)"
+        None, ge=1, description="keep only the first N token positions of each game (Karvonen: 33 dots). Left out: all"
     )
     last_sites: int | None = Field(
-        None, ge=1, description="keep only the last sites of each game that fits the context whole (Davis: 5)"
+        None,
+        ge=1,
+        description="keep only the last N token positions of each game that fits the context (Davis: 5). Left out: all",
     )
     dtype: Literal["float16", "bfloat16", "float32"] = Field("float16", description="how numbers are stored")
 
@@ -101,6 +103,18 @@ class Cache(Kind):
     """
 
     name = "cache"
+    main_settings = (
+        "games",
+        "layers",
+        "hook_points",
+        "sites",
+        "max_sites",
+        "last_sites",
+        "skip_sites",
+        "alignment",
+        "dtype",
+        "min_plies",
+    )
     example = "--checkpoint reference --dataset sample:fit --games 50 --max-sites 33"
     tables = ("metric_point",)
     spec = CacheSpec

@@ -62,12 +62,13 @@ class AnswerRow(BaseModel):
 
 
 class Decoding(Kind):
-    """Answers of a language model to the same positions in two modes, greedy: teacher-forced and autoregressive.
+    """Answers of a language model to positions in two greedy modes: teacher-forced and autoregressive.
 
-    Teacher-forced (Junkin 3.2, D.5): every token is the most probable one behind the right answer's tokens before it,
-    the end left out; autoregressive: behind the model's own, until it ends them or no move is as long. A text is valid,
-    legal or best only as it is (specification 3.1). A template other than the checkpoint's own may be used. Of a FEN
-    encoder, which answers with one action, both are the same. One unit is one position.
+    Junkin 2025, section 3.2 and Appendix D.5. Teacher-forced: each token is the most probable one after the correct
+    answer's preceding tokens; the end token is not predicted. Autoregressive: each token follows the model's own,
+    until the model ends its answer or no move is that long. An answer counts as valid, legal or best only if the
+    whole text matches. Templates other than the checkpoint's own are accepted. A FEN encoder answers with one
+    action, so both modes give the same result. One unit is one position.
     """
 
     name = "decoding"
@@ -143,7 +144,7 @@ def prompted_by(spec: DecodingSpec, own: Encoding) -> Encoding:
     if own.content == "history":
         raise BadInputError(
             f"{own.name} writes games, and the games before these positions are not read here",
-            "chessreg run move-accuracy --source-games GAMES asks models of games",
+            "for models of games: chessreg run move-accuracy --source-games GAMES",
         )
     for name in ASKING:
         if getattr(spec, name) is not None:

@@ -47,7 +47,9 @@ class FinetuneSpec(AskingSpec):
         "bpe", description="tokenizer, with --family: words of the published templates merged, or every byte a token"
     )
     datasets: DatasetRefs = Field(description="positions with best moves, datasets or parts (NAME:PART)")
-    heldout: Annotated[str | None, Ref("dataset")] = Field(None, description="positions for the held-out loss")
+    heldout: Annotated[str | None, Ref("dataset")] = Field(
+        None, description="positions for the held-out loss. Left out: no held-out loss"
+    )
     heldout_positions: int = Field(1000, ge=1, description="at most this many of them, drawn by the seed")
     heldout_steps: int = Field(500, ge=1, description="steps between held-out losses")
     loss: Literal["answer", "all"] = Field(
@@ -128,6 +130,18 @@ class Finetune(Kind):
     """
 
     name = "finetune"
+    main_settings = (
+        "checkpoint",
+        "family",
+        "tune",
+        "lora_rank",
+        "steps",
+        "batch_positions",
+        "learning_rate",
+        "heldout",
+        "loss",
+        "template",
+    )
     example = (
         "--family llama --n-layer 1 --n-head 2 --n-embd 32 --block-size 128 --datasets puzzles --heldout puzzles "
         "--steps 4 --batch-positions 4 --warmup-steps 1"

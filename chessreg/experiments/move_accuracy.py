@@ -75,13 +75,22 @@ class MoveRow(BaseModel):
 class MoveAccuracy(Kind):
     """Best move, legality and cross-entropy on positions with a known best move, of a model of any encoding.
 
-    Greedy over all that the model can write, and renormalised over the legal moves; *valid* and *legal* as Junkin's
-    specification 3.1 has them, cross-entropy as its 2.2: the sum over a move's tokens, in nats, which compares between
-    encodings. Runs with the same dataset, games and number take the same positions, one model at a
-    time: their differences are paired. One unit is one game.
+    The move is greedy over everything the model can write, and again renormalized over the legal moves. *Valid* and
+    *legal* are defined as in Junkin 2025. Cross-entropy is the sum over a move's tokens, in nats, which is
+    comparable between encodings. Runs with the same dataset and number of positions use the same positions, one
+    model at a time: their differences are paired. One unit is one game.
     """
 
     name = "move-accuracy"
+    main_settings = (
+        "positions",
+        "source_games",
+        "unseen_of",
+        "intervention.vector",
+        "intervention.layers",
+        "intervention.scale",
+        "intervention.control",
+    )
     example = "--checkpoint fen --dataset puzzles --positions 8"
     tables = ("prediction",)
     spec = MoveAccuracySpec

@@ -112,6 +112,18 @@ class MoveQuality(Kind):
     """
 
     name = "move-quality"
+    main_settings = (
+        "play",
+        "checkpoint",
+        "dataset",
+        "games",
+        "every",
+        "policy",
+        "judge_limit",
+        "intervention.vector",
+        "intervention.layers",
+        "intervention.scale",
+    )
     tables = ("prediction",)
     spec = MoveQualitySpec
     options = MoveQualityOptions

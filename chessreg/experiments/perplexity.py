@@ -54,10 +54,10 @@ class PerplexityRow(BaseModel):
 class Perplexity(Kind):
     """Perplexity of games per token and per ply, in the conventions of Toshniwal et al. (LCB).
 
-    Per token: the mean negative log-likelihood of a predicted token. Per ply (LCB's canonical one): the total of a game
-    divided by its plies, with the end token by its plies and one, so that ways of writing moves compare. Davis's
-    specification 1.2. A position encoding predicts each move that was played, of its position alone. One unit is one
-    game; a game that is longer than the model's context has a row without a value.
+    Per token: the mean negative log-likelihood of a predicted token. Per ply (LCB's canonical form): the total of a
+    game divided by its plies, or by its plies plus one where the end token is predicted, so that encodings are
+    comparable. A position encoding predicts each played move from its position alone. One unit is one game. A game
+    that is longer than the model's context has a row without a value.
     """
 
     name = "perplexity"

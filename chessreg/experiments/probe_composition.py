@@ -61,8 +61,8 @@ class CompositionRow(SparseRow):
 class ProbeComposition(Kind):
     """Composition: the cosine of color plus type with the joint direction of each piece and square, and controls.
 
-    Davis 2026, introduction (specification 4.5). Retrieval: the joint class, of all 13, whose direction is nearest to
-    the sum. Without probes of color and type the parts are the joint probe's own means, its additive share. One unit
+    Davis 2026, introduction. Retrieval: the class, of all 13, whose joint direction is nearest to the sum. Without
+    probes of color and type, the parts are means of the joint probe's own directions, its additive share. One unit
     is one layer.
     """
 

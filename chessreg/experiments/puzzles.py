@@ -65,12 +65,21 @@ class PuzzleRow(BaseModel):
 class Puzzles(Kind):
     """Puzzles solved by a model of positions: the first move, and the whole line, by rating.
 
-    A move is right if it is the solution's, or if it mates (Ruoss et al. 2024, whose puzzles Junkin's specification 5.4
-    describes); after a right move the opponent's answer of the solution is played. A model of games is refused: the
-    files say no games before the puzzles. One unit is one puzzle.
+    A move is correct if it is the solution's, or if it mates (Ruoss et al. 2024). After a correct move the
+    opponent's reply in the solution is played. Models of games are refused, because puzzle files do not contain the
+    games before the positions. One unit is one puzzle.
     """
 
     name = "puzzles"
+    main_settings = (
+        "puzzles",
+        "policy",
+        "temperatures",
+        "intervention.vector",
+        "intervention.layers",
+        "intervention.scale",
+        "intervention.control",
+    )
     example = "--checkpoint fen --dataset puzzles --puzzles 8"
     tables = ("prediction",)
     spec = PuzzlesSpec

@@ -67,11 +67,11 @@ class TokenError(BaseModel):
 class TokenLegality(Kind):
     """Legality of the most probable next token, at every token of given games, by phase.
 
-    The model reads each game once (Davis's specification 2); a token is looked at where a move is written after it.
-    Strict: the token continues a legal move that begins as the game's own. Loose, Davis's rule for UCI squares: an
-    origin of any legal move, a destination of any legal move whatever the origin, anything where a promotion is due.
-    The mass is the probability of all strictly legal tokens. One unit is one game; a game that is longer than the
-    model's context is looked at as far as that reaches.
+    The model reads each game once (Davis 2026). A token is scored where a move follows it. Strict: the token
+    continues a legal move with the same beginning as the game's own move. Loose (Davis's rule for UCI squares): the
+    origin of any legal move, the destination of any legal move regardless of its origin, and any token where a
+    promotion is due. The mass is the probability of all strictly legal tokens. One unit is one game; a game longer
+    than the model's context is scored up to the end of the context.
     """
 
     name = "token-legality"

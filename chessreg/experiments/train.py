@@ -37,7 +37,9 @@ class AnyTraining(Spec):
     datasets: DatasetRefs = Field(
         description="games or positions to train on, datasets or parts (NAME:PART), comma-separated"
     )
-    heldout: Annotated[str | None, Ref("dataset")] = Field(None, description="games or positions for the held-out loss")
+    heldout: Annotated[str | None, Ref("dataset")] = Field(
+        None, description="games or positions for the held-out loss. Left out: no held-out loss"
+    )
     heldout_steps: int = Field(500, ge=1, description="steps between held-out losses, at points of the curve")
 
     @property
@@ -153,6 +155,18 @@ class Train(Kind):
     """
 
     name = "train"
+    main_settings = (
+        "n_layer",
+        "n_head",
+        "n_embd",
+        "block_size",
+        "steps",
+        "batch_tokens",
+        "batch_moves",
+        "learning_rate",
+        "heldout",
+        "encoding",
+    )
     example = (
         "--architecture gpt2 --datasets sample:fit --heldout sample:test --n-layer 2 --n-head 2 --n-embd 32 "
         "--block-size 255 --steps 20 --batch-tokens 2048 --warmup-steps 5"

@@ -32,7 +32,9 @@ class VectorApplySpec(Spec):
     cache: Annotated[str, Ref("run:cache")] = Field(description="activations of other games of the same model")
     layers: Layers = Field((), description="layers, 0-based; none given: all that have a vector and are cached")
     first_ply: Plies = Field(50, ge=0, description="only sites from this ply on (Karvonen: dot 25)")
-    last_ply: Plies | None = Field(None, ge=0, description="only sites up to this ply")
+    last_ply: Plies | None = Field(
+        None, ge=0, description="only token positions up to this ply. Left out: to the end of the game"
+    )
     skill: SkillSettings = Field(SkillSettings(), description="the classes of games")
     allow_overlap: AllowOverlap = ALLOW_OVERLAP
 
@@ -47,12 +49,11 @@ class Projection(BaseModel):
 class VectorApply(Kind):
     """Accuracy along a direction: strong and weak players' games separated by their projection on a vector.
 
-    Karvonen 2024, section 4 (specification 5.1), adds a vector whose use as a reader is not stated; a probe reads with
-    all directions at once, this with the one that is added. A game counts as strong where the projection of its mean
-    residual is above the middle between the classes' means, which is taken of the other half of them (those in even and
-    in odd place among the classed games). A half and less says that the direction does not hold the classes apart, or
-    the wrong way round.
-    One unit is one layer.
+    Karvonen 2024, section 4, adds such vectors but does not test them as readers. A probe reads with all directions
+    at once; this kind reads with the added one alone. A game counts as strong if the projection of its mean residual
+    is above the midpoint between the classes' means. That midpoint comes from the other half of the classed games
+    (those at even and odd places). An accuracy of one half or less means that the direction does not separate the
+    classes, or separates them the wrong way round. One unit is one layer.
     """
 
     name = "vector-apply"

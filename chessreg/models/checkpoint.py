@@ -120,9 +120,7 @@ def read_info(folder: Path) -> CheckpointInfo:
     one."""
     path = Path(folder) / INFO
     if not path.is_file():
-        raise NotFoundError(
-            f"{folder} is not a checkpoint: it has no {INFO}", "chessreg import checkpoint FILE makes one"
-        )
+        raise NotFoundError(f"{folder} is not a checkpoint: it has no {INFO}", "chessreg import checkpoint FILE")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         version = content["format_version"]

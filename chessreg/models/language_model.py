@@ -174,7 +174,7 @@ class LanguageModel:
         if answers > self.outputs:
             raise BadInputError(
                 f"{self.info.encoding} has {answers:,} answers, a {self.adapter} model writes {self.outputs} tokens",
-                "chessreg run train --architecture fen-encoder makes one with a head over actions",
+                "chessreg run train --architecture fen-encoder --help",
             )
 
     def bridge(self, hook_points: Sequence[str] = ()) -> Any:

@@ -90,7 +90,7 @@ class TokenFile:
         Raises NotFoundError for a missing file, BadInputError for one that is damaged or not a token file.
         """
         if not path.exists():
-            raise NotFoundError(f"no file {path}", "chessreg dataset export DATASET FILE --token-file writes one")
+            raise NotFoundError(f"no file {path}", "chessreg dataset export DATASET FILE --token-file")
         try:
             with np.load(path, allow_pickle=False) as archive:
                 header = json.loads(archive["header"].tobytes())
@@ -233,7 +233,7 @@ def make_token_file(
     """
     for name, some in (("train on", rows), ("hold out", heldout_rows)):
         if not len(some):
-            raise BadInputError(f"no game is left to {name}", "chessreg dataset show DATASET counts its games")
+            raise BadInputError(f"no game is left to {name}", "chessreg dataset show DATASET")
     tokens, lengths = _encode_games(encoding, games, rows)
     heldout_tokens, heldout_lengths = _encode_games(encoding, heldout, heldout_rows)
     ignored = [

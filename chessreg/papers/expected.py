@@ -78,9 +78,9 @@ def held(work: Work, expectation: Expectation) -> list[tuple[Finding | None, str
     if not runs:
         return [(None, "")]
     rows = work.session.query(expectation.query, run=tuple(runs)).rows
-    command = f'chessreg query "{expectation.query}" {work.runs_option(expectation.steps)} --rows'
+    command = f'chessreg query "{expectation.query}" {work.runs_option(expectation.steps)}'
     findings = expectation.judge(rows, work.made)
-    return [(finding, f"{command} {finding.row}") for finding in findings] or [(None, "")]
+    return [(finding, f"{command} --rows {finding.row}") for finding in findings] or [(None, "")]
 
 
 def write(work: Work, folder: Path) -> tuple[int, tuple[str, ...], str]:

@@ -340,7 +340,7 @@ def request(
             holds = content_of(sql.get_one(tables.Dataset, found))
         wanted = "positions" if name in ("--position-dataset", "--puzzle-dataset") else "games"
         if holds != wanted:
-            hint = "chessreg dataset list tells what each holds"
+            hint = "chessreg dataset list"
             raise BadInputError(f"{name} {reference} is a dataset of {holds}, and takes {wanted}", hint)
     if checkpoint is None or row is None:
         if language_model is not None:

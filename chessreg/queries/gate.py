@@ -119,5 +119,5 @@ def explained(error: Exception) -> ChessregError:
     if isinstance(error, duckdb.OutOfMemoryException):
         return ChessregError("the query needs more memory than it is allowed", "--memory 8GB gives it more")
     if isinstance(error, duckdb.CatalogException | duckdb.BinderException):
-        return BadInputError(first_line(error), 'chessreg query --sql "SHOW TABLES" lists what there is')
+        return BadInputError(first_line(error), 'chessreg query --sql "SHOW TABLES"')
     return BadInputError(first_line(error))

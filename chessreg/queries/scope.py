@@ -73,7 +73,7 @@ def filters(database: Database, scope: Scope) -> Filters:
     if scope.run or scope.since:
         cells.append("run_id IS NOT NULL")  # what no run made is in no scope of runs
     if scope.tag:
-        _known(scope.tag, _values(database, "tag"), "tag", "chessreg checkpoint tag CHECKPOINT TAG gives one")
+        _known(scope.tag, _values(database, "tag"), "tag", "chessreg checkpoint tag CHECKPOINT TAG")
         wanted = f"word = 'tag' AND value IN ({', '.join(map(_text, scope.tag))})"
         tagged = "SELECT target FROM annotated WHERE noun = '{}' AND " + wanted
         cells.append(f"(run_id IN ({tagged.format('run')}) OR checkpoint_id IN ({tagged.format('checkpoint')}))")

@@ -62,6 +62,6 @@ def make(session: Session) -> None:
         names = ", ".join(table.name for table in wanted)
         raise RegistryError(
             f"the registry cannot have a table {names}: {first_line(error.orig or error)}",
-            "chessreg db upgrade, by a user who may make tables",
+            "as a user who may create tables: chessreg db upgrade",
         ) from error
     session.info.pop(SEEN, None)

@@ -38,7 +38,12 @@ class SchemaError(ChessregError):
 # What the driver says → the class to raise, what to say (after the registry's place), the hint.
 SAYINGS: tuple[tuple[str, type[ChessregError], str, str], ...] = (
     ("file is not a database", BadInputError, "is not a SQLite database", "give the path of a registry"),
-    ("malformed", RegistryError, "is damaged", "put back a copy: chessreg db backup made them in backups/ beside it"),
+    (
+        "malformed",
+        RegistryError,
+        "is damaged",
+        "put back a copy from backups/ next to it, where `chessreg db backup` writes them",
+    ),
     ("database or disk is full", RegistryError, "cannot grow: the disk is full", "free some space and try again"),
     ("readonly database", RegistryError, "is read-only here", "check the owner and mode of it and its folder"),
     ("unable to open database", RegistryError, "cannot be opened", "check the owner and mode of it and its folder"),
@@ -47,7 +52,7 @@ SAYINGS: tuple[tuple[str, type[ChessregError], str, str], ...] = (
         "disk I/O error",
         RegistryError,
         "cannot be read or written: disk I/O error",
-        "a quota that is full, or a disk that fails; chessreg doctor says what is damaged",
+        "a quota that is full, or a disk that fails; to find damaged files: chessreg doctor",
     ),
     ("password authentication failed", RegistryError, "refused the user or password", "check the URL, or ~/.pgpass"),
     ("no password supplied", RegistryError, "wants a password", "put it into the URL or ~/.pgpass"),
@@ -211,7 +216,7 @@ def require_file(path: Path) -> None:
     try:
         status = path.stat()
     except FileNotFoundError:
-        raise NotFoundError(f"there is no registry {path}", f"{making(path)} makes one") from None
+        raise NotFoundError(f"there is no registry {path}", making(path)) from None
     except OSError as error:
         message, hint = f"the registry {path} cannot be read: {error.strerror}", "check its owner and mode"
         raise RegistryError(message, hint) from error

@@ -147,7 +147,7 @@ def status_of(engine: Engine, place: Place) -> Status:
 def require(schema: Status, place: Place) -> None:
     """Raises SchemaError or NotFoundError, naming the command that fixes it, unless the schema is this chessreg's."""
     if schema.state == "empty":
-        raise NotFoundError(f"{place.masked} holds no registry yet", "chessreg init makes one")
+        raise NotFoundError(f"{place.masked} holds no registry yet", "chessreg init")
     if schema.state == "foreign":
         raise SchemaError(
             f"{place.masked} is a database of something else",

@@ -151,7 +151,7 @@ class Attempt:
             why = f": {self.outage}" if self.outage else ""
             raise ChessregError(
                 f"the registry lacks {left} of {self.resolved.units - 1} units, so what needs all of them waits{why}",
-                f"chessreg run --resume {self.resolved.run_id.hex[-6:]} goes on",
+                f"chessreg run --resume {self.resolved.run_id.hex[-6:]}",
             )
 
     def begin(self) -> None:

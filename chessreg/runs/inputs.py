@@ -86,7 +86,7 @@ def with_weights(checkpoint: tables.Checkpoint, name: str) -> tables.Checkpoint:
     if checkpoint.artifact is None:
         raise BadInputError(
             f"checkpoint {name} is an external model: its games are here, its weights are not",
-            "chessreg import checkpoint FILE brings weights in",
+            "chessreg import checkpoint FILE",
         )
     return checkpoint
 
@@ -137,7 +137,7 @@ class Inputs:
             split = session.get(tables.Split, (dataset.id, part))
             if split is None:
                 known = session.scalars(select(tables.Split.name).where(tables.Split.dataset_id == dataset.id)).all()
-                hint = f"it has {', '.join(known)}" if known else f"chessreg dataset split {name} makes parts"
+                hint = f"it has {', '.join(known)}" if known else f"chessreg dataset split {name} --help"
                 raise NotFoundError(f"dataset {name} has no part {part!r}", hint)
             return f"dataset:{dataset.identity}[{split.seed},{split.low!r},{split.high!r}]"
 

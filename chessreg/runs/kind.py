@@ -69,6 +69,7 @@ class Kind:
     states: ClassVar[tuple[str, ...]] = ()  # patterns of files in a run's folder that it goes on from (runs/unfinished)
     clocked: ClassVar[tuple[str, ...]] = ()  # metric points that are measured times: `reproduce` does not compare them
     example: ClassVar[str] = ""  # settings of a small run on what `chessreg demo` makes, shown in help
+    main_settings: ClassVar[tuple[str, ...]] = ()  # optional settings that `--help` shows, at most ten; the first ones
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # name → settings that it fills in; its name is not stored
 
     def preset(self, name: str) -> dict[str, Any]:
@@ -193,6 +194,12 @@ def checked(cls: type[Kind]) -> Kind:
         raise BadInputError(
             f"kind {cls.name}: the setting {secret[0]} would be recorded in the registry",
             "read it from the environment or a file in run()",
+        )
+    paths = {setting.path for setting in settings_of(cls.spec)}
+    if len(cls.main_settings) > 10 or not paths.issuperset(cls.main_settings):
+        raise BadInputError(
+            f"kind {cls.name}: main_settings must name at most ten settings of its spec",
+            f"not {', '.join(sorted(set(cls.main_settings) - paths))}" if set(cls.main_settings) - paths else "",
         )
     for preset, values in cls.presets.items():
         if wrong := min((set(values) - set(each.model_fields) for each in models_of(cls.spec)), key=len):

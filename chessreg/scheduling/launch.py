@@ -320,8 +320,7 @@ def preview(planned: Planned, database: Database, store: Store) -> Row:
     known = planned.units is not None
     estimate = order.kind.estimate(planned.spec, Inputs(database, store)) if known else None
     has_sizes = estimate is not None and bool(estimate.rows or estimate.bytes)
-    pace, like = seconds_a_unit(planned, database)
-    seconds = None if pace is None or not planned.missing else pace * planned.missing / planned.shards
+    seconds, like = expected_seconds(planned, database)
     return {
         "run_id": planned.run_id,
         "kind": order.kind.name,
@@ -337,6 +336,13 @@ def preview(planned: Planned, database: Database, store: Store) -> Row:
         "waits_for": [spec_hash[26:32] for spec_hash in planned.after],
         "remarks": list(estimate.remarks) if estimate else [],
     }
+
+
+def expected_seconds(planned: Planned, database: Database) -> tuple[float | None, int]:
+    """Return the seconds that the missing units take, all shards side by side, and the number of earlier attempts that
+    this is measured by. The seconds are None where nothing is missing or no attempt was measured."""
+    pace, like = seconds_a_unit(planned, database)
+    return None if pace is None or not planned.missing else pace * planned.missing / planned.shards, like
 
 
 def seconds_a_unit(planned: Planned, database: Database) -> tuple[float | None, int]:

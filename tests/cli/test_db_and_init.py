@@ -76,7 +76,7 @@ def test_the_store_lies_beside_the_registry_wherever_that_is(
 
 def test_status_says_how_the_schema_stands_and_makes_nothing(chessreg: Any, here: Path) -> None:
     status, said = chessreg("db status")
-    assert (status, said["hint"]) == (3, "chessreg init makes one")
+    assert (status, said["hint"]) == (3, "chessreg init")
     assert list(here.iterdir()) == []
     chessreg("init")
     head = migrations.head()

@@ -29,10 +29,10 @@ ANNOTATE = (
     "restore",
     "star",
     "tag",
+    "unmark",
     "unpin",
     "unstar",
     "untag",
-    "validate",
 )
 # What is typed, in this order. {f} is a folder of the test, {w} the world that others share.
 LINES = f"""
@@ -71,7 +71,7 @@ runs conflicts
 launch {TOY} --positions 4 --name job
 jobs
 job show job
-priority job --to 5
+priority job --set 5
 cancel job
 retry job
 supervisor run --idle 0
@@ -133,7 +133,7 @@ runs unstar job
 runs pin job
 runs unpin job
 runs invalidate job --why wrong
-runs validate job
+runs unmark job
 runs archive job
 runs restore job
 runs name job other

@@ -87,7 +87,7 @@ def test_words_about_runs(here: Any) -> None:
     assert here("runs", "invalidate", "first", "--why", "wrong seed") == 0
     row = here.json("runs", "show", "first")
     assert (row["tags"], row["notes"], row["invalid"]) == (["paper"], ["looks odd"], "wrong seed")
-    assert here("validate", "first") == 0
+    assert here("unmark", "first") == 0
     assert here.json("runs", "show", "first")["invalid"] is None
     assert here("runs", "archive", "first") == 0
     assert here.json("runs", "list") == []
@@ -200,7 +200,7 @@ def test_every_command_has_help_with_an_example_and_json(noun: str) -> None:
     group = COMMANDS[noun].load()
     assert isinstance(group, click.Group)
     said = {"name", "tag", "untag", "note", "star", "unstar", "pin", "unpin", "archive", "restore"}
-    said |= {"invalidate", "validate"}
+    said |= {"invalidate", "unmark"}
     for name, command in group.commands.items():
         assert command.help, name
         if name not in said:

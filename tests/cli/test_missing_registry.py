@@ -14,7 +14,7 @@ from chessreg.errors import ChessregError
 
 LOOKS = [
     "runs list", "runs show zz", "runs conflicts", "run --resume zz", "status", "machines", "jobs", "job show zz",
-    "logs zz", "attach", "wait zz", "cancel zz", "retry zz", "priority zz --to 3", "supervisor status", "recover",
+    "logs zz", "attach", "wait zz", "cancel zz", "retry zz", "priority zz --set 3", "supervisor status", "recover",
     "dataset list", "dataset show zz", "dataset split zz --parts a=1,b=1", "checkpoint list", "cache list",
     "probe list", "vector list", "game list", "board zz", "heatmap zz", "engine list", "lineage zz", "compare zz yy",
     "reproduce zz", "invalidate zz --why x", "push zz --to there", "pull zz", "gc", "export checkpoint zz there",
@@ -45,7 +45,7 @@ def test_a_command_that_looks_makes_nothing(line: str, here: Path, capsys: pytes
         told = capsys.readouterr()
         path = here / (place[1] if place else ".chessreg/registry.db")
         making = f"chessreg init --registry {path}" if place else "chessreg init"
-        assert told.err == f"error: there is no registry {path}\nhint: {making} makes one\n"
+        assert told.err == f"error: there is no registry {path}\nhint: {making}\n"
         assert told.out == ""
         assert list(here.iterdir()) == []
 

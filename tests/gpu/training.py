@@ -78,7 +78,7 @@ class Fit:
     def train(self, end: float, compiled: bool) -> dict[str, Any]:
         """Train 8 x 512 with Muon and AdamW and the rates of the bundled reference model."""
         if self.games is None:
-            raise LeftOut("no --games FILE was given; chessreg dataset export DATASET FILE --token-file writes one")
+            raise LeftOut("no --games FILE was given; chessreg dataset export DATASET FILE --token-file")
         context, sizes = self.context, self.context.sizes
         config = make_training_config(
             context, sizes.small, optimizer="muon" if hasattr(torch.optim, "Muon") else "adamw", learning_rate=0.002,

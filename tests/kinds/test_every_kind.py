@@ -75,8 +75,8 @@ def test_a_kind_is_helped_planned_killed_resumed_reproduced_queried_and_drawn(
 
     tag, variants = tag_of(found.spec), variants_of(found.spec)
     for value, model in variants.items() or {"": found.spec}.items():
-        _, shown, _ = chessreg("run", name, *([f"--{tag}", value] if value else []), "--help")
-        listed = {word.strip(",") for line in shown.partition("Settings")[2].splitlines() for word in line.split()[:1]}
+        _, shown, _ = chessreg("run", name, *([f"--{tag}", value] if value else []), "--help-all")
+        listed = {word.strip(",") for line in shown.partition(" settings")[2].splitlines() for word in line.split()[:1]}
         for field in (*model.model_fields, *found.options.model_fields):
             assert any(flag.startswith(f"--{field.replace('_', '-')}") for flag in listed)
         for field in names_of(found.spec) - set(model.model_fields):

@@ -207,7 +207,7 @@ def test_other_models_are_rows_of_table_2(world_session, world, capsys):
         )
     place = ["--registry", str(world / "registry.db"), "--store", str(world / "store"), "paper"]
     for words, said in (
-        (["karvonen", "--checkpoint", "reference", "--beside", "reference"], "No such option '--beside'"),
+        (["karvonen", "--checkpoint", "reference", "--beside", "reference"], "has no option --beside"),
         (["davis", "--checkpoint", "reference", "--beside", "reference"], "names a model twice"),
         (["davis", "--checkpoint", "reference", "--beside", "nobody"], "nobody"),
     ):

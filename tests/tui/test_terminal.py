@@ -123,7 +123,7 @@ def test_without_a_terminal_the_command_says_what_else_to_type(world: Path) -> N
     command = [sys.executable, "-m", "chessreg.cli", "tui", "--registry", str(world / "registry.db")]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300)
     assert done.returncode == 4
-    assert done.stderr.startswith("error: chessreg tui needs a terminal")
+    assert done.stderr.startswith("error: the terminal UI needs a terminal")
     assert "chessreg runs list" in done.stderr
 
 
@@ -135,7 +135,7 @@ def test_a_terminal_that_is_no_stderr_is_refused_in_one_line(terminal: Terminal,
     terminal.tmux("-f", os.devnull, "new-session", "-d", f"{command} 2>{log}; echo ended with $?; exec cat")
     terminal.until("ended with 4")
     said = log.read_text()
-    assert said.startswith("error: chessreg tui needs a terminal, and stderr is none")
+    assert said.startswith("error: the terminal UI needs a terminal, and stderr is none")
     assert "Traceback" not in said
 
 

@@ -122,7 +122,7 @@ JUDGED_AT = "nodes=10000"  # the limit of one evaluation
 
 
 def evaluations(views: Sequence[BoardFrame]) -> Generator[int, None, None]:
-    """Stockfish's evaluation of each view in turn, White's view in centipawns, as `chessreg board --evaluate` has it.
+    """Stockfish's evaluation of each view in turn, White's view in centipawns, as `chessreg board` prints it.
 
     Raises NotFoundError where there is no Stockfish."""
     from chessreg.games.engines.opponents import parse_engine, parse_limit

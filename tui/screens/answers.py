@@ -283,7 +283,7 @@ class AnswerScreen(ResultScreen, ScopedScreen):
         if self.question.entry.plots:
             self.app.open_plot(self.question)
         else:
-            self.notify(f"{self.question.title} has no plot; chessreg plot --list says which queries have")
+            self.notify(f"{self.question.title} has no plot; to list the plots: chessreg plot --list")
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
         if self.shown_question.published:

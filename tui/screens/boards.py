@@ -89,7 +89,9 @@ class BoardsScreen(PreviewingScreen):
 
     def body(self) -> ComposeResult:
         yield PaneStrip()
-        yield PageTable(id="rows", empty="no boards yet: chessreg run play, run edit or run probe makes some")
+        yield PageTable(
+            id="rows", empty="no boards yet: they come from `chessreg run play`, `run edit` and `run probe`"
+        )
 
     async def fill(self) -> None:
         table, wanted = self.query_one(PageTable), self.result_table
@@ -621,8 +623,8 @@ class PairScreen(DrawingScreen):
         self.pair = pair[0]
         if self.pair is None:
             self.query_one("#head", Static).update(
-                "No other arm has a game from this opening: chessreg run play with the same --opening and"
-                " --opening-seed makes one."
+                "No other arm has a game from this opening. Run `chessreg run play` with the same --opening and"
+                " --opening-seed to make one."
             )
             return
         self.crumb = f"beside {self.pair.sides[1].run} {self.pair.sides[1].unit}"

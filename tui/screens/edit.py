@@ -173,8 +173,8 @@ class EditScreen(FourBoardsScreen, StateScreen):
     def command(self) -> str:
         if self.state is None or not self.state.condition:
             return f"chessreg board {show.short(self.row['run_id'])}:{self.row['unit']}"
-        words = f"chessreg lab {show.short(self.state.run_id)}:{self.state.unit} --condition "
-        words += shlex.quote(self.state.condition)
+        state = f"{show.short(self.state.run_id)}:{self.state.unit}"
+        words = f"chessreg lab {state} --condition {shlex.quote(self.state.condition)}"
         return words if self.shown_layer is None else f"{words} --layer {self.shown_layer}"
 
 

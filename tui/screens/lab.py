@@ -122,7 +122,7 @@ class LabScreen(FourBoardsScreen):
         if known is None:
             return
         if not known:
-            self.tell("No model yet: chessreg import checkpoint --reference brings in the bundled one, as does M at "
+            self.tell("No model yet: `chessreg import checkpoint --reference` imports the bundled one, as does M at "
                       "home (1) while nothing was run.")  # fmt: skip
             return
         self.choose_again(known)

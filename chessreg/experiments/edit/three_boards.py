@@ -188,7 +188,7 @@ def probabilities_of(inputs: Inputs, run_id: UUID, unit: int) -> dict[str, np.nd
         case = read_case(inputs.store.path(digest) / FILE, unit)
         if case is not None:
             return case
-    raise NotFoundError(f"the probabilities of unit {unit} are not here", "chessreg pull brings a run's artifacts")
+    raise NotFoundError(f"the probabilities of unit {unit} are not here", "chessreg pull --help")
 
 
 def read_case(path: Path, unit: int) -> dict[str, np.ndarray] | None:

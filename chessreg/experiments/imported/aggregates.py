@@ -30,7 +30,7 @@ OPPONENT = "several engines"
 class ImportedAggregatesSpec(FileSpec):
     bundled = "sample-aggregates.csv"
     format: str = Field("grid-search", description="grid-search")
-    rename: tuple[str, ...] = Field((), description="OLD=NEW: the name of a model here")
+    rename: tuple[str, ...] = Field((), description="OLD=NEW: replace a model's name. Left out: names as in the file")
 
     @field_validator("format")
     @classmethod
@@ -47,11 +47,11 @@ class ImportedAggregatesSpec(FileSpec):
 
 
 class ImportedAggregates(ImportedFile):
-    """Scores and completion rates by intervention that others published without their games.
+    """Scores and completion rates by intervention, published without their games.
 
-    The grid searches of Karvonen's skill interventions (specification 7.8): one unit is one row, a mean over several
-    opponents in which draws are dropped. Model, intervention and opening are entities as ours are, so the rows stand in
-    `interventions of others` and beside our interventions; no Elo can follow from a mean over opponents.
+    The grid searches of Karvonen's skill interventions. One unit is one row: a mean over several opponents, without
+    draws. Model, intervention and opening become entities of the registry, so the rows appear in `interventions of
+    others` and next to runs of this registry. A mean over opponents gives no Elo rating.
     """
 
     name = "imported-aggregates"

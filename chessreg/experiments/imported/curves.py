@@ -24,16 +24,16 @@ class ImportedCurvesSpec(FileSpec):
     bundled = "sample-training.log"
     format: Literal["training-log"] = Field("training-log", description="training-log")
     checkpoint: Annotated[str | None, Ref("checkpoint")] = Field(
-        None, description="the checkpoint of this registry that was trained so"
+        None, description="the trained model, as a checkpoint of this registry. Left out: an unknown model"
     )
 
 
 class ImportedCurves(ImportedFile):
-    """Training curves that others published: what their scripts printed of losses and accuracies.
+    """Published training curves: the losses and accuracies that training scripts printed.
 
-    Junkin 2025, the logs of his repository (specification 3.4). Unit n holds the values that are told of a step for the
-    n-th time: a checkpoint that was evaluated twice keeps both. They stand in `training curves` beside those of
-    `train`, marked as imported.
+    The logs in the repository of Junkin 2025. Unit n holds the values printed for a step for the n-th time, so a
+    checkpoint that was evaluated twice keeps both. The curves appear in `training curves` next to those of `train`,
+    marked as imported.
     """
 
     name = "imported-curves"

@@ -59,11 +59,11 @@ class _ImportedDirections(Kind):
 
 
 class ImportedProbe(_ImportedDirections):
-    """Linear probes that others fitted, from their files: Karvonen's saved probes of every age, Davis's safetensors.
+    """Linear probes from published files: Karvonen's saved probes of every version, Davis's safetensors.
 
-    Karvonen 2024, section 3 (specification 3.9); Davis 2026, section 3.3 (specification 4.1). They stand wherever a
-    probe run is asked for. What a file does not tell stays unknown; the accuracy in one of Karvonen's is that of one
-    batch of two games, so it is no score. One unit is one file.
+    Karvonen 2024, section 3; Davis 2026, section 3.3. Imported probes are accepted wherever a probe run is. Facts
+    that a file does not state stay unknown. The accuracy stored in Karvonen's files covers one batch of two games,
+    so it is not recorded as a score. One unit is one file.
     """
 
     name = "imported-probe"

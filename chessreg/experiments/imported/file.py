@@ -39,7 +39,7 @@ class FileSpec(Spec):
 
 
 class ImportOptions(ExecutionOptions):
-    file_name: str = Field("", description="the file's name, for people")
+    file_name: str = Field("", description="a readable name of the file. Left out: its own name")
 
 
 class ImportedFile(Kind):
@@ -98,7 +98,7 @@ def refuse_again(database: Database, kind: str, run_id: UUID | None, spec: Any) 
             called = names.name_of(session, "run", counted[0].id) or counted[0].id.hex[-6:]
             raise BadInputError(
                 f"these bytes are in run {called} already, imported with other settings: they would count twice",
-                f"chessreg runs archive {called} takes that import out of all tables",
+                f"chessreg runs archive {called}",
             )
 
 

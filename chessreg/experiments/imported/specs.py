@@ -25,9 +25,9 @@ class ImportedGamesSpec(FileSpec):
         (), description="whose results the games are, most wanted first; none given: a model's before an engine's"
     )
     checkpoint: Annotated[str | None, Ref("checkpoint")] = Field(
-        None, description="the checkpoint of this registry that the model is"
+        None, description="the model, as a checkpoint of this registry. Left out: an unknown model"
     )
-    rename: tuple[str, ...] = Field((), description="OLD=NEW: the name of a player here")
+    rename: tuple[str, ...] = Field((), description="OLD=NEW: replace a player's name. Left out: names as in the file")
     engine_version: str = Field("unknown", description="the engines' version, which no such file tells")
     limit: str = Field("unknown", description="an engine's limit where the file tells none, such as time=0.1")
     opening: str = Field("standard", description="standard or random:PLIES, which no such file tells")
@@ -122,7 +122,10 @@ class ImportedProbeSpec(ImportSpec):
         RESID_POST, description=f"where they read, * for each layer, for files that do not say: {', '.join(PATTERNS)}"
     )
     phase: int | None = Field(
-        None, ge=0, le=5, description="phase of the tokens that they were fitted at, of UCI squares (Davis 1.3)"
+        None,
+        ge=0,
+        le=5,
+        description="phase of the tokens that the probes were fitted at, for UCI squares. Left out: unknown",
     )
 
 

@@ -65,10 +65,11 @@ class ImportedSweepSpec(FileSpec):
 
 
 class ImportedSweep(ImportedFile):
-    """Wins, draws and losses by level of Stockfish that others published without their games.
+    """Wins, draws and losses by level of Stockfish, published without their games.
 
-    Junkin 2025, Appendix I (specification 4.3). One unit is one line. They stand in `wins by level` and in ratings
-    beside games of ours, marked as imported; every game counts by itself, as openings are not told.
+    Junkin 2025, Appendix I. One unit is one line of the file. The results appear in `wins by level` and in ratings
+    next to games of this registry, marked as imported. Each game counts separately, because the openings are not
+    published.
     """
 
     name = "imported-sweep"

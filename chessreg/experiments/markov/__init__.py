@@ -77,15 +77,27 @@ class MarkovTest(BaseModel):
 
 
 class Markov(Kind):
-    """Whether a model's state depends on the position alone: cosines of states after different move orders to it.
+    """Test whether a model's state depends on the position alone: compare states after different move orders.
 
-    Davis 2026, section 4.5 (specification 7): equivalent prefixes of games lead to one position; the mean cosine
-    within such classes less that of random pairs is tested against random sets of equal sizes, at every hook point.
-    A small p says that equivalent prefixes are alike, not that nothing but the board matters: the controls compare
-    with other boards after the same last move, and with boards that one piece tells apart. One unit is one position.
+    Davis 2026, section 4.5. Equivalent prefixes lead to one position. The mean cosine within such classes, minus
+    that of random pairs, is tested against random sets of equal sizes at every hook point. A small p shows that
+    equivalent prefixes are alike; it does not show that only the board matters. The controls therefore compare with
+    other boards after the same last move, and with boards that differ in one piece. One unit is one position.
     """
 
     name = "markov"
+    main_settings = (
+        "layers",
+        "hook_points",
+        "games",
+        "first_ply",
+        "last_ply",
+        "classes",
+        "min_members",
+        "max_members",
+        "partner_controls",
+        "resamples",
+    )
     example = "--checkpoint reference --dataset sample:test --last-ply 20 --classes 8 --resamples 99"
     tables = ("prediction", "statistic", "metric_point")
     spec = MarkovSpec

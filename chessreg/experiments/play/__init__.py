@@ -278,6 +278,18 @@ class Play(Kind):
 
     name = "play"
     version = 2  # 2: the context is cropped as the author crops it, to the model's last position
+    main_settings = (
+        "opponent",
+        "games",
+        "color",
+        "opening",
+        "policy",
+        "adjudication",
+        "stop",
+        "intervention.vector",
+        "intervention.layers",
+        "intervention.scale",
+    )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": PAPER,
         "author-2024": AUTHOR_2024,

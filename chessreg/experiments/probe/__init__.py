@@ -36,6 +36,18 @@ class Probe(Kind):
 
     name = "probe"
     version = 2
+    main_settings = (
+        "label",
+        "layers",
+        "test_cache",
+        "shuffled",
+        "epochs",
+        "learning_rate",
+        "batch_positions",
+        "skip_sites",
+        "phase",
+        "sae",
+    )
     example = "--cache reference-fit --test-cache reference-test --epochs 2"
     tables = ("score", "metric_point", "prediction")
     spec = ProbeSpec

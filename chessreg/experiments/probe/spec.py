@@ -64,7 +64,8 @@ def number_of_phase(phase: Any) -> Any:
 class ProbeSpec(Spec):
     cache: Annotated[str, Ref("run:cache")] = Field(description="activations to fit on")
     test_cache: Annotated[str | None, Ref("run:cache")] = Field(
-        None, description="activations of other games to test on"
+        None,
+        description="activations of other games to test on. Left out: games of --cache, see --split",
     )
     label: Annotated[str, BeforeValidator(lambda name: OTHER_NAMES.get(name, name))] = Field(
         "piece",
@@ -82,10 +83,12 @@ class ProbeSpec(Spec):
         0, ge=0, description="leave out this many sites at the start of each game (Karvonen: 25 for skill)"
     )
     max_sites: int | None = Field(
-        None, ge=1, description="keep only this many sites from the start of each game (Karvonen: 33)"
+        None, ge=1, description="keep only the first N token positions of each game (Karvonen: 33). Left out: all"
     )
     last_sites: Annotated[int | None, NotWith("max_sites", "which positions of a game are read")] = Field(
-        None, ge=1, description="keep only the last sites of each game that fits the context whole (Davis: 5)"
+        None,
+        ge=1,
+        description="keep only the last N token positions of each game that fits the context (Davis: 5). Left out: all",
     )
     phase: Annotated[int | str | None, BeforeValidator(number_of_phase), WithJsonSchema(NUMBER)] = Field(
         None,

@@ -72,6 +72,7 @@ class Rating(Kind):
     """
 
     name = "rating"
+    main_settings = ("anchors", "anchor", "estimator", "scoring", "color", "forfeits", "resamples")
     tables = ("rating",)
     spec = RatingSpec
     columns: ClassVar[Mapping[str, type[BaseModel]]] = {"rating": RatingDetail}

@@ -81,7 +81,7 @@ def load(spec: RatingSpec, inputs: Inputs) -> Loaded:
         label(session, list(players.values()))
     order = list(players.values())
     if not games:
-        raise BadInputError("these runs have no games that count", "chessreg game list shows the games there are")
+        raise BadInputError("these runs have no games that count", "chessreg game list")
     anchors, sources = known_ratings(spec, order)
     check_anchors(spec, order, anchors)
     clusters = {fixed: number for number, fixed in enumerate(dict.fromkeys(game[3] for game in games))}

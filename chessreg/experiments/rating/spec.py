@@ -27,8 +27,12 @@ class RatingSpec(Spec):
         "levels",
         description="known ratings: Stockfish's level table, the same without decimals (Junkin), Elo tags, or none",
     )
-    anchor: tuple[str, ...] = Field((), description="NAME=ELO: further known ratings")
-    rate: tuple[str, ...] = Field((), description="players to rate although their rating is known")
+    anchor: tuple[str, ...] = Field(
+        (), description="NAME=ELO: additional known ratings. Left out: those of --anchors alone"
+    )
+    rate: tuple[str, ...] = Field(
+        (), description="players to rate although their rating is known. Left out: only players of unknown rating"
+    )
     scoring: Literal["paper", "author-2024"] = Field("paper", description="what draws and stopped games count")
     color: Literal["both", "white", "black"] = Field(
         "both", description="only games in which the player has this color"

@@ -37,6 +37,18 @@ class Sae(Kind):
     """
 
     name = "sae"
+    main_settings = (
+        "cache",
+        "checkpoint",
+        "dataset",
+        "heldout",
+        "layers",
+        "hook_points",
+        "expansions",
+        "tokens",
+        "l1_coefficient",
+        "l0",
+    )
     example = "--cache reference-fit --expansions 2 --tokens 2000 --batch-tokens 100 --heldout-games 10"
     tables = ("prediction", "statistic", "metric_point")
     spec = SaeSpec

@@ -59,7 +59,7 @@ def asking_model(checkpoint: tables.Checkpoint) -> None:
     if not checkpoint.tokenizer.startswith(PREFIX):
         raise BadInputError(
             f"the checkpoint reads {checkpoint.tokenizer}, not prompts",
-            "chessreg import checkpoint FOLDER --encoding prompt brings a language model in",
+            "chessreg import checkpoint FOLDER --encoding prompt",
         )
 
 

@@ -33,16 +33,28 @@ __all__ = ["Vector", "VectorOptions", "VectorSpec", "load_direction", "load_vect
 
 
 class Vector(Kind):
-    """Directions in the residual stream: what differs between games of strong and of weak players.
+    """Directions in the residual stream: the difference between games of strong and of weak players.
 
-    Karvonen 2024, section 4 (specification 5.1): mean residual of the strong games minus that of the weak ones, all
-    layers in one pass. Averages are per position; the author's are sums over eight, so that his coefficient 0.1 is a
-    scale of 0.8 on averages. Controls (--source random, shuffled or shuffled-probe) are separate runs, with the norm of
-    the real vector in each layer. One unit is one layer.
+    Karvonen 2024, section 4: the mean residual of the strong games minus that of the weak ones, all layers in one
+    pass. Averages are per position. The author's vectors are sums over eight positions, so his coefficient 0.1
+    corresponds to a scale of 0.8 here. Controls (--source random, shuffled or shuffled-probe) are separate runs,
+    with the norm of the real vector in each layer. One unit is one layer.
     """
 
     name = "vector"
     version = 2
+    main_settings = (
+        "layers",
+        "first_ply",
+        "last_ply",
+        "reduction",
+        "per_class",
+        "skill.rating",
+        "skill.bins",
+        "cascade_scale",
+        "direction_norm",
+        "side",
+    )
     example = "--source contrastive --cache reference-fit --first-ply 4"
     tables = ("metric_point",)
     spec = VectorSpec

@@ -56,11 +56,19 @@ class Contrast(Directions):
         "averaged", description="mean per site, or of sums over each game's sites as the author stores them"
     )
     first_ply: Plies = Field(50, ge=0, description="only sites from this ply on (Karvonen: dot 25)")
-    last_ply: Plies | None = Field(None, ge=0, description="only sites up to this ply (Karvonen: dot 32, ply 64)")
+    last_ply: Plies | None = Field(
+        None,
+        ge=0,
+        description="only token positions up to this ply (Karvonen: dot 32, ply 64). Left out: to the end of the game",
+    )
     whole_games: bool = Field(False, description="only games that have every site of that range, as the author's")
     skill: SkillSettings = Field(SkillSettings(), description="the classes of games")
-    total: int | None = Field(None, ge=2, description="the first so many classed games (the author's code: 2,000)")
-    per_class: int | None = Field(None, ge=1, description="the first so many games of each class (the paper: 2,000)")
+    total: int | None = Field(
+        None, ge=2, description="use only the first N classed games (the author's code: 2,000). Left out: all"
+    )
+    per_class: int | None = Field(
+        None, ge=1, description="use only the first N games of each class (the paper: 2,000). Left out: all"
+    )
     allow_overlap: AllowOverlap = ALLOW_OVERLAP
 
     @model_validator(mode="after")

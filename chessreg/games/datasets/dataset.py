@@ -221,7 +221,7 @@ class DatasetFile:
         if not path.is_file():
             for other, name in CONTENTS.items():
                 if (self.folder / name).is_file():
-                    hint = f"give a dataset of {self.content}: chessreg dataset list tells what each holds"
+                    hint = f"give a dataset of {self.content}; to list them: chessreg dataset list"
                     raise BadInputError(f"this dataset holds {other}, and {self.content} are needed", hint)
             raise NotFoundError(f"no dataset in {folder}", "chessreg dataset list")
         try:

@@ -95,7 +95,7 @@ def fetch(
     if file is not None and (Path(file).is_absolute() or ".." in Path(file).parts):
         raise BadInputError(f"{file!r} is no file of ChessBench", "such as data/test/state_value_data.bag")
     url = url_of(source, file, endpoint)
-    missing = "chessreg fetch lists the files that there are"
+    missing = "to list the files: chessreg fetch"
     answer = download.opened(url, {"Accept-Encoding": "identity"}, missing, method="HEAD")
     assert answer is not None  # only a range can lie behind the end
     with answer:

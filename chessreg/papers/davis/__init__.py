@@ -51,7 +51,7 @@ def check(session: Session, request: Request) -> None:
     if not set(AT_END.values()) <= set(encoding.phases):
         raise BadInputError(
             f"{request.checkpoint} writes {encoding.name}, and the paper is about models of UCI squares",
-            "chessreg run train --architecture gpt2 --encoding uci-square-72, or chessreg paper karvonen",
+            "`chessreg run train --architecture gpt2 --encoding uci-square-72`, or `chessreg paper karvonen`",
         )
 
 

@@ -1,0 +1,212 @@
+"""`chessreg completion`: shell completion of commands, options, and names of things in the registry."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem, get_completion_class
+
+from chessreg.cli.root import ANYWHERE, COMPLETION, hoisted, root
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from chessreg.registry.place import Place
+
+SHELLS = ("bash", "zsh", "fish")
+TIME_LIMIT_S = 0.5  # for reading the registry
+BUSY_S = 0.1
+MOST_NAMES = 1000
+KIND_NAME = re.compile(r'^    name = "([a-z0-9-]+)"$', re.MULTILINE)
+
+NAMED = ("run", "dataset", "checkpoint")  # nouns with names of their own
+MADE_BY_RUNS = {  # noun → its table, whose things go by the name of their run
+    "checkpoint": "checkpoint",
+    "cache": "activation_cache",
+    "probe": "probe",
+    "vector": "vector",
+    "sae": "sae",
+}
+KINDS = ("play", "engine-match")  # options that take a run of this kind
+NOUNS = frozenset((*NAMED, *MADE_BY_RUNS, *KINDS))
+OPTIONS = {  # that are not called after the noun that they take
+    "--against": "run",
+    "--heldout": "dataset",
+    "--heldout-source-games": "dataset",
+    "--of": "vector",
+    "--resume": "run",
+    "--source-games": "dataset",
+    "--unseen-of": "dataset",
+}
+OF_RUN = ("compare", "invalidate", "lineage", "reproduce", "unmark")  # commands whose arguments are runs
+WITHOUT_NAME = ("add", "fetch", "generate", "import", "list")  # commands of a noun whose argument is not a name of it
+
+NAMES = "SELECT DISTINCT value FROM annotation_now WHERE noun = '{noun}' AND word = 'name'"
+OF_RUNS = NAMES.format(noun="run") + " AND target IN (SELECT replace(CAST({column} AS text), '-', '') FROM {source})"
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> None:
+    """Print the script that completes commands, options and names when you press Tab.
+
+    The script completes the names of runs, datasets, checkpoints, caches, probes, vectors, autoencoders, queries, plots
+    and kinds. It reads the registry of the current folder, CHESSREG_REGISTRY or --registry, and changes nothing.
+
+    \b
+    bash: add to ~/.bashrc                     eval "$(chessreg completion bash)"
+    zsh:  add to ~/.zshrc, after compinit      eval "$(chessreg completion zsh)"
+    fish: write the file once                  chessreg completion fish > ~/.config/fish/completions/chessreg.fish
+    """
+    script = get_completion_class(shell)
+    assert script is not None
+    click.echo(script(root, {}, "chessreg", COMPLETION).source())
+
+
+def complete() -> int:
+    """Answer the script: print the completions of the command line in its variables.
+
+    Returns the exit status. Nothing is written to stderr, which would appear in the line that the user types.
+    """
+    shell, _, instruction = os.environ[COMPLETION].partition("_")
+    script = get_completion_class(shell)
+    if script is None or instruction != "complete":
+        return 1
+    sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (for the rest of the process)
+    with suppress(Exception):
+        asked = script(root, {}, "chessreg", COMPLETION)
+        args, incomplete = asked.get_completion_args()
+        names = names_for(args, incomplete)
+        items = asked.get_completions(args, incomplete) if names is None else names
+        click.echo("\n".join(asked.format_completion(item) for item in items).encode())
+    return 0
+
+
+def names_for(args: Sequence[str], incomplete: str) -> list[CompletionItem] | None:
+    """The names that may follow these arguments, sorted; None where no name is expected.
+
+    Reads the arguments alone: importing a command to ask for its parameters takes longer than a user waits. Of a list
+    `a,b,c` the last name is completed.
+    """
+    registry, words = split_registry(args)
+    listed, comma, begun = incomplete.rpartition(",")
+    if incomplete.startswith("-"):
+        return None
+    if noun := noun_after(words):
+        from chessreg.registry.place import place_of
+
+        names = read_names(place_of(registry), list(statements_of(noun)))
+    elif words in (["query"], ["plot"]):
+        from chessreg.queries.catalogue import entries
+
+        plots = [plot.title for entry in entries() for plot in entry.plots]
+        titles = [entry.title for entry in entries()] if words == ["query"] else plots
+        names = [title.replace(" ", "-") for title in titles]  # needs no quotes, and means the same
+    elif words[-1:] == ["--kind"]:
+        names = kind_names()
+    else:
+        return None
+    return [CompletionItem(f"{listed}{comma}{name}") for name in sorted(set(names)) if name.startswith(begun)]
+
+
+def split_registry(args: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The value of --registry, and the arguments without the options that are accepted anywhere."""
+    words, registry = hoisted(args), None
+    while words and (option := words[0].partition("="))[0] in ANYWHERE:
+        del words[0]
+        value = option[2] if option[1] else words.pop(0) if ANYWHERE[option[0]] and words else None
+        registry = value if option[0] == "--registry" else registry
+    return registry, words
+
+
+def noun_after(words: Sequence[str]) -> str:
+    """The noun whose name may follow these words; "" where none is expected.
+
+    >>> noun_after(["run", "play", "--intervention.vector"])
+    'vector'
+    >>> noun_after(["dataset", "show"])
+    'dataset'
+    """
+    if words and words[-1].startswith("--"):
+        return OPTIONS.get(words[-1]) or as_noun(re.split(r"[-.]", words[-1])[-1])
+    command, *rest = words or [""]
+    if command in OF_RUN:
+        return "run"
+    return as_noun(command) if command != "run" and len(rest) == 1 and rest[0] not in WITHOUT_NAME else ""
+
+
+def as_noun(word: str) -> str:
+    return next((noun for noun in (word, word.removesuffix("s")) if noun in NOUNS), "")
+
+
+def statements_of(noun: str) -> Iterator[str]:
+    """SELECTs of the names that things of a noun go by."""
+    if noun in NAMED:
+        yield NAMES.format(noun=noun)
+    if noun in MADE_BY_RUNS:
+        yield OF_RUNS.format(column="run_id", source=MADE_BY_RUNS[noun])
+    if noun in KINDS:
+        yield OF_RUNS.format(column="id", source=f"run WHERE kind = '{noun}'")
+
+
+def read_names(place: Place, statements: list[str]) -> list[str]:
+    """The answers to these SELECTs. Opens the registry read-only; empty where there is none or it does not answer in
+    TIME_LIMIT_S."""
+    names: list[str] = []
+    with suppress(Exception), time_limit(TIME_LIMIT_S), closing(connect(place)) as connection:
+        for statement in statements:
+            cursor = connection.cursor()
+            cursor.execute(f"{statement} ORDER BY value LIMIT {MOST_NAMES}")
+            names += [value for (value,) in cursor.fetchall()]
+    return names
+
+
+def connect(place: Place) -> Any:
+    """A connection of the database's own driver: SQLAlchemy takes longer to import than a user waits for Tab."""
+    if place.path is None:
+        import psycopg
+
+        return psycopg.connect(place.reference.replace("postgresql+psycopg", "postgresql", 1), connect_timeout=1)
+    from chessreg.registry.sqlite import dbapi, uri
+
+    log = place.path.with_name(f"{place.path.name}-wal")
+    mode = "ro" if log.exists() else "ro&immutable=1"  # without a log nobody writes; "ro" alone would leave one behind
+    connection = dbapi.connect(uri(place.path, mode), uri=True, timeout=BUSY_S)
+    connection.set_progress_handler(
+        lambda: 0, 10_000
+    )  # Python must run now and then for the time limit to end a SELECT
+    return connection
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in the block after this time."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def kind_names() -> list[str]:
+    """The names of the kinds of experiment, without importing them: their modules take seconds."""
+    from pathlib import Path
+
+    from chessreg import experiments, plugins
+
+    texts = (path.read_text(encoding="utf-8") for folder in experiments.__path__ for path in Path(folder).rglob("*.py"))
+    own = {name for text in texts for name in KIND_NAME.findall(text)}
+    return sorted(own | {point.name for point in plugins.points("chessreg.kinds")})

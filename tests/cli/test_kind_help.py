@@ -1,0 +1,97 @@
+"""Help of every command and kind: what `--help` shows of a kind's settings, and what no help contains."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import pytest
+
+from chessreg.cli.base import Home
+from chessreg.cli.root import COMMANDS, SECTIONS, root
+from chessreg.cli.run import MAIN_SETTINGS, setting_sections
+from chessreg.runs.kind import kinds
+from chessreg.runs.spec import settings_shown, tag_of, variants_of
+
+VARIANTS = [(name, value) for name, kind in kinds().items() for value in (variants_of(kind.spec) or [None])]
+
+
+@pytest.mark.parametrize(("name", "value"), VARIANTS)
+def test_help_of_a_kind_shows_the_required_settings_and_at_most_ten_others(here: Any, name: str, value: str) -> None:
+    kind = kinds()[name]
+    tag = [f"--{tag_of(kind.spec)}", value] if value else []
+    assert here("run", name, *tag, "--help") == 0
+    short = here.out
+    assert here("run", name, *tag, "--help-all") == 0
+    whole = here.out
+    settings = settings_shown(kind.spec, value)
+    of_short = {setting.path for setting in settings if re.search(rf"^  {setting.flag}[ ,/]", short, re.MULTILINE)}
+    of_whole = {setting.path for setting in settings if re.search(rf"^  {setting.flag}[ ,/]", whole, re.MULTILINE)}
+    required = {setting.path for setting in settings if setting.needed}
+    assert of_whole == {setting.path for setting in settings}
+    assert required <= of_short
+    assert len(of_short - required) <= MAIN_SETTINGS
+    assert of_short == {s.path for part in list(setting_sections(kind, settings).values())[:2] for s in part}
+    assert ("--help-all" in short.splitlines()[-1]) == (of_short != of_whole)
+    assert "Execution options" in whole
+    assert "Execution options" not in short
+
+
+def commands(group: click.Group, context: click.Context) -> Iterator[tuple[str, click.Context]]:
+    yield context.command_path, context
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        below = click.Context(command, parent=context, info_name=name)
+        if isinstance(command, click.Group):
+            yield from commands(command, below)
+        else:
+            yield below.command_path, below
+
+
+EVERY = dict(commands(root, click.Context(root, info_name="chessreg", obj=Home(), max_content_width=120)))
+OUTSIDE = re.compile(r"specification|\.\./|design\.md|findings\.md", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("path", EVERY)
+def test_no_help_names_an_empty_default_or_a_document_outside_the_repository(path: str) -> None:
+    context = EVERY[path]
+    context.meta["chessreg.help_all"] = True
+    if hasattr(context.command, "typed_tag"):
+        context.command.typed = []
+    shown = " ".join(context.command.get_help(context).split())
+    assert "default: none" not in shown
+    assert "default: ]" not in shown
+    assert not OUTSIDE.search(shown)
+
+
+def test_every_command_is_in_one_section() -> None:
+    assert sum(map(len, SECTIONS.values())) == len(COMMANDS)
+    shown = root.get_help(click.Context(root, info_name="chessreg"))
+    for title, names in SECTIONS.items():
+        section = shown.partition(f"\n{title}:\n")[2].partition("\n\n")[0]
+        assert [line.split()[0] for line in section.splitlines()] == list(names)
+
+
+@pytest.mark.parametrize(("columns", "widest"), [(70, 70), (100, 100), (200, 120)])
+def test_help_is_as_wide_as_the_terminal_up_to_120(
+    here: Any, monkeypatch: pytest.MonkeyPatch, columns: int, widest: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert here("run", "play", "--help") == 0
+    longest = max(map(len, here.out.splitlines()))
+    assert widest - 12 < longest <= widest
+
+
+def test_a_kind_may_not_call_a_setting_main_that_it_does_not_have() -> None:
+    from chessreg.errors import BadInputError
+    from chessreg.runs.kind import checked
+
+    class Wrong(type(kinds()["cache"])):  # type: ignore[misc]
+        main_settings = ("layers", "nonsense")
+
+    with pytest.raises(BadInputError, match="main_settings") as error:
+        checked(Wrong)
+    assert "nonsense" in error.value.hint

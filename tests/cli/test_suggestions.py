@@ -1,0 +1,63 @@
+"""Options that a command does not have: the message names those that may be meant."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import pytest
+
+from chessreg.cli.base import Home
+from chessreg.cli.root import root
+from chessreg.cli.suggest import MEANT, meant
+
+TYPED = {
+    "run cache --model reference": "--checkpoint",
+    "run play --ckpt reference": "--checkpoint",
+    "run train --lr 0.1": "--learning-rate",
+    "run train --batch-size 8": "--batch-tokens",
+    "run train --gpu 0": "--device",
+    "run cache --games-file x.pgn": "--dataset",
+    "run play --n 4": "--games",
+    "run play --scale 2": "--intervention.scale",
+    "run play --vector skill": "--intervention.vector",
+    "run play --num-games 4": "--games",
+    'query "elo by intervention" --out x.md': "--output",
+    'query "elo by intervention" --filter "n > 2"': "--where",
+    "runs list --dry": "",
+    "run probe --dry": "--dry-run",
+    "run probe --wieght-decay 0": "--weight-decay",
+    "run probe --scale 3": "",
+}
+
+
+@pytest.mark.parametrize("line", TYPED)
+def test_a_mistaken_option_is_answered_with_the_right_one(here: Any, line: str) -> None:
+    assert here(*shlex.split(line)) == 2
+    message = here.err.splitlines()[0]
+    assert "has no option" in message
+    assert TYPED[line] in message
+    assert ("did you mean" in message) == bool(TYPED[line])
+
+
+def commands(group: click.Group, context: click.Context) -> Iterator[click.Command]:
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, click.Context(command, parent=context, info_name=name))
+        else:
+            yield command
+
+
+def test_only_options_of_the_command_are_suggested_and_every_word_is_of_use() -> None:
+    useful = set()
+    for command in commands(root, click.Context(root, info_name="chessreg", obj=Home())):
+        known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+        for word in MEANT.keys() - known:
+            suggested = meant(command, word)
+            assert set(suggested) <= known, (command.name, word)
+            useful |= {word} if set(suggested) & set(MEANT[word]) else set()
+    assert useful == MEANT.keys()
