@@ -1,0 +1,103 @@
+"""README and the pages of docs/: their text, the commands they show, and a check of a command that does not run it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+SEPARATORS = {";", "&&", "||", "|"}
+ELLIPSIS = "…"
+
+
+def code_lines(text: str) -> list[str]:
+    """Return the lines of a page's indented blocks and of its fenced blocks without a language or of `bash`."""
+    lines, fence = [], None
+    for line in text.splitlines():
+        if line.lstrip().startswith("```"):
+            fence = None if fence is not None else line.strip("` ")
+        elif (fence in ("", "bash")) if fence is not None else line.startswith("    "):
+            lines.append(line.strip())
+    return lines
+
+
+def inline_code(text: str) -> list[str]:
+    """Return the inline code of a page, each on one line."""
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    return [" ".join(code.split()) for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", prose)]
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """Yield the arguments of every `chessreg …` command of a page; `\\` at the end of a line continues it."""
+    joined = "\n".join(code_lines(text)).replace("\\\n", " ")
+    for line in (*joined.splitlines(), *inline_code(text)):
+        if "chessreg" in line and not line.startswith("import "):
+            yield from commands_in(line)
+
+
+def commands_in(line: str) -> Iterator[list[str]]:
+    """Yield the arguments of each `chessreg` command of a shell line.
+
+    >>> list(commands_in('timeout 2h chessreg run probe --name "a b"; chessreg status  # what runs'))
+    [['run', 'probe', '--name', 'a b'], ['status']]
+    """
+    lexer = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars=";&|")
+    lexer.whitespace_split = True
+    arguments: list[str] | None = None
+    for word in lexer:
+        if word in SEPARATORS:
+            if arguments:
+                yield arguments
+            arguments = None
+        elif arguments is not None:
+            arguments.append(word)
+        elif word.rpartition("/")[2] == "chessreg":
+            arguments = []
+    if arguments:
+        yield arguments
+
+
+def check_command(root: click.Command, arguments: list[str]) -> None:
+    """Raise click.UsageError, or a ChessregError of a kind's settings, if the command cannot be parsed.
+
+    Nothing is run. A command with an ellipsis is abbreviated: its options must exist, the others may be missing.
+    """
+    is_whole = ELLIPSIS not in arguments
+    rest = [word for word in arguments if word != ELLIPSIS]
+    command, context = root, click.Context(root, info_name="chessreg")
+    while True:
+        parsed, words, _ = command.make_parser(context).parse_args(list(rest))
+        if not isinstance(command, click.Group) or not words:
+            break
+        name, *rest = words
+        if name.startswith("./") or name.endswith(".toml"):  # a user's file
+            return
+        found = command.get_command(context, name)
+        if found is None:
+            raise click.UsageError(f"no command {name!r} in {context.command_path!r}")
+        command, context = found, click.Context(found, info_name=name, parent=context)
+    if is_whole:
+        check_values(command, context, parsed, rest)
+
+
+def check_values(command: click.Command, context: click.Context, parsed: dict[str, Any], words: list[str]) -> None:
+    """Check choices, required parameters and, of a kind of experiment, the settings that the options make."""
+    if hasattr(command, "kind"):
+        from chessreg.cli.run import settings
+
+        made = command.make_context(context.info_name, list(words), parent=context.parent)
+        settings(command.kind, made.params)
+        return
+    if not {"help", "list_"} & parsed.keys():
+        for parameter in command.get_params(context):
+            if parameter.required and parsed.get(parameter.name or "") in (None, ()):
+                raise click.MissingParameter(ctx=context, param=parameter)
+            value = parsed.get(parameter.name or "")
+            if isinstance(parameter.type, click.Choice) and isinstance(value, str):
+                parameter.type.convert(value, parameter, context)
