@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,14 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 SEPARATORS = {";", "&&", "||", "|"}
 ELLIPSIS = "…"
+
+
+@dataclass(frozen=True)
+class Command:
+    """The arguments of a `chessreg` command on a page."""
+
+    arguments: tuple[str, ...]
+    is_inline: bool
 
 
 def code_lines(text: str) -> list[str]:
@@ -33,12 +42,13 @@ def inline_code(text: str) -> list[str]:
     return [" ".join(code.split()) for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", prose)]
 
 
-def commands(text: str) -> Iterator[list[str]]:
-    """Yield the arguments of every `chessreg …` command of a page; `\\` at the end of a line continues it."""
+def commands(text: str) -> Iterator[Command]:
+    """Yield every `chessreg …` command of a page's code; `\\` at the end of a line continues it."""
     joined = "\n".join(code_lines(text)).replace("\\\n", " ")
-    for line in (*joined.splitlines(), *inline_code(text)):
-        if "chessreg" in line and not line.startswith("import "):
-            yield from commands_in(line)
+    for line in joined.splitlines():
+        yield from (Command(tuple(words), False) for words in commands_in(line))
+    for code in inline_code(text):
+        yield from (Command(tuple(words), True) for words in commands_in(code.replace("\\|", "|")))
 
 
 def commands_in(line: str) -> Iterator[list[str]]:
@@ -47,6 +57,8 @@ def commands_in(line: str) -> Iterator[list[str]]:
     >>> list(commands_in('timeout 2h chessreg run probe --name "a b"; chessreg status  # what runs'))
     [['run', 'probe', '--name', 'a b'], ['status']]
     """
+    if not re.search(r"\bchessreg ", line):
+        return
     lexer = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars=";&|")
     lexer.whitespace_split = True
     arguments: list[str] | None = None
@@ -63,26 +75,27 @@ def commands_in(line: str) -> Iterator[list[str]]:
         yield arguments
 
 
-def check_command(root: click.Command, arguments: list[str]) -> None:
-    """Raise click.UsageError, or a ChessregError of a kind's settings, if the command cannot be parsed.
+def check_command(root: click.Command, shown: Command) -> None:
+    """Raise click.UsageError, or a ChessregError for a kind's settings, if a command cannot be parsed.
 
-    Nothing is run. A command with an ellipsis is abbreviated: its options must exist, the others may be missing.
+    Nothing is run. An abbreviated command, or a command's name in a sentence, may lack required options. A word in
+    capitals, as in `chessreg run KIND --help`, stands for any.
     """
-    is_whole = ELLIPSIS not in arguments
-    rest = [word for word in arguments if word != ELLIPSIS]
+    rest = [word for word in shown.arguments if word != ELLIPSIS]
+    is_whole = len(rest) == len(shown.arguments)
     command, context = root, click.Context(root, info_name="chessreg")
     while True:
         parsed, words, _ = command.make_parser(context).parse_args(list(rest))
         if not isinstance(command, click.Group) or not words:
             break
         name, *rest = words
-        if name.startswith("./") or name.endswith(".toml"):  # a user's file
+        if name.startswith("./") or name.isupper():
             return
         found = command.get_command(context, name)
         if found is None:
             raise click.UsageError(f"no command {name!r} in {context.command_path!r}")
         command, context = found, click.Context(found, info_name=name, parent=context)
-    if is_whole:
+    if is_whole and "--help" not in rest and (rest or not shown.is_inline):
         check_values(command, context, parsed, rest)
 
 
@@ -94,10 +107,9 @@ def check_values(command: click.Command, context: click.Context, parsed: dict[st
         made = command.make_context(context.info_name, list(words), parent=context.parent)
         settings(command.kind, made.params)
         return
-    if not {"help", "list_"} & parsed.keys():
-        for parameter in command.get_params(context):
-            if parameter.required and parsed.get(parameter.name or "") in (None, ()):
-                raise click.MissingParameter(ctx=context, param=parameter)
-            value = parsed.get(parameter.name or "")
-            if isinstance(parameter.type, click.Choice) and isinstance(value, str):
-                parameter.type.convert(value, parameter, context)
+    for parameter in command.get_params(context):
+        value = parsed.get(parameter.name or "")
+        if parameter.required and value in (None, ()):
+            raise click.UsageError(f"{context.command_path}: {parameter.name} is missing")
+        if isinstance(parameter.type, click.Choice) and isinstance(value, str):
+            parameter.type.convert(value, parameter, context)
