@@ -77,14 +77,12 @@ TAKEN = {
     "home": Picture((140, 34), home, (), ("test_pictures_of_work/test_home",)),
     "edit": Picture((132, 43), edit, ("edits",), ("test_pictures/test_an_edit",)),
     "game": Picture((124, 39), game, ("plain",), ("test_pictures/test_a_game",)),
-    "squares": Picture(
-        (140, 31), squares, ("reference-board",), ("test_pictures/test_an_answer", "test_pictures/test_what_a_probe_reads")
-    ),
+    "squares": Picture((140, 31), squares, ("reference-board",), ("test_pictures/test_what_a_probe_reads",)),
     "compare": Picture(
         (118, 23), compare, ("reference-board", "untrained-board"), ("test_pictures_of_data/test_a_comparison",)
     ),
     "published": Picture((150, 15), published, ("edits",), ("test_pictures/test_an_answer",)),
-}  # fmt: skip
+}
 
 
 def demo_commands(runs: tuple[str, ...]) -> list[str]:
