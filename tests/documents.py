@@ -113,3 +113,18 @@ def check_values(command: click.Command, context: click.Context, parsed: dict[st
             raise click.UsageError(f"{context.command_path}: {parameter.name} is missing")
         if isinstance(parameter.type, click.Choice) and isinstance(value, str):
             parameter.type.convert(value, parameter, context)
+    if command.name in ("query", "plot") and words[0] != "--list" and "sql" not in parsed:
+        check_title(command.name, words[0], parsed.get("kept_columns", ""))
+
+
+def check_title(command: str, title: str, columns: str) -> None:
+    """Check that a query or a plot has this title, and the query these columns."""
+    from chessreg.queries.catalogue import find, find_plot
+
+    if command == "plot":
+        find_plot(title)
+        return
+    known = {column.name for column in find(title).columns}
+    unknown = set(columns.split(",")) - known - {""}
+    if unknown:
+        raise click.UsageError(f"{title} has no column {', '.join(sorted(unknown))}")

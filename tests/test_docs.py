@@ -12,7 +12,7 @@ import pytest
 from chessreg.cli.root import root, run_command_line
 from chessreg.errors import ChessregError
 
-from .documents import PAGES, ROOT, Command, check_command, code_lines, commands, commands_in
+from .documents import PAGES, ROOT, Command, check_command, code_lines, commands, commands_in, inline_code
 
 README = (ROOT / "README.md").read_text()
 TEXTS = {str(path.relative_to(ROOT)): path.read_text() for path in PAGES}
@@ -46,12 +46,22 @@ def test_every_command_and_option_exists(page):
         ("chessreg dataset split sample", "parts"),
         ("chessreg run play --checkpoint a --policy telepathy", "telepathy"),
         ("chessreg dataset burn sample", "burn"),
+        ('chessreg query "phase of the moon"', "phase of the moon"),
+        ('chessreg query "elo by intervention" --show checkpoint,moon', "moon"),
+        ('chessreg plot "phase of the moon"', "phase of the moon"),
     ],
 )
 def test_a_command_that_does_not_exist_is_found(line, message):
     ((*arguments,),) = commands_in(line)
     with pytest.raises((click.UsageError, ChessregError), match=message):
         check_command(root, Command(tuple(arguments), False))
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_every_target_of_make_exists(page):
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    shown = [*code_lines(TEXTS[page]), *inline_code(TEXTS[page])]
+    assert {match for line in shown for match in re.findall(r"^make (\w+)", line)} <= targets
 
 
 def anchors(text: str) -> set[str]:
