@@ -11,6 +11,7 @@ import pytest
 
 from chessreg.cli.root import root, run_command_line
 from chessreg.errors import ChessregError
+from chessreg.session import Session
 
 from .documents import PAGES, ROOT, Command, check_command, code_lines, commands, commands_in, inline_code
 
@@ -160,6 +161,13 @@ def test_the_python_snippets_run(page, in_world):
     if page == "docs/python.md":
         assert names["attention"].shape[-1] == names["attention"].shape[-2] == names["tokens"].shape[1]
     names["reg"].close()
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+def test_every_method_of_the_registry_exists(page):
+    used = set(re.findall(r"\breg\.(\w+)\(", TEXTS[page]))
+    assert used
+    assert used <= set(dir(Session))
 
 
 def test_the_example_of_a_kind_runs(tmp_path, monkeypatch, capsys):
