@@ -1,4 +1,4 @@
-"""Take the pictures of README and docs/tui.md from the registry that `chessreg demo --size full` makes:
+"""Take the pictures of README and docs/tui.md from the registry that `chessreg demo` makes:
 
 .venv/bin/python -m tests.tui.readme_pictures [--folder .chessreg] [home squares …]
 
@@ -36,7 +36,7 @@ async def edit(driver: Driver) -> None:
 
 
 async def game(driver: Driver) -> None:
-    await driver.stand_on("plain")
+    await driver.stand_on("uci-plain")
     await driver.press("enter", "enter", "E", *["right"] * 17, "m")
     await driver.once(lambda: None not in getattr(driver.screen, "evaluations", [None]), "every evaluation")
     await driver.until("evaluation", "(played)")
@@ -76,7 +76,7 @@ class Picture:
 TAKEN = {
     "home": Picture((140, 34), home, (), ("test_pictures_of_work/test_home",)),
     "edit": Picture((132, 43), edit, ("edits",), ("test_pictures/test_an_edit",)),
-    "game": Picture((124, 39), game, ("plain",), ("test_pictures/test_a_game",)),
+    "game": Picture((124, 39), game, ("uci-plain",), ("test_pictures/test_a_game",)),
     "squares": Picture((140, 31), squares, ("reference-board",), ("test_pictures/test_what_a_probe_reads",)),
     "compare": Picture(
         (118, 23), compare, ("reference-board", "untrained-board"), ("test_pictures_of_data/test_a_comparison",)
@@ -87,9 +87,9 @@ TAKEN = {
 
 def demo_commands(runs: tuple[str, ...]) -> list[str]:
     """Return the demo's commands that make these runs and their inputs, in order; all commands for no runs."""
-    from chessreg.cli.demo import SIZES, commands
+    from chessreg.cli.demo import SIZES, steps
 
-    lines = [line for _, step in commands(SIZES["full"]) for line in step]
+    lines = [line for step in steps(SIZES["quick"]) for line in step.commands]
     if not runs:
         return lines
     wanted, needed = set(runs), []

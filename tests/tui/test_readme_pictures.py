@@ -14,7 +14,7 @@ from .readme_pictures import INPUTS, PICTURES, SNAPSHOTS, TAKEN, demo_commands, 
 def test_a_picture_is_as_new_as_its_demo_and_its_screen(name):
     recorded = json.loads(INPUTS.read_text())
     assert recorded.get(name) == inputs_digest(TAKEN[name]), (
-        f"{name}.svg is older than the demo or the screen that it shows: run `chessreg demo --size full`, then "
+        f"{name}.svg is older than the demo or the screen that it shows: run `chessreg demo`, then "
         f"`python -m tests.tui.readme_pictures {name}`, and look at the picture"
     )
 
@@ -34,7 +34,7 @@ def test_another_demo_another_size_and_another_screen_change_the_digest(name, mo
     assert inputs_digest(replace(picture, size=(80, 24))) != before
     assert inputs_digest(replace(picture, steps=readme_pictures.take)) != before
     with monkeypatch.context() as patch:
-        patch.setitem(demo.SIZES, "full", demo.SIZES["small"])
+        patch.setitem(demo.SIZES, "quick", demo.SIZES["small"])
         assert inputs_digest(picture) != before
     copied = shutil.copytree(SNAPSHOTS, tmp_path / "snapshots")
     folder, _, test = picture.snapshots[0].partition("/")
@@ -50,4 +50,4 @@ def test_the_commands_of_a_run_include_its_inputs():
     assert any("--name reference-board" in line for line in commands)
     assert any("--name reference-fit" in line for line in commands)
     assert commands[-1].endswith("--name edits")
-    assert not any("--name skill" in line for line in commands)
+    assert not any("--name uci" in line for line in commands)
