@@ -47,7 +47,7 @@ def test_every_command_and_option_exists(page):
         ("chessreg dataset split sample", "parts"),
         ("chessreg run play --checkpoint a --policy telepathy", "telepathy"),
         ("chessreg dataset burn sample", "burn"),
-        ('chessreg query "phase of the moon"', "phase of the moon"),
+        ('chessreg query "moonlight sonata"', "moonlight sonata"),
         ('chessreg query "elo by intervention" --show checkpoint,moon', "moon"),
         ('chessreg plot "phase of the moon"', "phase of the moon"),
     ],
