@@ -25,14 +25,19 @@ LITERAL = re.compile(
 )  # literal translations, which plain English says in another way
 
 
+REFUSED = {"run cache --model x", "run probe --cache fit --epochs -1"}  # examples of exit codes
+
+
 @pytest.mark.parametrize("page", TEXTS)
 def test_every_command_and_option_exists(page):
     wrong = []
     for command in commands(TEXTS[page]):
+        line = " ".join(command.arguments)
         try:
             check_command(root, command)
         except (click.UsageError, ChessregError) as error:
-            wrong.append(f"chessreg {' '.join(command.arguments)}: {error}")
+            if line not in REFUSED:
+                wrong.append(f"chessreg {line}: {error}")
     assert not wrong, "\n".join(wrong)
 
 
@@ -47,6 +52,7 @@ def test_every_command_and_option_exists(page):
         ("chessreg dataset split sample", "parts"),
         ("chessreg run play --checkpoint a --policy telepathy", "telepathy"),
         ("chessreg dataset burn sample", "burn"),
+        *((f"chessreg {line}", "") for line in sorted(REFUSED)),
         ('chessreg query "moonlight sonata"', "moonlight sonata"),
         ('chessreg query "elo by intervention" --show checkpoint,moon', "moon"),
         ('chessreg plot "phase of the moon"', "phase of the moon"),
