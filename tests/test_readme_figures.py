@@ -1,4 +1,4 @@
-"""README's figures of the demo, computed again from the counts per cluster that are kept of the run that it prints.
+"""The figures of docs/demo.md, computed again from the counts per cluster of the run that it prints.
 
 The arithmetic here is its own: shares of sums, differences of the same clusters, intervals from resampled clusters.
 tests/fixtures/readme/clusters.py writes the counts.
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-README = (ROOT / "README.md").read_text()
+PAGE = (ROOT / "docs" / "demo.md").read_text()
 PROBES, EDITS, GAMES = (
     pq.read_table(ROOT / "tests" / "fixtures" / "readme" / f"{name}.parquet").to_pylist()
     for name in ("probes", "edits", "games")
@@ -25,8 +25,8 @@ Clusters = dict[int, tuple[float, float]]  # cluster → numerator, denominator
 
 
 def printed(query: str) -> list[tuple[list[str], list[tuple[float, ...]]]]:
-    """Of the table that README prints of a query, row by row: the words, and the numbers with their intervals."""
-    block = README.partition(f'$ chessreg query "{query}"')[2].partition("\n\n")[0]
+    """Return the words and the numbers with their intervals of each row of a query's table on the page."""
+    block = PAGE.partition(f'$ chessreg query "{query}"')[2].partition("\n\n")[0]
     lines = [line for line in block.splitlines()[2:] if re.match(r" +\d", line)]
     assert lines
     return [
@@ -131,3 +131,15 @@ def test_matches(row: int) -> None:
     assert len(numbers) == 1 + len(others)
     for told, other in zip(numbers[1:], others, strict=True):
         agrees(told, share(arm(ARMS[row]), arm(other)), 3)
+
+
+def test_wins_draws_and_losses_are_the_games_and_give_the_score() -> None:
+    arms = printed("elo by intervention")
+    plain = {words[0]: numbers[0][0] for words, numbers in arms if words[1] == "none"}
+    assert len(arms) > len(plain) > 0
+    for (checkpoint, _, *counts), numbers in arms:
+        n, won, drawn, lost = map(int, counts)
+        assert n == won + drawn + lost
+        assert won + drawn / 2 == pytest.approx(n * numbers[0][0], abs=n * 0.0006)
+        if len(numbers) > 1:
+            assert numbers[1][0] == pytest.approx(numbers[0][0] - plain[checkpoint], abs=0.0011)

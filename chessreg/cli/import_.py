@@ -170,7 +170,7 @@ def direction_options(function: Any) -> Any:
 
 @import_.command()
 @direction_options
-@click.option("--hook-point", help="The hook point that they read, * for the layer, if no path has it.")
+@click.option("--hook-point", help="The hook point that the probes read, with * for the layer, if no path has it.")
 @click.option("--phase", type=click.IntRange(0, 5), help="The phase of the tokens, in UCI squares, if no path has it.")
 def probe(home: Home, paths: tuple[Path, ...], name: str | None, **settings: Any) -> None:
     """Import saved probes of one model, one file a layer, as Karvonen's code writes them, or Davis's safetensors.

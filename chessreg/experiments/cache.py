@@ -34,7 +34,7 @@ class CacheSpec(GameSelection):
     layers: Layers = Field((), description="layers, 0-based; none given: all")
     hook_points: Annotated[tuple[str, ...], Distinct()] = Field(
         (),
-        description=f"where in the model, * for each of the layers: {', '.join(PATTERNS)}; none given: {RESID_POST}",
+        description=f"hook points to read: {', '.join(PATTERNS)} (* for each layer); none given: {RESID_POST}",
     )
     sites: str = Field(
         "dots",

@@ -1,8 +1,10 @@
-"""Hook points of the residual stream, by TransformerLens' names: where a model is looked at.
+"""The hook points that experiments read, by TransformerLens's names: four patterns of the residual stream.
 
-A name with `*` stands for one of every block: `blocks.*.hook_resid_post`. `hook_resid_pre` of block 0 is what the
-blocks begin with, Davis's "embeddings": tokens and positions added. `ln_final.hook_out` is the final LayerNorm's
-output, its weight and bias applied, which TransformerBridge distinguishes from `hook_normalized`.
+A name with `*` is a pattern with one hook point per block, such as `blocks.*.hook_resid_post`. `hook_resid_pre` of
+block 0 is the sum of token and position embeddings (Davis's "embeddings"). `ln_final.hook_out` is the output of the
+final LayerNorm with its weight and bias, which TransformerBridge distinguishes from `hook_normalized`.
+
+Other activations, such as attention patterns, are read by `LanguageModel.activations` through TransformerBridge.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ RESID_PRE = "blocks.*.hook_resid_pre"
 RESID_POST = "blocks.*.hook_resid_post"
 LN_FINAL = "ln_final.hook_out"
 PATTERNS = (EMBED, RESID_PRE, RESID_POST, LN_FINAL)
-"""All that an adapter may have, in the order in which a pass meets them."""
+"""The patterns that an adapter may have, in the order of a forward pass."""
 
 BLOCK = re.compile(r"blocks\.(\d+)\.")
 
 
 def hook_point(layer: int, pattern: str = RESID_POST) -> str:
-    """The hook point of a layer; of a pattern without `*` there is one.
+    """Return the hook point of a layer, or the pattern itself if it has no `*`.
 
     >>> hook_point(3)
     'blocks.3.hook_resid_post'
@@ -32,7 +34,7 @@ def hook_point(layer: int, pattern: str = RESID_POST) -> str:
 
 
 def pattern_of(name: str) -> str:
-    """The name with `*` for its block's number.
+    """Return the name with `*` in place of its block's number.
 
     >>> pattern_of("blocks.3.hook_resid_pre")
     'blocks.*.hook_resid_pre'
@@ -41,13 +43,13 @@ def pattern_of(name: str) -> str:
 
 
 def layer_of(name: str, n_layers: int) -> int:
-    """The layer of a hook point, 0-based: a block's number, 0 of the embedding, the last of the final LayerNorm."""
+    """Return the 0-based layer of a hook point: the block, 0 for the embedding, the last for the final LayerNorm."""
     block = BLOCK.match(name)
     return int(block[1]) if block else n_layers - 1 if name == LN_FINAL else 0
 
 
 def check_editable(what: str, name: str) -> None:
-    """Raise BadInputError for directions that are not of the residual stream after a block, where edits are made."""
+    """Raise BadInputError if directions are not of the residual stream after a block, the only place of edits."""
     if pattern_of(name) != RESID_POST:
         raise BadInputError(
             f"an edit changes {RESID_POST}; {what} is of {pattern_of(name)}", f"fit it with --hook-point {RESID_POST}"
@@ -55,18 +57,18 @@ def check_editable(what: str, name: str) -> None:
 
 
 def named_points(
-    patterns: Sequence[str], layers: Sequence[int], n_layers: int, there: Sequence[str] = PATTERNS
+    patterns: Sequence[str], layers: Sequence[int], n_layers: int, available: Sequence[str] = PATTERNS
 ) -> list[str]:
-    """The hook points of these names, once each, in the order given; `*` is every one of `layers`.
+    """Return the hook points of these patterns without repetition, in the order given; `*` is each of `layers`.
 
-    Raises NotFoundError for a name that is not of one of the patterns `there`, BadInputError for a layer that the model
+    Raises NotFoundError for a name that fits none of the patterns `available`, BadInputError for a layer that the model
     does not have.
     """
     points: dict[str, None] = {}
     for name in patterns:
         pattern = pattern_of(name)
-        if pattern not in there:
-            raise NotFoundError(f"the model has no hook point {name!r}", f"it has {', '.join(there)}")
+        if pattern not in available:
+            raise NotFoundError(f"experiments have no hook point {name!r}", f"use {', '.join(available)}")
         points |= dict.fromkeys(hook_point(layer, name) for layer in (layers if "*" in name else (0,)))
     for name in points:
         if not 0 <= layer_of(name, n_layers) < n_layers:

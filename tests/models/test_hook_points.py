@@ -145,7 +145,7 @@ def test_names_are_of_the_model() -> None:
         named_points(["blocks.0.hook_q"], [], 2)
     with pytest.raises(BadInputError, match=r"blocks\.2\.hook_resid_pre is not of one of the model's layers 0 to 1"):
         named_points(["blocks.2.hook_resid_pre"], [], 2)
-    with pytest.raises(NotFoundError, match=r"it has blocks\.\*\.hook_resid_post"):
+    with pytest.raises(NotFoundError, match=r"use blocks\.\*\.hook_resid_post"):
         named_points(["hook_embed"], [], 2, Network.points)
 
 

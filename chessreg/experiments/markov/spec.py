@@ -18,7 +18,7 @@ class MarkovSpec(GameSelection):
     layers: Layers = Field((), description="layers, 0-based; none given: all")
     hook_points: Annotated[tuple[str, ...], Distinct()] = Field(
         (),
-        description=f"where in the model, * for each of the layers: {', '.join(PATTERNS)}; none given: {RESID_POST}",
+        description=f"hook points to read: {', '.join(PATTERNS)} (* for each layer); none given: {RESID_POST}",
     )
     first_ply: Plies = Field(6, ge=1, description="the shortest beginning of a game, in plies")
     last_ply: Plies = Field(40, ge=1, description="the longest beginning of a game, in plies")

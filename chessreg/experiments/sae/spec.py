@@ -37,7 +37,7 @@ class SaeSpec(Spec):
     layers: Layers = Field((), description="layers, 0-based; none given: all")
     hook_points: Annotated[tuple[str, ...], Distinct()] = Field(
         (),
-        description=f"where in the model, * for each of the layers: {', '.join(PATTERNS)}; none given: all that are "
+        description=f"hook points to read: {', '.join(PATTERNS)} (* for each layer); none given: all that are "
         f"cached, or {RESID_POST}",
     )
     exclude_special: bool = Field(True, description="leave out tokens that are no part of a game: begin, end, padding")

@@ -126,7 +126,7 @@ class Network(nn.Module, ABC):
 
 
 class CausalDecoder(Network):
-    """An embedding of tokens, causal blocks and a final norm, with every hook point and keys and values that are kept.
+    """An embedding of tokens, causal blocks and a final norm, with all four hook points and cached keys and values.
 
     A block takes the residual stream, the arguments that `block_arguments` gives, the cache and the mask.
     """

@@ -209,7 +209,7 @@ def test_the_papers_lost_numbers_stand_beside_ours(session):
         ({"classes": 1}, "no phase has two positions: 1 in all"),
         ({"checkpoint": "fen"}, "reads boards, not games"),
         ({"layers": (4,)}, "layer 4 is not one of the model's 0 to 0"),
-        ({"hook_points": ("blocks.*.nowhere",)}, "the model has no hook point"),
+        ({"hook_points": ("blocks.*.nowhere",)}, "no hook point 'blocks"),
         ({"resamples": 0}, "greater than or equal to 1"),
     ],
 )
