@@ -84,6 +84,18 @@ class BoardEdit(Edit):
     """
 
     name = "edit"
+    main_settings = (
+        "games",
+        "per_game",
+        "layers",
+        "layer_sets",
+        "scale",
+        "scale_rule",
+        "token_mask",
+        "random_controls",
+        "shuffled_label_controls",
+        "samples",
+    )
     version = 2
     example = "--checkpoint reference --probe reference-board --dataset sample:test --games 5 --per-game 2"
     spec = EditSpec
@@ -134,6 +146,18 @@ class NextTokenEdit(Edit):
     """
 
     name = "edit-next-token"
+    main_settings = (
+        "games",
+        "prefixes",
+        "moves",
+        "board",
+        "layers",
+        "scale",
+        "token_mask",
+        "random_controls",
+        "shuffled_label_controls",
+        "patch",
+    )
     example = "--checkpoint uci --probe uci-board --dataset sample:test --games 5 --prefixes 4,14"
     spec = NextTokenEditSpec
     options = NextTokenEditOptions

@@ -118,7 +118,7 @@ def check_next_token(
     if all(encoding.origin_of(number) is None for number in range(encoding.answer_size)):
         raise BadInputError(
             f"one token of {encoding.name} does not name a square or a move",
-            "chessreg run edit, or a model of UCI squares",
+            "edit it with `chessreg run edit`, or give a model of UCI squares",
         )
     if spec.future_unit == "tokens" and encoding.content == "position":
         raise BadInputError(f"{encoding.name} writes positions, which have no later tokens", "--future-unit plies")

@@ -40,7 +40,7 @@ class Probe(Kind):
         "label",
         "layers",
         "test_cache",
-        "shuffled",
+        "shuffled_label_control",
         "epochs",
         "learning_rate",
         "batch_positions",
