@@ -52,7 +52,7 @@ def shorten_to_fit(
 
 
 def shortened(text: str, length: int) -> str:
-    """Return the text in at most `length` characters: of a longer one both ends.
+    """Return the text in at most `length` columns of a terminal: of a longer one both ends.
 
     >>> shortened("contrastive:white_elo L5-6 x-0.8", 20)
     'contrastiv…5-6 x-0.8'
@@ -60,7 +60,15 @@ def shortened(text: str, length: int) -> str:
     if cell_len(text) <= length:
         return text
     tail = (length - 1) // 2
-    return f"{text[: length - 1 - tail]}…{text[len(text) - tail :]}"
+    return f"{beginning(text, length - 1 - tail)}…{beginning(text[::-1], tail)[::-1]}"
+
+
+def beginning(text: str, width: int) -> str:
+    """Return as many characters from the start of the text as fit `width` columns."""
+    end = min(len(text), width)
+    while cell_len(text[:end]) > width:
+        end -= 1
+    return text[:end]
 
 
 def drawn(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:

@@ -236,7 +236,7 @@ WRONG = {
         {"average_high_elo_activation": torch.ones(4), "average_low_elo_activation": torch.ones(5)},
         "averages differ in length: 4 and 5",
     ),
-    "a tensor alone": (read_vector, torch.ones(4, 2), r"no activation vector, but a tensor \[4, 2\]"),
+    "a tensor alone": (read_vector, torch.ones(4, 2), r"its tensor is no tensor of floats \[d_model\]"),
     "a list": (read_probe, [1, 2], "no linear probe, but a list"),
     "NaN": (read_probe, torch.full((1, 4, 1, 1, 2), torch.nan), "NaN"),
     "a board probe": (read_vector, {**LOGGED, "linear_probe": tensor(1, 16, 8, 8, 13)}, "64 squares and 13 classes"),

@@ -91,7 +91,7 @@ WITH named AS (
            coalesce(whole(regexp_extract(t.kind, '^other([0-9]+)$', 1)), 0) AS number,
            CASE t.kind WHEN 'clean' THEN 'None' WHEN 'random' THEN 'Random' WHEN 'patch' THEN 'Patch'
                 WHEN 'shuffled' THEN 'Shuffled' WHEN 'wrong-layer' THEN 'Wrong layer' WHEN 'sham' THEN 'Length 0'
-                ELSE CASE split_part(min(i.source), ':', 1) WHEN 'sae-latents' THEN 'SAE-Probe'
+                ELSE CASE min(split_part(i.source, ':', 1)) WHEN 'sae-latents' THEN 'SAE-Probe'
                          WHEN 'sae-contrast' THEN 'CD-Probe' WHEN 'means' THEN 'DM-Probe' ELSE 'Probe' END END AS sort
     FROM trials AS t LEFT JOIN intervention AS i ON i.id = t.intervention_id
     GROUP BY t.run_id, t.kind, t.setting
