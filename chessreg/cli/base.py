@@ -24,7 +24,6 @@ from uuid import UUID
 import click
 from click.shell_completion import CompletionItem
 
-from chessreg import text_table
 from chessreg.terminal import for_drawing, visible, visible_json
 
 if TYPE_CHECKING:
@@ -94,6 +93,8 @@ def print_table(rows: list[dict[str, Any]], columns: Columns = None) -> None:
     if not rows:
         print("nothing yet", file=sys.stderr)
         return
+    from chessreg import text_table
+
     headings = _headings(columns, rows[0])
     cells = {name: [cell_text(row.get(name)) for row in rows] for name in headings}
     names, width = list(headings), screen_width()

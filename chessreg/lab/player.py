@@ -15,7 +15,6 @@ import chess
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.games.boards.typed import shortest_game
 from chessreg.models.decoding.policies import Choice, Turn, choose, distributions, make_policy
-from chessreg.models.decoding.session import session_of
 from chessreg.noise import uniform
 from chessreg.registry import names, tables
 from chessreg.steering import interventions
@@ -176,6 +175,8 @@ class Player:
         tokens = encoding.prompt(read)
         room = model.block_size - (encoding.max_move_tokens - 1)
         if self._session is None:
+            from chessreg.models.decoding.session import session_of
+
             self._session = session_of(model, 1, self._edits())
         if len(tokens) <= room:
             self._session.sync([tokens])

@@ -18,7 +18,7 @@ import pytest
 
 import chessreg.entities
 from chessreg import plugins
-from chessreg.cli.root import COMMANDS, run_command_line
+from chessreg.cli.root import run_command_line
 from chessreg.entities import entities, entity, gc
 from chessreg.entities.merge import merge
 from chessreg.errors import ChessregError, NotFoundError
@@ -77,13 +77,13 @@ def test_nothing_but_its_module_its_table_and_its_kind_names_a_noun_that_has_no_
         if re.search(r"\bsaes?\b", re.sub(r'""".*?"""|#[^\n]*', "", path.read_text(), flags=re.DOTALL), re.IGNORECASE)
     }
     settings = {"chessreg/cli/paper.py", "tui/screens/lab.py"}  # --sae of `paper karvonen`, and of an edit
+    settings |= {"chessreg/cli/completion.py", "chessreg/cli/root.py"}  # names for --sae, and its line of `--help`
     network = {"chessreg/models/gated_sae.py"}
     assert named - {"chessreg/registry/tables/__init__.py"} - settings - network == {
         "chessreg/entities/sae.py",
         "chessreg/registry/tables/arrays.py",
         "chessreg/session.py",  # reg.sae(NAME)
     }
-    assert "sae" not in COMMANDS
 
 
 def add_saes(session: Session, content: str, seed: int = 0) -> None:
@@ -131,10 +131,12 @@ def test_saes_are_listed_shown_drawn_and_traced(tmp_path: Path, capsys: pytest.C
         assert [part.name for part in thing.parts] == ["SAEs 2", "facts"]
     status, out = command(tmp_path, capsys, "sae", "list")
     assert status == 0
-    assert out.splitlines()[0].split() == [
-        *("run", "name", "model", "hook", "point", "layer", "architecture", "features", "expansion", "L0"),
-        *("explained", "variance", "loss", "recovered", "dead"),
-    ]
+    assert sorted(" ".join(out.splitlines()[:2]).split()) == sorted(
+        [
+            *("run", "name", "model", "hook", "point", "layer", "architecture", "features", "expansion", "L0"),
+            *("explained", "variance", "loss", "recovered", "dead"),
+        ]
+    )  # a heading of several words may break
     assert out.count("features ") >= 2
     status, out = command(tmp_path, capsys, "sae", "show", "features", "--layer", "1", "--json")
     assert (status, json.loads(out)["hook_point"]) == (0, "blocks.1.hook_resid_post")
