@@ -357,10 +357,27 @@ PUZZLES = """r6k/pp2r2p/4Rp1Q/3p4/8/1N1P2R1/PqP2bPP/7K b - - 0 24,f2g3 e6e7 b2b1
 """
 
 
+def add_uci_model(session: Session, folder: Path) -> None:
+    """Add a random model of UCI squares as `uci`, with activations `uci-fit` and a probe `uci-board`."""
+    from chessreg.entities.checkpoint import import_checkpoint
+    from chessreg.experiments.cache import CacheSpec
+    from chessreg.experiments.probe import ProbeSpec
+    from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+    from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
+
+    network = random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=32, block_size=255, vocab_size=72), seed=0)
+    save_checkpoint(network, folder, CheckpointInfo.of(network, "uci-square-72"))
+    import_checkpoint(session.database, session.store, folder, name="uci")
+    session.run(
+        CacheSpec(checkpoint="uci", dataset="sample:fit", sites="white-turns", games=8, max_sites=8), name="uci-fit"
+    )
+    session.run(ProbeSpec(cache="uci-fit", epochs=1), name="uci-board")
+
+
 @pytest.fixture(scope="session")
 def solver_world(game_world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """That folder with what is of positions besides: the model `fen` and the dataset `puzzles`, one of them with a
-    counter of four digits, as datasets of version 0.1 may hold, which no model of positions reads."""
+    """That folder with a model of UCI squares (`uci`, its probe `uci-board`) and with what is of positions: the model
+    `fen` and the dataset `puzzles`, one of them with a counter of four digits, which no model of positions reads."""
     from chessreg.entities.adding import add_dataset
 
     from .language_models import bring_in
@@ -372,6 +389,7 @@ def solver_world(game_world: Path, tmp_path_factory: pytest.TempPathFactory) -> 
             with patch("chessreg.games.datasets.positions.MOST_COUNTED", 9999):
                 add_dataset(session.database, session.store, [root / "puzzles.csv"], name="puzzles")
             bring_in(session, "fen-77", "bidirectional-fen-encoder", root / "fen")
+            add_uci_model(session, root / "uci")
 
     return made_once("solver-world", make, tmp_path_factory)
 

@@ -77,7 +77,7 @@ def test_the_demo_runs_is_not_run_twice_and_says_what_it_said_elsewhere(here):
         pytest.skip(str(error))
     assert here("demo", "--size", "small") == 0, here.err
     headings = [line.split()[1] for line in here.out.splitlines() if line.lstrip().startswith("#")]
-    assert headings == ["checkpoint", "checkpoint", "condition", "checkpoint", "checkpoint", "row", "row", "row"]
+    assert headings == [*["checkpoint"] * 4, *["row"] * 3]
     assert "* target: e5, d7" in here.out
     assert "8 layer with intervention" in here.out
     assert max(len(line) for line in here.out.splitlines() if not line.startswith("[")) < 150  # footnotes are longer

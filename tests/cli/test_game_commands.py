@@ -115,7 +115,7 @@ def test_the_games_behind_a_query_are_exported(played, tmp_path):
 
 @pytest.mark.parametrize(
     ("source", "code"),
-    [("nobody", 3), ("no such query", 3), ("probe accuracy by layer", 3), ("no such query --row", 3)],
+    [("nobody", 3), ("no such query", 3), ("probe accuracy by layer", 3), ("nobody --row", 3)],
 )
 def test_what_has_no_games_is_not_exported(played, tmp_path, source, code):
     path = tmp_path / "none.pgn"

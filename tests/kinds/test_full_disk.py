@@ -21,7 +21,7 @@ KINDS = {  # kind and settings → the writers that it meets
     "probe": ("--epochs 1", ["safetensors.numpy.save_file"]),
     "vector": ("--keep-sums", ["safetensors.numpy.save_file"]),
     "vector of a model": (
-        "--checkpoint reference --dataset sample:fit --first-ply 4",
+        "--source contrastive-uncached --checkpoint reference --dataset sample:fit --first-ply 4",
         ["numpy.save", "safetensors.numpy.save_file"],
     ),
     "markov": ("", ["safetensors.numpy.save_file"]),

@@ -117,7 +117,7 @@ NEVER = {  # what no machine can do, and the option that the message names
     f"{EDIT} --layers 9": "9",
     f"{EDIT} --layer-sets 0-1000000000000": "0-1000000000000",
     f"{EDIT} --last-move 10000": "--last-move",
-    f"{EDIT} --samples 1000 --controls 1000 --scales 1,2,3,4,5,6,7,8,9,10,11": "--samples",
+    f"{EDIT} --samples 1000 --random-controls 1000 --scales 1,2,3,4,5,6,7,8,9,10,11": "--random-controls",
     f"{PLAY} --opening book:/etc/passwd": "/etc/passwd",
     f"{PLAY} --opening book:FAKE": "FAKE",
     f"{PLAY} --opening random:99999": "random",

@@ -220,6 +220,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing(resting, tmp_path):
 def training(world, tmp_path):
     """A paper of one training, on two machines that have its games."""
     step = Step("model", "train", {
+        "architecture": "gpt2",
         "datasets": ("sample:fit",), "n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 64, "batch_tokens": 512,
         "steps": 40, "warmup_steps": 2,
     }, "nothing")  # fmt: skip

@@ -81,7 +81,7 @@ def test_a_form(picture: Any) -> None:
         await driver.find_row("Linear probes of the board")
         await driver.press("enter", "p", "pagedown", "pagedown", "pagedown")
 
-    picture(steps, "[preset paper]", "needed: cache", "batch_games            2", "--preset paper", start="launch")
+    picture(steps, "[preset paper]", "needed: cache", "batch_games             2", "--preset paper", start="launch")
 
 
 @pytest.mark.trained
