@@ -556,7 +556,7 @@ def test_games_are_exported_as_a_token_file(here: Any, pgn: Path, tmp_path: Path
     before = here.state()
     for words, status, problem in (
         ((path, "--token-file", "--heldout", "games:test"), 4, "exists already"),
-        (("--token-file",), 2, "--token-file needs --heldout DATASET: chessreg dataset split games --parts"),
+        (("--token-file",), 2, "--token-file needs --heldout DATASET: `chessreg dataset split games --parts"),
         (("--heldout", "games:test"), 2, "--heldout needs --token-file"),
         (("--token-file", "--heldout", "nothing"), 3, "there is no dataset 'nothing'"),
         (("--token-file", "--heldout", "games:test", "--format", "bag"), 2, "leave them out with --token-file"),

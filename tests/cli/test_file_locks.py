@@ -92,7 +92,8 @@ sae list
 lineage reference-board
 compare toy job
 invalidate toy --why wrong
-validate toy
+unmark toy
+completion bash
 reproduce toy
 reproduce toy --rerun
 push toy reference --to {{f}}/place --registry-rows

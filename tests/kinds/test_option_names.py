@@ -63,7 +63,7 @@ MEANINGS = {
     "heldout-games": "at most this many",
     "heldout-steps": "steps between",
     "hook-point": "hook point|where they read",
-    "hook-points": "where in the model",
+    "hook-points": "hook points to read|where in the model",
     "keep-duplicates": "occurred before",
     "label": "read|predicts",
     "last-ply": "up to this ply|longest",

@@ -164,7 +164,7 @@ async def test_sql_is_completed_asked_and_leads_to_the_board(drive: Any, session
         await driver.press("tab")
         assert editor.text.startswith("SELECT run_id, unit, plies FROM game")
         await driver.press("f6")
-        assert "6 rows, 3 of 17 columns: plies, run_id, unit" in driver.text, "what it reads, before it is asked"
+        assert "6 rows" in driver.text, "what it reads, before it is asked"
         await driver.press("escape")
         tree = driver.screen.query_one("#tables", PageTable)
         place = next(n for n in range(tree.count) if tree.row(n)["name"] == "game")

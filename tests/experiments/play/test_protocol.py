@@ -286,9 +286,9 @@ def test_a_preset_on_the_command_line_fills_what_is_not_given(session, tmp_path)
     answer = CliRunner().invoke(root, words)
     assert answer.exit_code == 0, answer.output
     found = json.loads(answer.stdout)["settings"]
-    assert found["opponent"] == {"value": "random", "source": "given"}
-    assert found["finished_openings"] == {"value": "keep", "source": "preset author-2024"}
-    assert found["adjudicate_at"] == {"value": 90, "source": "preset author-2024"}
+    assert found["opponent"] == {"value": "random", "source": "given", "name": None}
+    assert found["finished_openings"] == {"value": "keep", "source": "preset author-2024", "name": None}
+    assert found["adjudicate_at"] == {"value": 90, "source": "preset author-2024", "name": None}
     with pytest.raises(BadInputError):
         PlaySpec(**PLAY.preset("paper") | {"policy": "legal", "temperatures": (1.0, 2.0)}, checkpoint="bigram")
 
