@@ -1,7 +1,7 @@
 """Tables of text with one line per row: column widths, shortened texts, headings broken between words.
 
 rich's tables fold cells that do not fit, down to single letters. Here rows keep their line: columns are left out or
-long texts shortened in the middle, so that both ends can still be told apart.
+long texts shortened in the middle, so that both ends can still be read.
 """
 
 from __future__ import annotations

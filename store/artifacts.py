@@ -141,7 +141,7 @@ class ArtifactStore:
             target = self._target(digest)
             if (known := self._known(digest)) is not None:
                 discard(folder)
-                fsync_path(target.parent)  # whoever renamed it may have ended before this
+                fsync_path(target.parent)  # the process that renamed it may have ended before this
                 fsync_path(self.artifacts)
                 return known
             fsync_tree(folder)
@@ -182,7 +182,7 @@ class ArtifactStore:
     def lend(self, source: Path, kind: str, name: str = "") -> str:
         """Copy one file (`name`: what to call it) aside and return the digest that its artifact has, or would have.
 
-        This process finds it by that digest as if it were published; nobody else sees it.
+        This process finds it by that digest as if it were published; other processes do not.
         """
         import shutil
 

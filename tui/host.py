@@ -46,7 +46,7 @@ class Host(App[Exception | None]):
     since_told: str
     writes: Writes
     notices: deque[Notice]
-    drafts: dict[Hashable, str]  # what was typed in dialogs and is not done
+    drafts: dict[Hashable, str]  # text typed in dialogs and not submitted
     followed: set[UUID]  # jobs whose end is announced
 
     def keyed(self, actions: Iterable[Action]) -> list[Action]:
@@ -60,21 +60,21 @@ class Host(App[Exception | None]):
 
     @property
     def at_work(self) -> str:
-        """The command that was begun here and has not ended, by its name."""
+        """Return the name of the command that was started here and is still running."""
         names = [" ".join(takewhile(str.isalpha, shlex.split(line)[1:])) for line in self.model.commands]
         return names[0] if len(names) == 1 else f"{len(names)} commands" if names else ""
 
     @property
     def top_screen(self) -> Screen[Any] | None:
-        """The screen that is looked at, below a palette."""
+        """The visible screen, below a palette."""
         raise NotImplementedError
 
     def follow(self, job_id: UUID) -> None:
-        """Tell when this job has ended, wherever one is then."""
+        """Announce the end of this job on whichever screen is open then."""
         self.followed.add(job_id)
 
     def drop_draft(self, draft: Hashable, text: str) -> None:
-        """What was typed is done: it is not offered again, unless something else was typed meanwhile."""
+        """Drop the draft of a submitted text, unless another text was typed meanwhile."""
         if self.drafts.get(draft) == text:
             del self.drafts[draft]
 
@@ -85,11 +85,11 @@ class Host(App[Exception | None]):
         return self.lost
 
     def trouble(self, screen: Screen[Any], error: Exception) -> None:
-        """Say in the banner what went wrong. A registry that cannot be opened at all ends the program."""
+        """Show the error in the banner. A registry that cannot be opened at all ends the program."""
         raise NotImplementedError
 
     def all_well(self, screen: Screen[Any]) -> None:
-        """Take the banner away."""
+        """Remove the banner."""
         raise NotImplementedError
 
     def write(
@@ -137,7 +137,7 @@ class Host(App[Exception | None]):
         raise NotImplementedError
 
     def back_to(self, depth: int) -> None:
-        """The screen of a breadcrumb: 0 is home, 1 the room, 2 what was opened in it."""
+        """Return to the screen of a breadcrumb: 0 is home, 1 the room, 2 the screen opened in it."""
         raise NotImplementedError
 
     def action_go(self, name: str) -> None:

@@ -177,7 +177,7 @@ def connect(place: Place) -> Any:
     from chessreg.registry.sqlite import dbapi, uri
 
     log = place.path.with_name(f"{place.path.name}-wal")
-    mode = "ro" if log.exists() else "ro&immutable=1"  # without a log nobody writes; "ro" alone would leave one behind
+    mode = "ro" if log.exists() else "ro&immutable=1"  # without a log no process writes; "ro" alone would create one
     connection = dbapi.connect(uri(place.path, mode), uri=True, timeout=BUSY_S)
     connection.set_progress_handler(
         lambda: 0, 10_000

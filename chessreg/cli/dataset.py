@@ -87,7 +87,7 @@ def tell(home: Home, added: Added) -> None:
 @click.option(
     "--salvage",
     is_flag=True,
-    help="Keep what comes before the place where a damaged file breaks; a damaged bag is refused.",
+    help="Keep the games before the damage in a damaged file; a damaged bag is refused.",
 )
 @click.option(
     "--min-plies",
@@ -131,8 +131,8 @@ def add(
 ) -> None:
     """Add PGN files, transcript CSVs (plain, or as .zst, .gz, .bz2, .zip) or Parquet files of games as one dataset.
 
-    The same bytes with the same filters are recognised. A game that a filter leaves out, or whose tags do not answer
-    it, is counted with the reason. Games that are no legal chess are listed with the dataset.
+    The same bytes with the same filters are recognised. Games that a filter leaves out, or whose tags do not answer it,
+    are counted by reason. Games with illegal moves are listed with the dataset.
     A CSV has a column `transcript`, as Karvonen's files of games; games that it cuts short keep their whole moves.
     A Parquet of games has a column `transcript` (SAN or UCI) or `movetext`, and columns named as PGN tags.
     A Parquet or CSV with a column `fen` becomes a dataset of positions; so do a CSV of puzzles (FEN,moves,rating) and
@@ -309,7 +309,7 @@ def export(
 
 
 def export_tokens(home: Home, reference: str, file: Path | None, options: dict[str, Any]) -> None:
-    """Write the token file of `dataset export --token-file` and print what it holds."""
+    """Write the token file of `dataset export --token-file` and print its counts."""
     from chessreg.encodings import encoding
     from chessreg.models.token_file import export as write
 

@@ -62,7 +62,7 @@ class Step:
 
 
 def steps(size: Size) -> Iterator[Step]:
-    """Yield what the demo does, in order."""
+    """Yield the demo's steps, in order."""
     pgn, uci = "--checkpoint reference", "--checkpoint uci"
     match = f"--opponent {OPPONENT} --policy legal --temperatures 0.3 --opening random:6{size.match}"
     yield Step(

@@ -154,5 +154,5 @@ def chosen(database: Database, source: str, row: int | None) -> list[tuple[UUID,
         raise BadInputError(f"behind {source!r} are no games", 'chessreg game export "elo by intervention" --pgn FILE')
     keys = dict.fromkeys((UUID(str(decision["run_id"])), int(decision["unit"])) for decision in behind)
     if not keys:
-        raise NotFoundError(f"behind {source!r} are no games yet", "chessreg run play --help")
+        raise NotFoundError(f"{source!r} has no games yet", "chessreg run play --help")
     return list(keys)

@@ -75,7 +75,7 @@ def command(
     ]  # fmt: skip
     of_positions = [
         click.Option(["--position-dataset", "positions"], required=True, metavar="DATASET", help="Positions with best "
-                     "moves, of these games: what the models learn, and are measured on."),
+                     "moves, from these games: the models are trained and measured on them."),
         click.Option(["--puzzle-dataset", "puzzles"], metavar="DATASET", help="Puzzles for the models of positions."),
         click.Option(["--language-model"], metavar="CHECKPOINT", help="A pretrained language model that reads prompts, "
                      "to be tuned.  [default: one of initial weights, which reads prompts first]"),
@@ -149,7 +149,7 @@ class Action:
 def go(
     name: str, only: tuple[str, ...], first: tuple[str, ...], device: str | None, threads: int | None, **options: Any
 ) -> None:
-    """Do what the options say; those that are not an Action's name models and data, as `request` takes them."""
+    """Run the paper as its options say. Options that are not an Action's name models and data, as `request` expects."""
     from chessreg.models import devices
     from chessreg.papers import find
     from chessreg.papers.work import Work, request
@@ -177,7 +177,7 @@ def go(
         if action.on is not None and not action.report:
             launch(work, action.on, action.json)
         elif not action.report and interrupted(work, action.json):
-            click.echo("interrupted: complete units are kept; the same command goes on", err=True)
+            click.echo("interrupted: complete units are kept; the same command resumes", err=True)
             sys.exit(130)
         if action.report or only:
             work.look()

@@ -110,7 +110,7 @@ def reproduce(home: Home, reference: str, do: bool) -> None:
 
 
 def show(home: Home, row: dict[str, Any], made: list[dict[str, Any]]) -> None:
-    """Print a shell script that makes the run on another machine, and what made it here as comments."""
+    """Print a shell script that makes the run on another machine; code, versions and host are comments."""
     from chessreg.entities.reproduce import script
 
     last = row["tries"][-1] if row["tries"] else {}

@@ -66,7 +66,7 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
     },
     "Boards and play": {
         "board": LazyCommand("chessreg.cli.board:board", "Draw a board of a game or a trial."),
-        "heatmap": LazyCommand("chessreg.cli.board:heatmap", "Draw what a probe reads before and after an edit."),
+        "heatmap": LazyCommand("chessreg.cli.board:heatmap", "Draw a probe's readings before and after an edit."),
         "lab": LazyCommand("chessreg.cli.lab:lab", "Show one position, clean and edited: boards, moves, legal mass."),
         "uci": LazyCommand("chessreg.cli.lab:uci", "Run a model, edited or not, as a UCI engine in a chess GUI."),
     },

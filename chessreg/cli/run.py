@@ -225,7 +225,7 @@ def write_options(
 
 
 def show_plan(planned: dict[str, Any], as_json: bool) -> None:
-    """The plan in numbers, then the settings: those that are given first, things by the names that were typed."""
+    """Print the plan in numbers, then the settings, given ones first, with names as they were typed."""
     if as_json:
         emit(True, planned)
         return
@@ -288,8 +288,10 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def plan(session: Session, kind: Kind, spec: Any, execution: Any, sources: dict[str, str]) -> dict[str, Any]:
-    """What a run of this spec would do, as one JSON object: numbers, and settings with their resolved value, the name
-    that was typed for it, and where it comes from. `seconds` is None where no earlier run tells."""
+    """Return the plan of a run as one JSON object: counts, and each setting's value, typed name and source.
+
+    `seconds` is None without an earlier run to measure by.
+    """
     from chessreg.runs.ingest import ingest
     from chessreg.runs.resolve import check, missing_units, resolve
     from chessreg.scheduling.launch import Order, Planned, expected_seconds
@@ -390,7 +392,7 @@ def execute(
         begun = ""
         with suppress(RegistryError):  # one that does not answer
             if states(session.database, session.store, report.run_id):
-                begun = " and the state of what was begun"
+                begun = " and the state of the unfinished unit"
         click.echo(
             f"interrupted: {report.units - report.missing} of {report.units} units{begun} are kept; "
             f"chessreg run --resume {short}",
@@ -468,7 +470,7 @@ def option(setting: Setting) -> click.Option:
 
 
 def note_on_default(setting: Setting) -> str:
-    """`[required]` or `[default: …]`; nothing where the default is no value, which the setting's text explains."""
+    """`[required]` or `[default: …]`; empty without a default, which the setting's text explains."""
     if setting.needed:
         return "  [required]"
     if setting.shown_default in ("", "none"):

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import click
 
-# Words of other tools and of ordinary speech → the options that they may stand for, the likeliest first.
+# Words of other tools and everyday words → the options that they may mean, the likeliest first.
 MEANT: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "--model": ("--checkpoint",),
@@ -85,9 +85,8 @@ ALIKE = 0.8  # least difflib ratio of a suggestion
 
 
 def meant(command: click.Command, word: str) -> list[str]:
-    """Return at most MOST options of `command` that `word` may stand for: those that MEANT lists, else those with
-    `word` at the end of their name (`--scale`: `--intervention.scale`), else those that begin with it or are spelled
-    like it."""
+    """Return at most MOST options of `command` that `word` may mean: options listed in MEANT, else options whose name
+    ends with `word` (`--scale`: `--intervention.scale`), else options that begin with it or are spelled like it."""
     options = {name for parameter in command.params if isinstance(parameter, click.Option)
                for name in (*parameter.opts, *parameter.secondary_opts) if name.startswith("--")}  # fmt: skip
     if listed := [option for option in MEANT.get(word, ()) if option in options]:

@@ -60,10 +60,9 @@ class Added:
 class FileFilter:
     """Which games or positions of files become a dataset's.
 
-    Games shorter than `min_plies`, and positions after fewer plies, are left out; so is what stands in a dataset or
-    part of `exclude`: games with the same moves, positions with the same board or of the same game. Of positions only
-    those of a game of `within` are kept, where that is given; of games only those with such `tags`. `salvage`: of a
-    damaged file keep what comes before the damage.
+    Leaves out games shorter than `min_plies` and positions after fewer plies. Leaves out games with the moves of a game
+    in `exclude`, and positions with a board or game in it. With `within`, only positions of its games are kept; with
+    `tags`, only games with such tags. `salvage`: keep the games before the damage in a damaged file.
     """
 
     min_plies: int = 0
@@ -87,7 +86,7 @@ def add_dataset(
 ) -> Added:
     """Read games (PGN, transcript CSV) or positions (Parquet, CSV with FENs) into the store, registered as one dataset.
 
-    What the filter leaves out is counted. The same bytes under the same filter are recognised, and only named.
+    Games and positions that the filter leaves out are counted. The same bytes with the same filter are recognised.
     `rating_scale` None: guessed from the tags.
     `extra` is added to the report. Raises NotFoundError and BadInputError as `games.datasets.build.build` does, and
     BadInputError for a taken name, a rating scale or a licence that is too long; then nothing is stored or recorded.
@@ -298,7 +297,7 @@ def fetch_dataset(
     tags: GameFilter = EVERY_GAME,
     on_progress: OnProgress = silent,
 ) -> Added:
-    """Download a month of Lichess games, verify its checksum, and add those of its games with such `tags`.
+    """Download a month of Lichess games, verify its checksum, and add its games with such `tags`.
 
     A download that breaks off stays in the store's `downloads` folder and is gone on with the next time. After the
     dataset is registered the file is removed, unless `keep`.

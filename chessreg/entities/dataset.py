@@ -176,7 +176,7 @@ class Datasets(Entity):
 
 
 def cuts(splits: Iterable[tables.Split]) -> list[list[tables.Split]]:
-    """Group the parts of a dataset by the cut that made them: those of one seed, each beginning where another ends."""
+    """Group the parts of a dataset by the cut that made them: parts of one seed, each beginning where another ends."""
     left = sorted(splits, key=lambda part: (part.seed, part.low, part.name))
     found = []
     while left:

@@ -178,6 +178,10 @@ def made_with(session: Session, node: lineage.Node, name: str | None) -> dict[st
     return {"command": command, "files": files, "afterwards": afterwards}
 
 
+SHA256SUM = 'command -v sha256sum >/dev/null || sha256sum() { shasum -a 256 "$@"; }'
+"""macOS has `shasum` only."""
+
+
 def script(made: list[dict[str, Any]], store: Store) -> list[str]:
     """Return the lines of a shell script that makes everything of `steps` in an empty folder.
 
@@ -199,7 +203,8 @@ def script(made: list[dict[str, Any]], store: Store) -> list[str]:
         commands += [command, *step["afterwards"]]
     lines = ["#!/bin/sh", "set -e"]
     if files:
-        lines += ["# These files are read; copy them to this folder first.", "sha256sum --check --quiet <<'FILES'"]
+        lines += ["# These files are read; copy them to this folder first.", SHA256SUM]
+        lines += ["sha256sum --check --quiet <<'FILES'"]
         lines += [f"{digest}  {visible(name)}" for name, digest in files.items()]
         lines += ["FILES"]
     return [*lines, "test -e .chessreg/registry.db || chessreg init", *commands]

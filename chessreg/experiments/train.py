@@ -32,7 +32,7 @@ SEED = Field(TrainConfig.seed, description="seed of initialisation and of the or
 
 
 class AnyTraining(Spec):
-    """The settings of every training, apart from those that it inherits from its `TrainConfig`."""
+    """Settings of every training that are not in its `TrainConfig`."""
 
     datasets: DatasetRefs = Field(
         description="games or positions to train on, datasets or parts (NAME:PART), comma-separated"

@@ -160,7 +160,7 @@ class Lab:
         missing = [layer for layer in question.layers if layer not in known]
         if missing and question.vector is None:
             raise BadInputError(
-                f"there is no probe of layer {missing[0]}", f"there are probes of {', '.join(map(str, known))}"
+                f"no probe reads layer {missing[0]}", f"there are probes of {', '.join(map(str, known))}"
             )
 
     def _without_piece(self, scene: Scene, question: Position, reference: str) -> Answer:

@@ -37,7 +37,7 @@ SETTINGS = (
     "shuffled_probe", "wrong_layer_control", "sham_control", "patch", "random_draw", "other_probes",
     "other_black_probes", "class_mean", "probe_tokens", "probe_shift", "decay", "sae", "expansion", "seed",
 )  # fmt: skip
-"""Settings of the two kinds of edits that the lab takes beside those of a position."""
+"""Settings of both kinds of edits that the lab accepts in addition to a position's."""
 
 
 class Position(Settings):
@@ -60,7 +60,7 @@ class Position(Settings):
     scale: float = Field(1.5, description="how strongly the model is edited; where the next token is read: 0.5")
     token_mask: Literal["all", "last", "white-segments", "turns"] = Field("last", description="tokens that are edited")
     measure: Literal["moves", "next-token"] = Field(
-        "moves", description="what is read: whole moves, or the next token (always with --board)"
+        "moves", description="measured output: whole moves, or the next token (always with --board)"
     )
     board: str = Field("", description="squares to change by the probe, such as d5=. d7=p")
     later: str = Field("", description="the moves that follow: --condition patch adds the residual of the board there")

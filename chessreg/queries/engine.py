@@ -359,7 +359,7 @@ class Engine:
                 raise
 
     def _define(self, names: frozenset[str]) -> None:
-        """Define these tables, views and macros, each after those that it names.
+        """Define these tables, views and macros, each after the ones that it names.
 
         A kind's view whose recorded columns are not names of columns is left out.
         """
@@ -403,7 +403,7 @@ class Engine:
         return "TABLE" if size <= CONVERTED_BYTES else "VIEW"
 
     def _rows(self, table: str, kind: str | None = None) -> str:
-        """SELECT of the rows of a table, from SQL and from the mirror; with `kind` those of its runs, with their extra
+        """SELECT of a table's rows, from SQL and from the mirror; with `kind` only its runs' rows, with their extra
         columns. A table that was not read fails when its rows are read."""
         extras = self._views.extras.get((kind, table), {}) if kind else {}
         types = {**source.column_types(table), **extras}

@@ -40,7 +40,7 @@ Extras = Mapping[tuple[str, str], Mapping[str, str]]  # name → type of extra c
 
 
 class Mirror(NamedTuple):
-    """The files that belong to one state of a registry, and those that are there.
+    """Paths of the files that belong to one state of a registry, and the files that exist.
 
     runs: complete runs by id. selects: SELECT of typed rows by table and kind. files: by table and run id.
     """

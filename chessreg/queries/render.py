@@ -212,7 +212,7 @@ def fit(
 
 
 def left_out(result: QueryResult, shown: set[str], width: int) -> str:
-    """One line on the columns that are not shown, those that differ between rows first."""
+    """One line that names columns which are not shown, columns that differ between rows first."""
     rows = result.rows
     names, same = layout(result, wide=True)
     rest = [name for name in (*names, *same) if name not in shown]

@@ -170,7 +170,7 @@ class Reader:
     def table(
         self, table: str, without: Sequence[str] = (), run: str | None = None, stop: threading.Event | None = None
     ) -> pa.Table:
-        """The rows of a table, all columns: those of one run, or all but those of the runs in `without`.
+        """Return all columns of a table's rows: the rows of one run, or of all runs except `without`.
 
         Raises StoppedError soon after `stop` is set.
         """

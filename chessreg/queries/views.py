@@ -149,8 +149,8 @@ def of_kinds(recorded: Iterable[KindRow], installed: Iterable[KindRow], taken: I
     A family of kinds has the same views, with the rows and columns of all of them: `edits_trial`, `edits_run`.
 
     A name that a table or handy view has stays theirs (kind `probe`: see `probe_score`). Several versions of a kind
-    share one view; the newest says what type a column has. The rows have as columns what the registry recorded of a
-    kind, so that every process writes the same files; other extra columns are taken out of `detail`.
+    share one view; the newest says what type a column has. The rows' extra columns are the ones that the registry
+    recorded for a kind, so that every process writes the same files; other extra columns are taken out of `detail`.
     """
     recorded = list(recorded)
     extras = {

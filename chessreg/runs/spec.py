@@ -221,8 +221,11 @@ class Setting:
 
 
 def settings_of(model: Any) -> tuple[Setting, ...]:
-    """The settings of a model in their order, those of nested settings dotted. Of a union: its tag, then the settings
-    of every variant, each path once; it is needed if every variant needs it."""
+    """Return a model's settings in their order, with dotted paths for nested ones.
+
+    For a union: its tag, then the settings of every variant, each path once. A setting is needed if every variant needs
+    it.
+    """
     if not (tag := tag_of(model)):
         return _settings_of(model)
     found: dict[str, Setting] = {tag: tag_setting(model)}
@@ -235,8 +238,8 @@ def settings_of(model: Any) -> tuple[Setting, ...]:
 
 
 def settings_shown(model: Any, value: str | None) -> tuple[Setting, ...]:
-    """The settings that a user sees: of a union the tag, then those of the variant of this value of the tag, the needed
-    ones first. Without a known value: those that all variants have alike."""
+    """Return the settings that a user sees. For a union: the tag, then the settings of the variant with this tag value,
+    needed ones first. Without a known value: the settings that are the same in all variants."""
     if not (tag := tag_of(model)):
         return _settings_of(model)
     known = variants_of(model)

@@ -271,7 +271,7 @@ def remade_by(database: Database, item: Item) -> str:
     with database.read() as session:
         made += [select(table.run_id).where(table.digest == item.digest) for table in names.with_arrays(session)]
         run_id = next((id for query in made if (id := session.scalar(query.limit(1))) is not None), None)
-    return "run again what made it" if run_id is None else f"chessreg reproduce {run_id.hex[-6:]} --rerun"
+    return "run the command that made it again" if run_id is None else f"chessreg reproduce {run_id.hex[-6:]} --rerun"
 
 
 def cache_machines(session: Session, item: Item) -> set[tuple[str, str | None]]:

@@ -63,7 +63,7 @@ def piece_directions(
 def change_directions(
     weight: np.ndarray, changes: Sequence[Sequence[Change]], piece: float, blank: float, remove_class_mean: bool = False
 ) -> np.ndarray:
-    """Return the classes that appear minus those that disappear, normalised, float32 [boards, d_model].
+    """Return the appearing classes minus the disappearing ones, normalised, float32 [boards, d_model].
 
     A piece counts with coefficient `piece`, the empty square with `blank` (0: it is ignored, as in Davis's code,
     specification 6.2). For one removed piece the result is minus that of `piece_directions`. A row is zero where the
@@ -88,7 +88,7 @@ def change_directions(
 
 
 def board_direction(weight: np.ndarray, board: str) -> Direction:
-    """Return what a probe of boards reads as `board`, such as `d1=. e5=p`. Not normalised.
+    """Return the direction that a board probe reads as `board`, such as `d1=. e5=p`. Not normalised.
 
     Of each square it is the class that `board` names minus the mean of the square's classes, summed (Davis
     specification 4.5 and 6.2): one vector added to all classes of a square changes no softmax.
@@ -108,7 +108,7 @@ def class_difference(weight: np.ndarray, side: str = "both") -> Direction:
     if weight.ndim != 3 or weight.shape[1] != 1:
         raise BadInputError(
             f"a probe of shape {list(weight.shape)} has no one class difference",
-            "give a probe of skill, or say what a probe of boards shall read: --board d1=.",
+            "give a skill probe, or the squares that a board probe reads: --board d1=.",
         )
     if weight.shape[2] == 1:
         if side != "both":

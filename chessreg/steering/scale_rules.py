@@ -30,7 +30,7 @@ Target = Callable[[float, Tensor], Tensor]
 """(the spec's value, mean clean logit float32 [state] of squares without that piece) → target logits [state]."""
 
 Reference = Callable[[Network, int], Callable[[Tensor], Tensor]]
-"""(network, layer) → what is made of the residual after that layer, whose norm the value is a share of."""
+"""(network, layer) → function of the residual after that layer; the value is a share of its norm."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ SCALE_RULES |= {
 
 @dataclass(frozen=True)
 class Reading:
-    """What a rule reads at one layer: the probe's directions of the pieces, and the mean logits that it may aim at.
+    """Inputs of a rule at one layer: the probe's directions of the pieces, and the mean logits that it may aim at.
 
     probe float32 [state, d_model], average float32 [state, d_model]: the mean of that class's directions over the
     squares that do not hold the piece. Logits are linear, so the residual's product with it is their mean logit.
@@ -117,7 +117,7 @@ def with_scales(
         layers = [edit.layer for edit in edits]
         clean = model.residuals(tokens, layers, last)[:, :, 0].float().cpu()
         done: list[ResidualEdit] = []
-        added = torch.zeros(len(group))  # mean over d_model of what the edits so far put in at the last position
+        added = torch.zeros(len(group))  # mean over d_model of the edits so far at the last position
         for number, (edit, reading) in enumerate(zip(edits, readings, strict=True)):
             assert reading is not None
             own = edit.take(rows)

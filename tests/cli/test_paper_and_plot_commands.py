@@ -83,7 +83,7 @@ def test_a_plan_a_run_and_a_run_again(here, toys, monkeypatch):
     with monkeypatch.context() as patched:  # Ctrl-C where no run is at work
         patched.setattr(Work, "do", stopped)
         assert here(*toys) == 130
-        assert here.err.splitlines()[-1] == "interrupted: complete units are kept; the same command goes on"
+        assert here.err.splitlines()[-1] == "interrupted: complete units are kept; the same command resumes"
     assert here(*toys[:5], "sample:test", *toys[6:]) == 4
     assert here.err.startswith("error: --dataset sample:test is a part")
 

@@ -23,9 +23,9 @@ def settings_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_was_added_is_trusted() -> None:
-    trust.add(OURS, Path("/work/my_kind.py"))
+    trust.add(OURS, Path("/home/user/my_kind.py"))
     assert [trust.is_trusted(digest) for digest in (OURS, OTHER)] == [True, False]
-    assert [row.path for row in trust.trusted()] == ["/work/my_kind.py"]
+    assert [row.path for row in trust.trusted()] == ["/home/user/my_kind.py"]
 
 
 @pytest.mark.parametrize(

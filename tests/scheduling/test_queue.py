@@ -91,7 +91,7 @@ def test_a_log_that_only_a_row_names_is_read_if_it_is_called_as_that_jobs_is(des
 
 
 def test_a_folder_whose_name_is_not_utf8_queues_nothing(desk):
-    desk.folder = Path(os.fsdecode(b"/work/caf\xe9"))
+    desk.folder = Path(os.fsdecode(b"/home/user/caf\xe9"))
     with pytest.raises(BadInputError, match=r"caf\\udce9' is not UTF-8") as caught:
         desk.launch(desk.order(count=2))
     assert len(caught.value.message) < 100

@@ -123,7 +123,7 @@ class Form:
 
     @property
     def by_key(self) -> dict[str, Field]:
-        """The fields of the chosen variant; before one is chosen, those that all have."""
+        """Fields of the chosen variant; before one is chosen, the fields that all variants have."""
         variant = self.variant
         if variant not in self._by_variant:
             fields = self.fields_with(settings_shown(self.kind.spec, variant))
@@ -136,7 +136,7 @@ class Form:
 
     @property
     def given(self) -> dict[str, str]:
-        """What was typed, without settings of variants that are not chosen."""
+        """The typed values, without settings of variants that are not chosen."""
         return {key: text for key, text in self.typed.items() if key in self.by_key}
 
     def snapshot(self) -> Form:

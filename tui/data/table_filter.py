@@ -135,7 +135,7 @@ def holds(column: Column, row: Mapping[str, Any], term: Term) -> bool:
 
 
 def text_holds(text: str, value: Any, term: Term) -> bool:
-    """Whether a cell that shows `text` holds a word; `value` is what a number in it is read from."""
+    """Whether a cell that shows `text` holds a word; `value` is the source of a number in it."""
     number = as_number(value) if term.number is not None else None
     if term.sign == ":":
         return term.value.lower() in text.lower() or (number is not None and number == term.number)

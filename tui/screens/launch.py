@@ -239,7 +239,7 @@ class FormScreen(AppScreen):
 
     @property
     def rows(self) -> list[FieldRow]:
-        """The rows of the form's fields, without those of another variant that are about to go."""
+        """Rows of the form's fields, without rows of another variant that are being removed."""
         by_key = self.form.by_key
         return [row for row in self.query(FieldRow) if row.field.key in by_key]
 

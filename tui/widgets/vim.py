@@ -22,7 +22,7 @@ INSERTS = {
 
 
 class VimEditor(TextArea):
-    """An editor that may have vim's keys (`vim`): then Esc leads to the normal mode, and those of INSERTS back."""
+    """An editor that may have vim's keys (`vim`): then Esc enters the normal mode, and a key of INSERTS leaves it."""
 
     DEFAULT_CSS = """
     VimEditor.-vim, VimEditor.-vim:focus { border-bottom: solid $surface-lighten-2; }

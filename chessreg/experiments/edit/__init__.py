@@ -178,7 +178,7 @@ class NextTokenEdit(Edit):
             longest = int(numbers(games.table(["plies"]).column("plies"))[places].max())
             if longest <= min(spec.prefixes):
                 raise BadInputError(
-                    f"no game goes on after {min(spec.prefixes)} plies, the longest has {longest}",
+                    f"every game ends within {min(spec.prefixes)} plies, the longest has {longest}",
                     "shorter --prefixes, or longer games",
                 )
         super().check(spec, inputs)

@@ -16,7 +16,7 @@
 --   intervention: source, layers (0-based), scale and positions of the edit
 --   layer [hidden]: the layer, where one alone is edited
 --   layers: all of them
---   scale: length of what is subtracted, or what the scale rule goes by
+--   scale: length of the subtracted direction, or the value of the scale rule
 --   scale_rule [hidden]: single_scale, single_target or average_target
 --   edits_tried [hidden]: edits in the run: more than one is a sweep
 --   states [states]: positions with a piece to take off

@@ -25,8 +25,8 @@ def views_of_state(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
 
 
 def boards_of_state(row: Mapping[str, Any], inputs: Inputs) -> tuple[list[BoardFrame], str]:
-    """The two boards as the rows tell them, without a model, and the condition of the second; of a state that was
-    skipped the one board, and no condition."""
+    """Return the two boards of a state from its rows alone, and the condition of the second. A skipped state has one
+    board and no condition."""
     rows = inputs.unit_rows(tables.Trial, row, tables.Trial.condition, tables.Trial.sample)
     encoding = inputs.encoding(EditSpec(**inputs.spec_of(row)).checkpoint)
     first = next(r for r in rows if r.fen)

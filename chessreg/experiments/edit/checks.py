@@ -1,4 +1,4 @@
-"""What a spec of edits needs of its model and probes, checked before anything is recorded."""
+"""Check the model and probes of an edit's spec before anything is recorded."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def check_layers(spec: EditSettings, inputs: Inputs, known: set[int], checkpoint
         if missing := [layer for layer in setting.layers if layer + shift not in known]:
             shifted = f" for layer {missing[0]}: --probe-shift is {shift}" if shift else ""
             raise BadInputError(
-                f"there is no probe of layer {missing[0] + shift}{shifted}",
+                f"no probe reads layer {missing[0] + shift}{shifted}",
                 f"there are probes of {', '.join(map(str, sorted(known))) or 'no layer that all of them have'}",
             )
         if missing := [layer for layer in setting.layers if not 0 <= layer < checkpoint.layers]:
@@ -105,7 +105,7 @@ def check_saes(
     if missing := [layer for layer in sorted(layers) if hook_point(layer) not in there]:
         raise BadInputError(
             f"--sae has no SAE of {hook_point(missing[0])}, which is edited",
-            f"it has those of {', '.join(sorted(there))}",
+            f"its SAEs are of {', '.join(sorted(there))}",
         )
 
 
@@ -142,7 +142,7 @@ def check_next_token(
 
 
 def check_probe_tokens(spec: NextTokenEditSpec, inputs: Inputs, encoding: Encoding, ply: int) -> None:
-    """Raises BadInputError for a probe that was fitted at other tokens than those after so many plies."""
+    """Raises BadInputError for a probe that was not fitted at the tokens after these numbers of plies."""
     side = ("White", "Black")[ply % 2]
     black = side == "Black" and spec.black_probe is not None
     references = {"--black-probe": (spec.black_probe,), "--other-black-probes": spec.other_black_probes}

@@ -12,8 +12,8 @@
 --       (the same directions half the model's depth away), sham (length 0), encode-decode (the residual as SAEs
 --       reconstruct it, at the same layers and tokens)
 --   intervention: source, layers (0-based), scale and positions of the edit
---   layer_set: its layers as text; of a control those of the edit that it stands beside
---   scale: its value of the scale rule; of a control that of the edit that it stands beside
+--   layer_set: its layers as text; a control has the layers of its edit
+--   scale: its value of the scale rule; a control has the value of its edit
 --   edits_tried [hidden]: edits in the run: more than one is a sweep
 --   states [states]: positions with a piece to take off
 --   games [games]: games that they are from

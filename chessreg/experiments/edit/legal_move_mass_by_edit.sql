@@ -14,7 +14,7 @@
 --       means of latents), DM-Probe (of residuals); Shuffled (another piece's direction), Wrong layer, Length 0. Of several
 --       edits by probes of one sort those of --other-probes have their place among these behind it: SAE-Probe 2
 --   probe [hidden]: the run of the probe whose directions are added
---   layers: edited, 0-based; of a control those of the edit that it stands beside
+--   layers: edited, 0-based; a control has the layers of its edit
 --   scale: value of the scale rule
 --   scale_rule [hidden]: what it is a share of
 --   cases [cases]: prefixes of games that are edited

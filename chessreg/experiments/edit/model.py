@@ -194,9 +194,9 @@ class PieceRemovals(EditedModel[EditSpec]):
     ) -> list[ResidualEdit]:
         """Return a condition's edits, one a layer, each with a direction and a scale for every state.
 
-        With black probes there are two a layer: one at the tokens where White is to move, those that are written among
-        them, and one where Black is (the author's branch both_probes; specification 6.2). A control's edits are at the
-        same layers as those of its setting (`real`, where they were made already), and as long for every state.
+        With black probes there are two per layer: one at the tokens where White is to move, including tokens of a move,
+        and one where Black is to move (the author's branch both_probes). A control's edits have the layers of its
+        setting's edits (`real`, if they exist already) and their length in every state.
         """
         setting, source = condition.setting, condition.source
         if source != "edit" and real is None:
@@ -223,7 +223,7 @@ class PieceRemovals(EditedModel[EditSpec]):
         return ResidualEdit(layer, on_device, 1.0, token_mask, op="subtract", reference=self.reference(layer))
 
     def vectors(self, condition: Condition, layer: int, removals: Sequence[Removal], token_mask: str) -> np.ndarray:
-        """Return what a condition subtracts, before it is scaled: unit vectors float32 [states, d_model]."""
+        """Return the directions that a condition subtracts, before scaling: unit vectors float32 [states, d_model]."""
         spec, draw = self.spec, condition.draw
         weight = self.probe(layer, token_mask).weight
         if condition.source == RANDOM:

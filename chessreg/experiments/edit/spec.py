@@ -1,4 +1,4 @@
-"""What an edit is: the settings that both kinds of edits share, those of each, and the columns of their rows."""
+"""Specs and rows of edits: the settings that both kinds share, each kind's own, and the columns of their rows."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class EditSettings(GameSelection):
 
     @property
     def other_directions(self) -> dict[str, tuple[str, int]]:
-        """Source and number, by name, of what is tried in the place of the probe's own directions."""
+        """Source and number of each control of the probe's directions, by name."""
         return {}
 
     def layer_of_probe(self, layer: int) -> int:
@@ -237,7 +237,7 @@ class NextTokenEditSpec(EditSettings):
         Distinct(),
         NotWith("per_game", "which states are taken"),
         NotWith("last_move", "which states are taken"),
-    ] = Field((), description="states are after so many plies of each game, whoever is to move (Davis: 4,9,14,…,34)")
+    ] = Field((), description="plies after which each game is edited, for either side (Davis: 4,9,14,…,34)")
     board: str = Field(
         "",
         description="with --moves: squares to change, such as d5=. d7=p; none: the piece on the most probable square "

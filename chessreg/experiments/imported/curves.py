@@ -32,8 +32,8 @@ class ImportedCurves(ImportedFile):
     """Published training curves: the losses and accuracies that training scripts printed.
 
     The logs in the repository of Junkin 2025. Unit n holds the values printed for a step for the n-th time, so a
-    checkpoint that was evaluated twice keeps both. The curves appear in `training curves` next to those of `train`,
-    marked as imported.
+    checkpoint that was evaluated twice keeps both. The curves appear in `training curves` next to those of
+    `train`, marked as imported.
     """
 
     name = "imported-curves"

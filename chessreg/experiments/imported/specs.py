@@ -28,9 +28,9 @@ class ImportedGamesSpec(FileSpec):
         None, description="the model, as a checkpoint of this registry. Left out: an unknown model"
     )
     rename: tuple[str, ...] = Field((), description="OLD=NEW: replace a player's name. Left out: names as in the file")
-    engine_version: str = Field("unknown", description="the engines' version, which no such file tells")
-    limit: str = Field("unknown", description="an engine's limit where the file tells none, such as time=0.1")
-    opening: str = Field("standard", description="standard or random:PLIES, which no such file tells")
+    engine_version: str = Field("unknown", description="the engines' version, which is not in these files")
+    limit: str = Field("unknown", description="an engine's limit if the file has none, such as time=0.1")
+    opening: str = Field("standard", description="standard or random:PLIES, which is not in these files")
     policy: str = Field("", description="how the model's moves were chosen; none given: as the format's program does")
     move_limit: Moves | None = Field(
         None, ge=1, description="full moves after which games were stopped; none given: that of the format's program"
@@ -98,7 +98,7 @@ class ImportSpec(Spec):
     )
     model: str = Field("", description="the model's name, for files that do not say it")
     layers: tuple[int, ...] = Field((), description="their layers, 0-based, one a file, for files that do not say them")
-    label: str = Field("", description="what is read off, for files that do not say it: piece, skill, …")
+    label: str = Field("", description="label that the probe predicts, for files without one: piece, skill, …")
     residual: Literal["auto", "raw", "centred"] = Field(
         "auto", description="the residual stream's convention; auto: centred for models called tf_lens_…, else raw"
     )
@@ -144,7 +144,7 @@ class ImportedVectorSpec(ImportSpec):
 
 
 def renamed(rename: Sequence[str]) -> dict[str, str]:
-    """OLD=NEW pairs as a mapping. Raises BadInputError for what is no pair."""
+    """OLD=NEW pairs as a mapping. Raises BadInputError for any other text."""
     pairs = [text.rpartition("=") for text in rename]
     if wrong := [text for text, (old, _, new) in zip(rename, pairs, strict=True) if not (old.strip() and new.strip())]:
         raise BadInputError(f"--rename {wrong[0]!r} is no OLD=NEW", "for example --rename model.pt=karvonen-16")

@@ -32,7 +32,7 @@ METRICS = ("wins", "draws", "losses")
 class ImportedSweepSpec(FileSpec):
     bundled = "sample-sweep.csv"
     format: Literal["sweep"] = Field("sweep", description="sweep")
-    players: tuple[str, ...] = Field((), description="the model that played, which no such file tells")
+    players: tuple[str, ...] = Field((), description="the model that played, which is not in these files")
     checkpoint: Annotated[str | None, Ref("checkpoint")] = Field(
         None, description="or the checkpoint of this registry that it is"
     )
@@ -60,7 +60,9 @@ class ImportedSweepSpec(FileSpec):
     @model_validator(mode="after")
     def _of_one_model(self) -> ImportedSweepSpec:
         if len(self.players) + (self.checkpoint is not None) != 1:
-            raise BadInputError("a sweep does not tell whose results it has", "give --players NAME, or --checkpoint")
+            raise BadInputError(
+                "a sweep does not name the player of its results", "give --players NAME, or --checkpoint"
+            )
         return self
 
 

@@ -44,7 +44,7 @@ class ModelPlayer:
 
 @dataclass(frozen=True)
 class EngineRoles:
-    """What the engine does besides playing.
+    """Tasks of the engine other than playing.
 
     It evaluates games that stopped in play under the limit `adjudicate`, and drawn games as they stood before the
     model's last move under `judge_draws`; None leaves that evaluation out. `assist`: when it plays the model's move.

@@ -67,7 +67,7 @@ class RowSelection(NamedTuple):
 
 @dataclass(frozen=True)
 class Labelling:
-    """What is read off the rows: the label's name and, of labels that games have, how their classes are made.
+    """The label that a probe predicts: its name and, for labels of games, how their classes are made.
 
     fitted: the skill report of the games that the probe was fitted on, whose edges hold. truth: False for games whose
     skill or rating is of no matter; the labels are then 0.

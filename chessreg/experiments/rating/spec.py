@@ -28,7 +28,7 @@ class RatingSpec(Spec):
         description="known ratings: Stockfish's level table, the same without decimals (Junkin), Elo tags, or none",
     )
     anchor: tuple[str, ...] = Field(
-        (), description="NAME=ELO: additional known ratings. Left out: those of --anchors alone"
+        (), description="NAME=ELO: additional known ratings. Left out: only the ratings of --anchors"
     )
     rate: tuple[str, ...] = Field(
         (), description="players to rate although their rating is known. Left out: only players of unknown rating"

@@ -79,7 +79,7 @@ class Evaluated:
 
     @classmethod
     def of_moves(cls, packed: Sequence[bytes]) -> Evaluated:
-        """Games as packed moves, for example those that a model has just played. Positions: all."""
+        """Games as packed moves, for example the games that a model has just played. Positions: all."""
         hashes = []
         for start in range(0, len(packed), GAMES_AT_ONCE):
             boards, offsets = boards_after(packed[start : start + GAMES_AT_ONCE])

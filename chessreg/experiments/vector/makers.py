@@ -281,7 +281,7 @@ def probed(spec: ShuffledProbe, inputs: Inputs) -> SkillDirection | BoardDirecti
 
 
 def made_by(spec: Control, inputs: Inputs) -> Any:
-    """The spec of the vectors that a control stands for; None for imported ones."""
+    """Return the spec of a control's original vectors; None for imported vectors."""
     run = inputs.run(spec.of, "vector")
     return settings_from(VectorSpec, run.spec) if run.kind == "vector" else None
 
@@ -368,7 +368,7 @@ def probe(task: Task[SkillDirection | BoardDirection, VectorOptions], layers: li
 
 
 def check_board_probe(spec: BoardDirection, inputs: Inputs) -> None:
-    """Raise BadInputError for probes that do not tell the 13 pieces of each square."""
+    """Raise BadInputError for probes that do not classify each square into 13 pieces."""
     row = next(iter(probe_rows(inputs, spec.probe).values()))
     if row.label != "piece":
         raise BadInputError(

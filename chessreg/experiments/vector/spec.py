@@ -183,7 +183,7 @@ class BoardDirection(OfProbe):
 
 
 class Control(Directions):
-    of: VectorRef = Field(description="the vectors that the control stands for")
+    of: VectorRef = Field(description="the control's original vectors")
     place: ClassVar[str] = "that vector run"
 
     def layers_there(self, inputs: Inputs) -> Sequence[int]:

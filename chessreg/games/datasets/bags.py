@@ -297,11 +297,11 @@ class Bag:
 
     def _error(self, reason: str, number: int | None = None) -> BagError:
         if number is None:
-            return BagError(f"{self.path} is no whole bag: {reason}", "get it again")
+            return BagError(f"{self.path} is not a complete bag: {reason}", "download it again")
         with self._limits_path.open("rb") as index:
             index.seek(self._first + 8 * max(number - 1, 0))
             at = int.from_bytes(index.read(8), "little", signed=True) if number else 0
-        return BagError(f"{self.path}, record {number:,} at byte {at:,}: {reason}", "get it again")
+        return BagError(f"{self.path}, record {number:,} at byte {at:,}: {reason}", "download it again")
 
 
 def write_bag(path: Path, records: Iterable[bytes]) -> int:

@@ -57,8 +57,8 @@ def build(
 
     Raises BadInputError, and leaves nothing behind, when the folder exists, a stream cannot be decoded to its end
     (unless `salvage`, which keeps the whole games before the break), a file is no PGN or nothing in it is a legal game.
-    Games without moves, with fewer than `min_plies`, of variants and from custom starts are skipped and counted; so are
-    those that `wanted` leaves out, and those with a move hash of `exclude`: input references of datasets, and the
+    Games without moves, with fewer than `min_plies`, of variants and from custom starts are skipped and counted, like
+    games that `wanted` leaves out and games with a move hash of `exclude`: input references of datasets, and the
     hashes uint64 [n] of their games.
     """
     if not files:

@@ -145,7 +145,7 @@ class CausalDecoder(Network):
         """The residual stream [batch, length, d_model] before the first block."""
 
     def block_arguments(self, tokens: Tensor, positions: Tensor | None, dtype: torch.dtype) -> tuple[Any, ...]:
-        """What every block of a pass needs besides the residual stream, which is of this dtype."""
+        """Return the inputs of every block in a pass other than the residual stream, which has this dtype."""
         return ()
 
     @property

@@ -92,9 +92,9 @@ class Edits:
         self, name: str, serves: str, games: int, conditions: int, settings: Values, *, probes: Values = LINEAR,
         others: str | None = None, choose: tuple[str, ...] = (), part: str = "test",
     ) -> Step:  # fmt: skip
-        """Return a step of edits. `conditions` counts those of each state without the clean one. `others` is the end of
-        the names of the steps whose SAE-, CD- and DM-probes are edited with too. `choose` names what the sweep decides:
-        layers, scale, scales (the code's and the chosen one). On the validation part the step is the sweep."""
+        """Return a step of edits. `conditions` counts each state's conditions without the clean one. `others` is the
+        suffix of the steps whose SAE-, CD- and DM-probes are also used. `choose` names the settings that the sweep
+        decides: layers, scale, scales (the code's and the chosen one). On the validation part the step is the sweep."""
         request, size = self.request, self.size
         values: dict[str, Any] = {
             "preset": "davis-corrected", **self.needed, "dataset": f"{request.test}:{part}", "games": games,

@@ -28,7 +28,7 @@ OF_TEXTS = 0.4  # the share of the rate that these edits reach, lowest: 0.5 of 1
 MORE_CONTROLS: Values = {
     "wrong_layer_control": True,
     "sham_control": True,
-}  # beside random and shuffled: beyond the paper
+}  # in addition to random and shuffled: beyond the paper
 OPENED = 20  # plies: from here on a position is no opening (the paper's is after White's eleventh move)
 READING_CLIP, EDIT_CLIP = 2.0, 5.0  # as in the author's notebook
 

@@ -89,8 +89,8 @@ MOST_DEFAULTS = 8
 
 @dataclass(frozen=True)
 class Defaults:
-    """The columns that a printed table shows unless others are asked for: what tells rows apart, the answers with the
-    most important one first, and the counts behind them."""
+    """Columns that a printed table shows by default: keys that distinguish the rows, answers with the most important
+    one first, and the counts behind them."""
 
     keys: tuple[str, ...] = ()
     answers: tuple[str, ...] = ()

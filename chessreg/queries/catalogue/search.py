@@ -28,7 +28,7 @@ SAY_NOTHING = frozenset(COMMON.split())
 
 
 def stems(text: str) -> frozenset[str]:
-    """Return the words of a text without their endings and without those that say nothing.
+    """Return the words of a text without their endings, leaving out common words.
 
     >>> sorted(stems("How often does the model play legal moves?"))
     ['legal', 'mov', 'often', 'pla']

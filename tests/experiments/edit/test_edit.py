@@ -294,9 +294,9 @@ def test_both_masses_stand_on_the_greedy_row(edited):
 
 def test_what_cannot_be_edited_is_refused_before_anything_runs(edited):
     for settings, message in [
-        ({"layers": (5,)}, "no probe of layer 5"),
+        ({"layers": (5,)}, "no probe reads layer 5"),
         ({"scale_rule": "double"}, "no scale rule"),
-        ({"layer_sets": ("0", "1")}, "no probe of layer 1"),
+        ({"layer_sets": ("0", "1")}, "no probe reads layer 1"),
     ]:
         with pytest.raises(ChessregError, match=message):
             edited(**settings)

@@ -140,7 +140,7 @@ def test_a_broken_bag_is_refused_also_with_salvage(bag: Callable[..., Path], tmp
     data = bag(records("state_value"), name).read_bytes()
     ends = np.frombuffer(data[-480:], "<i8").tolist()
     for number, broken in enumerate((data[: ends[40] + 20], data[:-100], data[:-80] + limits(3) + data[-72:])):
-        with pytest.raises(BagError, match="get it again"):
+        with pytest.raises(BagError, match="download it again"):
             build([bag(broken, f"{number}{name}")], tmp_path / "made", salvage=True)
         assert not (tmp_path / "made").exists()
 
