@@ -92,8 +92,8 @@ def test_plots_are_listed_and_refused(here):
     titles = {row["title"] for row in here.json("plot", "--list")}
     assert {"win rate by level", "probe accuracy by layer", "score by intervention", "board edits"} <= titles
     assert here("plot") == 2
-    assert here("plot", "win rate by levels") == 3
-    assert here.err.splitlines()[1].startswith('hint: did you mean "win rate by level"')
+    assert here("plot", "scoer by intervntion") == 3
+    assert here.err.splitlines()[1].startswith('hint: did you mean "score by intervention"')
     assert here("plot", "win rate by level", "--output", "x.gif") == 4
     assert here("plot", "win rate by level") == 4
     assert "nothing to plot" in here.err

@@ -107,9 +107,10 @@ def test_a_plot_is_found_by_title_alias_or_its_query(database):
     for name in ("win rate by level", "Figure-2", "karvonen figure 2"):
         assert find_plot(name)[1].title == "win rate by level"
     assert find_plot("legal moves by ply")[0].title == "legal moves by ply"
+    assert find_plot("win rate by levl")[1].title == "win rate by level"
     with pytest.raises(NotFoundError) as caught:
-        find_plot("win rate by levl")
-    assert caught.value.hint.startswith('did you mean "win rate by level"')
+        find_plot("scoer by intervntion")
+    assert caught.value.hint.startswith('did you mean "score by intervention"')
 
 
 def test_a_missing_end_of_an_interval_has_no_whisker(database, make):

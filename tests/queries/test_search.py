@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chessreg.errors import NotFoundError
-from chessreg.queries.catalogue import find
+from chessreg.queries.catalogue import find, find_plot
 
 # Those of the second half were written by a researcher who did not know the catalogue.
 PHRASES = """
@@ -89,3 +89,19 @@ def test_at_least_54_of_60_phrases_find_their_table():
 def test_a_spelling_error_is_asked_about_and_nonsense_is_refused(name):
     with pytest.raises(NotFoundError, match="there is no query"):
         find(name)
+
+
+@pytest.mark.parametrize(
+    ("phrase", "query"),
+    [
+        ("win rates against stockfish", "wins by level"),
+        ("square accuracy over the game", "square accuracy by ply"),
+        ("loss curve", "training curves"),
+        ("puzzle accuracy by rating", "puzzles by rating"),
+        ("causal vs bidirectional", "mask ablation"),
+    ],
+)
+def test_a_phrase_finds_a_plot_too(phrase, query):
+    entry, plot = find_plot(phrase)
+    assert entry.title == query
+    assert plot in entry.plots

@@ -390,9 +390,10 @@ def word_weights(entry: Entry) -> dict[str, float]:
 
 
 def find_plot(name: str, beside: tuple[Path, ...] = ()) -> tuple[Entry, Plot]:
-    """The plot with this title or alias, and the query that it shows; a query with one plot answers for it too.
+    """Return the plot with this title or alias, of the only plot's query, or else the one that matches the words of
+    `name` best, and the query that it shows.
 
-    `beside`: files of kinds whose plots are looked at too. Raises NotFoundError with the near misses.
+    `beside`: files of kinds whose plots are included. Raises NotFoundError with the near misses.
     """
     catalogue = entries(beside)
     known = {_key(n): (entry, plot) for entry in catalogue for plot in entry.plots for n in (plot.title, *plot.aliases)}
@@ -401,6 +402,10 @@ def find_plot(name: str, beside: tuple[Path, ...] = ()) -> tuple[Entry, Plot]:
     for entry in catalogue:
         if len(entry.plots) == 1 and _key(name) in map(_key, (entry.title, *entry.aliases, entry.path.stem)):
             return entry, entry.plots[0]
+    plots = [(entry, plot) for entry in catalogue for plot in entry.plots]
+    described = [word_weights(e) | weighted([(" ".join(p.aliases), 2.5), (p.title, 3.0)]) for e, p in plots]
+    if ranked := ranked_by(name, described):
+        return plots[ranked[0]]
     titles = {key: plot.title for key, (_, plot) in known.items()}
     raise NotFoundError(f"there is no plot {name!r}", _near_misses(name, titles) or "chessreg plot --list")
 
