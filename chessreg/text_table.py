@@ -41,14 +41,14 @@ def shorten_to_fit(
 ) -> None:
     """Shorten the cells of the columns `texts`, the widest first, until the columns `names` fit `width`, or until each
     is as short as its heading or SHORTEST."""
-    left = list(texts)
-    while left and needed_width(names, headings, cells) > width:
-        widest = max(left, key=lambda name: column_width("", cells[name]))
-        longest = column_width("", cells[widest])
-        if longest <= max(SHORTEST, column_width(headings[widest], [])):
-            left.remove(widest)
-        else:
-            cells[widest] = [shortened(text, longest - 1) for text in cells[widest]]
+    widths = {name: column_width(headings[name], cells[name]) for name in names}
+    shortest = {name: max(SHORTEST, column_width(headings[name], [])) for name in texts}
+    excess = sum(widths.values()) + GAP * (len(names) - 1) - width
+    while excess > 0 and (wide := [name for name in texts if widths[name] > shortest[name]]):
+        widths[max(wide, key=widths.__getitem__)] -= 1
+        excess -= 1
+    for name in texts:
+        cells[name] = [shortened(text, widths[name]) for text in cells[name]]
 
 
 def shortened(text: str, length: int) -> str:
