@@ -214,6 +214,7 @@ def test_a_file_in_the_folder_is_all_that_an_encoding_needs(clone):
     assert clone("-c", "from chessreg.encodings import encoding; print(encoding('uci-square-by-rank').size)") == "71\n"
 
 
+@pytest.mark.slow
 def test_a_file_in_the_folder_is_all_that_a_model_needs_to_be_imported_cached_and_asked(clone, world, tmp_path):
     clone(
         "-c",

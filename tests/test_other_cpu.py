@@ -29,15 +29,13 @@ def python(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "which", ["80x24 and (test_boards or test_sql or test_a_plot)", pytest.param("80x24", marks=pytest.mark.slow)]
-)
-def test_what_was_trained_is_shown_the_same_on_another_cpu(which: str) -> None:
+def test_what_was_trained_is_shown_the_same_on_another_cpu() -> None:
     with redirect_stdout(StringIO()) as here:
         exec(BITS, {})
     if here.getvalue() == python("-c", BITS, **OTHER_CPU).stdout:
         pytest.skip("these settings change no bit here")
-    words = ("-q", "-m", "trained", "-k", which, "-p", "no:cacheprovider", "tests/tui")
+    words = ("-q", "-m", "trained", "-k", "80x24", "-p", "no:cacheprovider", "tests/tui")
     shown = python("-m", "pytest", *words, **OTHER_CPU)
     assert shown.returncode == 0, shown.stdout

@@ -295,7 +295,7 @@ class ChessregApp(Host):
 
     def banner(self) -> Banner | None:
         screen = self.top_screen
-        return screen.query(Banner).first() if screen is not None and screen.query(Banner) else None
+        return next(iter(screen.query(Banner)), None) if screen is not None else None
 
     @work(group="look")
     async def look(self) -> None:

@@ -202,6 +202,7 @@ def test_what_cannot_be_done_is_one_line_and_queues_nothing(here, presence, word
     assert presence.who() is None
 
 
+@pytest.mark.slow
 def test_doctor_finds_and_mends_what_crashes_left(here, presence, gated):
     assert here("run", f"{GATED}:Gated", "--count", "2") == 0
     launched = here.json(*gated, "--count", "4", "--name", "four")

@@ -67,7 +67,9 @@ def wrong(folder: Path, of_file: int, of_folder: int) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("umask", [0o000, pytest.param(0o022, marks=pytest.mark.slow), 0o277], ids=oct)
+@pytest.mark.parametrize(
+    "umask", [0o000, *(pytest.param(umask, marks=pytest.mark.slow) for umask in (0o022, 0o277))], ids=oct
+)
 def test_what_commands_write_is_for_its_user_alone(typed: Any, tmp_path: Path, umask: int) -> None:
     here = tmp_path / "here"
     typed(umask, "init")

@@ -212,7 +212,7 @@ def test_texts_that_only_sqlite_takes_lose_no_other_row_on_the_way_into_postgres
         assert merge(session.database, session.store, url).conflicts == 0
 
 
-@pytest.mark.parametrize("backend", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("backend", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def test_a_match_played_in_two_homes_counts_once_and_only_the_machine_differs(
     backend, world, tmp_path, monkeypatch, request
 ):

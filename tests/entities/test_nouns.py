@@ -223,6 +223,7 @@ def brought(package: Package) -> dict[str, Any]:
     return told | json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_a_noun_of_a_package_needs_nothing_but_the_package(brought: dict[str, Any]) -> None:
     assert (brought["none"]["status"], json.loads(brought["none"]["out"])) == (0, [])
     assert (brought["not there"]["status"], "there is no lens 'mine'" in brought["not there"]["err"]) == (3, True)

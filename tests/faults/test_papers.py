@@ -103,7 +103,7 @@ def whole(folder: Path) -> None:
         assert not list(doctor.problems(session.database, session.store, str(folder / "registry.db")))
 
 
-SOME = [4, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
+SOME = [2, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
 
 
 @pytest.mark.parametrize("some", SOME)

@@ -88,6 +88,7 @@ def whole(bare: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_everything_is_measured_with_torch_numpy_and_safetensors_alone(whole: Path) -> None:
     content = json.loads((whole / "report.json").read_text())
     assert content["state"] == "complete"
@@ -115,6 +116,7 @@ def test_everything_is_measured_with_torch_numpy_and_safetensors_alone(whole: Pa
     }
 
 
+@pytest.mark.slow
 def test_the_shards_are_imported_with_equal_logits(whole: Path, gpu: Any, tmp_path: Path) -> None:
     files = sorted(file.relative_to(whole).as_posix() for file in whole.rglob("*") if file.is_file())
     shards = [name for name in files if name.endswith(".safetensors")]

@@ -22,6 +22,7 @@ from ..file_locks import HAS_PROC_LOCKS, holds_log, read_once, watched
 
 TOY = str(Path(__file__).parent / "toy_kind.py")
 EVERY = [*kinds(), TOY]
+COSTLY = ("finetune", "play")  # that take as long as ten others
 
 
 def command_line(world: Path, *words: str) -> list[str]:
@@ -64,7 +65,7 @@ def results(session, run_id) -> dict[str, int]:
 
 
 @pytest.mark.usefixtures("locks_kept")
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in COSTLY)) for name in EVERY])
 def test_a_kind_is_helped_planned_killed_resumed_reproduced_queried_and_drawn(
     name, world, world_session, chessreg, spawn, tmp_path
 ):

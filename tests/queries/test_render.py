@@ -56,6 +56,7 @@ def test_the_same_query_again_and_again_on_eight_threads_gives_the_same_bytes(re
     assert len(seen) == 1
 
 
+@pytest.mark.slow
 def test_every_query_gives_the_same_bytes_on_one_thread_and_on_eight(results):
     def answers(threads, titles):
         _ENGINES[results] = Engine(results, threads=threads)

@@ -95,7 +95,8 @@ MEASURED = COMMAND.replace(
 )
 
 
-@pytest.mark.parametrize("format_", ["csv", pytest.param("jsonl", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("format_", ["csv", "jsonl"])
 def test_many_rows_are_written_in_constant_memory(tmp_path, format_):
     open_session(str(tmp_path / "registry.db"), tmp_path / "store").close()
     place, peaks = ["--registry", str(tmp_path / "registry.db")], []

@@ -95,6 +95,7 @@ def test_a_list_is_in_no_order_of_hashes(mirror: Mirror, command: str) -> None:
     assert mirror.back_in(printed(mirror.folder, f"{command} --json")) == expected
 
 
+@pytest.mark.slow
 def test_queries_and_the_rows_behind_them_are_in_no_order_of_hashes(mirror: Mirror, pair: Any) -> None:
     def rows(result: QueryResult) -> str:
         return json.dumps(plain(result.rows))

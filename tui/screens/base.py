@@ -141,7 +141,7 @@ class AppScreen(Screen[None]):
             actions = [*taken, *(a for a in of(EVERYWHERE) if a.method == "palette")]
         else:
             own = [action for place in (self.place, *self.also) for action in of(place)]
-            actions = [*own, *(a for a in of(TABLE) if self.query(PageTable)), *of(EVERYWHERE)]
+            actions = [*own, *(of(TABLE) if self.query(PageTable) else ()), *of(EVERYWHERE)]
         if self.rowless:
             actions = [a for a in actions if not self.needs_row(a)]
         return [a for a in actions if self.offers(a) and not (a.writes and self.app.read_only)]
