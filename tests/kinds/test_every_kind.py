@@ -22,7 +22,10 @@ from ..file_locks import HAS_PROC_LOCKS, holds_log, read_once, watched
 
 TOY = str(Path(__file__).parent / "toy_kind.py")
 EVERY = [*kinds(), TOY]
-COSTLY = ("finetune", "play")  # that take as long as ten others
+COSTLY = {  # in `make slow`: they take long, or write as another kind does that is in `make test`
+    "decoding", "edit-next-token", "engine-match", "finetune", "imported-aggregates", "imported-curves",
+    "imported-probe", "imported-vector", "move-quality", "play", "sae", "token-legality",
+}  # fmt: skip
 
 
 def command_line(world: Path, *words: str) -> list[str]:

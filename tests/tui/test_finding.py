@@ -78,7 +78,7 @@ def every(pages: Pages) -> list[Any]:
     return [row for number in range(-(-pages.count // PAGE)) for row in pages.page(number)]
 
 
-@pytest.fixture(params=[JoinedPages.STRETCH, 3])
+@pytest.fixture(params=[pytest.param(JoinedPages.STRETCH, marks=pytest.mark.slow), 3])
 def stretch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are looked at all at once, and a few at a time."""
     monkeypatch.setattr(JoinedPages, "STRETCH", request.param)

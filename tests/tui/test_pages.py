@@ -58,7 +58,7 @@ def fill(session: Session, number: int = RUNS) -> list[Any]:
     return [row["id"] for row in expected if row["id"] != rows[7]["id"]]
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("pages")
     url = str(folder / "registry.db")

@@ -38,7 +38,7 @@ SEQUENCES = {
 ANY = [*"12345678jkGg/ae ?ivnt>x", "enter", "escape", "tab", "shift+tab", "left", "right", "down", "up", "ctrl+u"]
 
 
-LONG = {"board by board", "the lab"}  # a model is loaded
+LONG = {"board by board", "the lab", "rooms and lists", "help and back", "the palette", "a question"}
 
 
 @pytest.mark.parametrize(
