@@ -11,11 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from chessreg.session import Session
+    from chessreg.library import Registry
 
 
-def open(registry: str | None = None, store: str | Path | None = None) -> Session:
-    """Open a registry (path, folder or URL; default ./.chessreg/registry.db) and its store (default: beside it)."""
-    from chessreg.session import open_session
+def open(registry: str | Path | None = None, store: str | Path | None = None, *, create: bool = False) -> Registry:
+    """Open a registry (path, folder or URL; default: CHESSREG_REGISTRY, else ./.chessreg) and its store.
 
-    return open_session(registry, store)
+    `store`: the folder of arrays and files; by default CHESSREG_STORE, else next to the registry. Raises NotFoundError
+    where there is no registry, unless `create` is set.
+    """
+    from chessreg.library import open_registry
+
+    return open_registry(registry, store, create)
+
+
+def init(registry: str | Path | None = None, store: str | Path | None = None) -> Registry:
+    """Make a registry and its store where there is none, and open them, as `chessreg init` does."""
+    return open(registry, store, create=True)

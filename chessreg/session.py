@@ -1,4 +1,4 @@
-"""`chessreg.open()`: one registry and one store, and everything the command line can do with them."""
+"""One registry and one store, open: experiments, and the things that they made by name."""
 
 from __future__ import annotations
 

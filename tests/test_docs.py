@@ -11,7 +11,7 @@ import pytest
 
 from chessreg.cli.root import root, run_command_line
 from chessreg.errors import ChessregError
-from chessreg.session import Session
+from chessreg.library import Registry
 
 from .documents import PAGES, ROOT, Command, check_command, code_lines, commands, commands_in, inline_code
 
@@ -173,7 +173,7 @@ def test_the_python_snippets_run(page, in_world):
 def test_every_method_of_the_registry_exists(page):
     used = set(re.findall(r"\breg\.(\w+)\(", TEXTS[page]))
     assert used
-    assert used <= set(dir(Session))
+    assert used <= set(dir(Registry))
 
 
 def test_the_example_of_a_kind_runs(tmp_path, monkeypatch, capsys):

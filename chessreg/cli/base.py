@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import enum
 import importlib
 import importlib.util
 import json
-import math
 import os
 import re
 import shutil
@@ -14,16 +12,15 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
-from uuid import UUID
 
 import click
 from click.shell_completion import CompletionItem
 
+from chessreg.rows import cell_text, plain
 from chessreg.terminal import for_drawing, visible, visible_json
 
 if TYPE_CHECKING:
@@ -35,53 +32,10 @@ if TYPE_CHECKING:
 Columns = list[str] | Mapping[str, str] | None
 
 
-def plain(value: Any) -> Any:
-    """A value as JSON has it: ids as 32 hex digits, times in ISO 8601 with their zone, bytes in hex, NaN as null."""
-    if isinstance(value, enum.Enum):
-        return plain(value.value)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, UUID):
-        return value.hex
-    if isinstance(value, datetime):
-        return (value if value.tzinfo else value.replace(tzinfo=UTC)).isoformat()
-    if isinstance(value, (bytes, memoryview)):
-        return bytes(value).hex()
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if hasattr(value, "tolist"):  # numpy
-        return plain(value.tolist())
-    if isinstance(value, Iterable):
-        return [plain(item) for item in value]
-    return str(value)
-
-
 def print_json(data: Any) -> None:
     """One document on stdout."""
     document = json.dumps(plain(data), indent=2, ensure_ascii=False, allow_nan=False)
     sys.stdout.write(visible_json(document) + "\n")
-
-
-def cell_text(value: Any) -> str:
-    """A value in a table's cell, in one line."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if value is None:
-        return ""
-    if isinstance(value, UUID):
-        return value.hex[-6:]
-    if isinstance(value, datetime):
-        return (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone().strftime("%Y-%m-%d %H:%M")
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, int):
-        return f"{value:,}"
-    value = plain(value)
-    return visible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
 def print_table(rows: list[dict[str, Any]], columns: Columns = None) -> None:
@@ -93,33 +47,15 @@ def print_table(rows: list[dict[str, Any]], columns: Columns = None) -> None:
     if not rows:
         print("nothing yet", file=sys.stderr)
         return
-    from chessreg import text_table
+    from chessreg.rows import table_of
+    from chessreg.text_table import naming
 
-    headings = _headings(columns, rows[0])
-    cells = {name: [cell_text(row.get(name)) for row in rows] for name in headings}
-    names, width = list(headings), screen_width()
-    numeric = {
-        name: all(
-            isinstance(v, int | float) and not isinstance(v, bool)
-            for v in (row.get(name) for row in rows)
-            if v is not None
-        )
-        for name in names
-    }
-    if width is not None:
-        texts = [name for name in names if not numeric[name]]
-        text_table.shorten_to_fit(names, texts, headings, cells, width)
-        while len(names) > 1 and text_table.needed_width(names, headings, cells) > width:
-            names.pop()
-    table = text_table.drawn(
-        [headings[name] for name in names],
-        list(zip(*(cells[name] for name in names), strict=True)),
-        [numeric[name] for name in names],
-    )
+    width = screen_width()
+    table, left_out = table_of(rows, _headings(columns, rows[0]), width)
     sys.stdout.write("\n".join(table) + "\n")
-    if len(names) < len(headings):
+    if left_out:
         sys.stdout.flush()
-        print(text_table.naming(list(headings)[len(names) :], width or 120, "--json"), file=sys.stderr)
+        print(naming(left_out, width or 120, "--json"), file=sys.stderr)
 
 
 def screen_width() -> int | None:

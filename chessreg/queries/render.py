@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable
 from datetime import date, datetime
+from html import escape
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from chessreg.errors import BadInputError, first_line, writing
 from chessreg.queries.catalogue import Defaults
 from chessreg.queries.result import QueryResult
 from chessreg.registry.file_gate import refuse_registry
+from chessreg.rows import MOST_SHOWN, html_table
 from chessreg.terminal import visible
 from store.files import write_whole
 
@@ -255,6 +257,13 @@ def markdown(result: QueryResult, *, numbered: bool = False, wide: bool = False)
     rule = ["---:" if right else "---" for right in numeric]
     lines = [line(headings), line(rule), *(line(row) for row in cells)]
     return (as_markdown(caption(same)) + "\n\n" if same else "") + "\n".join(lines) + "\n"
+
+
+def html(result: QueryResult) -> str:
+    """Return an HTML table of the default columns, as a notebook shows it: the first rows, and how many more."""
+    headings, cells, same, _ = grid(result)
+    words = f"<p>{escape(caption(same))}</p>" if same else ""
+    return words + html_table(headings, cells[:MOST_SHOWN], len(cells))
 
 
 def as_markdown(text: str) -> str:

@@ -91,7 +91,7 @@ def test_a_folder_that_is_given_to_a_group_stays_the_groups(typed: Any, tmp_path
 
 
 def test_the_library_too_makes_a_private_registry_and_store(tmp_path: Path) -> None:
-    code = "import chessreg; chessreg.open('new/registry.db').close()"
+    code = "import chessreg; chessreg.init('new/registry.db').close()"
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, umask=0, check=True, timeout=300)
     found = {str(path.relative_to(tmp_path)): stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
     assert found["new"] == found["new/store"] == found["new/store/fragments"] == found["new/store/arrays"] == 0o700

@@ -1,0 +1,255 @@
+"""`chessreg.open()`: a registry as Python sees it, each method what the command of its name does."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from chessreg.errors import ChessregError
+from chessreg.queries.result import QueryResult
+from chessreg.registry.database import Database
+from chessreg.rows import Rows
+from chessreg.session import Session, open_session
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from sqlalchemy.orm import Session as SqlSession
+
+    from chessreg.encodings import Encoding
+    from chessreg.entities.merge import MergeReport
+    from chessreg.queries.compare import Comparison
+    from chessreg.registry.lineage import Branch
+
+
+class Table(QueryResult):
+    """A query's answer, shown as a table in a terminal and in a notebook."""
+
+    def to_polars(self) -> Any:
+        """Return a polars data frame; ids are 32 hex digits. Raises ImportError without polars."""
+        import polars
+
+        return polars.from_arrow(self.table)
+
+    def __repr__(self) -> str:
+        from chessreg.queries.render import table
+
+        return table(self, 120).rstrip("\n") if len(self) else "\n".join(["no rows", *self.notes])
+
+    def _repr_html_(self) -> str:
+        from chessreg.queries.render import html
+
+        return html(self)
+
+
+def shown(result: QueryResult) -> Table:
+    return Table(**{field.name: getattr(result, field.name) for field in fields(result)})
+
+
+class Registry(Session):
+    """A registry and its store, open: runs, tables, plots, models and games. Close it, or use it in a `with`."""
+
+    # -- tables, plots and comparisons ----------------------------------------------------------------------------
+
+    def query(self, name: str, **scope: Any) -> Table:
+        """Return a catalogue query's table, by title, alias or words of a phrase: `reg.query("win rate").to_pandas()`.
+
+        `scope` filters as the command's options do: checkpoint, run, tag, machine, since, where, partial, and scoring.
+        Raises NotFoundError for an unknown query, BadInputError for a `where` that is no condition.
+        """
+        from chessreg.queries import run_query
+
+        return shown(run_query(self.database, name, **scope))
+
+    def rows(self, name: str, row: int, **scope: Any) -> Table:
+        """Return the games, trials or scores behind row `row` (from 1) of a catalogue query in the same scope."""
+        from chessreg.queries.ask import rows_behind
+
+        return shown(rows_behind(self.database, name, row, **scope))
+
+    def published(self, name: str, **scope: Any) -> Table:
+        """Return the papers' numbers for a catalogue query, with this registry's next to each and what differs."""
+        from chessreg.queries.published import beside
+
+        return shown(beside(self.database, self.query(name, **scope)))
+
+    def sql(self, select: str, *, timeout: float | None = None) -> Table:
+        """Return the answer to one SELECT over the registry's tables and views (`timeout` in seconds, None: 300).
+
+        Raises BadInputError for anything that is not one statement that only selects.
+        """
+        from chessreg.queries import run_sql
+
+        return shown(run_sql(self.database, select, timeout=timeout))
+
+    def plot(self, name: str, *, scoring: str = "paper", **scope: Any) -> Figure:
+        """Return a catalogue plot, by title, alias or words of a phrase, as a matplotlib figure with 95 % intervals."""
+        from chessreg.queries import plot as plots
+        from chessreg.queries.ask import kind_files, plotted
+        from chessreg.queries.catalogue import find_plot
+        from chessreg.queries.scope import Scope
+
+        entry, plot = find_plot(name, kind_files(self.database))
+        return plots.draw(plotted(self.database, entry, plot, Scope.of(scope), scoring=scoring), plot)
+
+    def compare(self, *runs: str) -> Comparison:
+        """Return what differs between runs, and each metric with its difference from the pinned or else the first run.
+
+        One run alone is compared by its attempts. Raises NotFoundError, and BadInputError when nothing can be compared.
+        """
+        from chessreg.queries.compare import compare
+
+        return compare(self.ingested(), list(runs))
+
+    def lineage(self, reference: str) -> dict[str, Branch]:
+        """Return the trees of what a run, dataset or checkpoint was made from ("up") and of what was made from it
+        ("down")."""
+        from chessreg.registry.lineage import find, tree
+
+        with self._read() as sql:
+            node = find(sql, reference)
+            return {way: tree(sql, node, up=way == "up") for way in ("up", "down")}
+
+    # -- lists ----------------------------------------------------------------------------------------------------
+
+    def ingested(self) -> Database:
+        """Add the results that wait in the store to the registry and return it; warn where it cannot be written."""
+        from chessreg.runs.ingest import ingest
+        from store.errors import StoreError
+
+        try:
+            ingest(self.database, self.store)
+        except (ChessregError, StoreError) as error:
+            warnings.warn(f"not up to date: {error.message}", stacklevel=3)
+        return self.database
+
+    @contextmanager
+    def _read(self) -> Iterator[SqlSession]:
+        with self.ingested().read() as sql:
+            yield sql
+
+    def runs(self, words: str = "", *, kind: str | None = None, archived: bool = False, sort: str = "") -> Rows:
+        """Return the runs, the newest last, or those that match all the words, which are those of `chessreg runs list`:
+        `reg.runs("kind:probe since:7d !stale", sort="-spec.epochs")`."""
+        from chessreg.entities import entity
+        from chessreg.registry import read, run_filter
+
+        everything = archived or "archived" in words.split()
+        with self._read() as sql:
+            rows = read.runs(sql, kind=kind, archived=everything)
+            if words or sort:
+                by_id = {row["id"]: row for row in rows}
+                fitting = run_filter.find(sql, words, sort or "created", archived=archived)
+                rows = [by_id[id] for id in fitting if id in by_id]
+        return Rows(rows, {column.field: column.heading for column in entity("run").columns})
+
+    def things(self, noun: str, *, run: str | None = None, archived: bool = False) -> Rows:
+        """Return the rows of a noun as `chessreg NOUN list` prints them, oldest first, or those that one run made."""
+        from chessreg.entities import entity
+
+        found = entity(noun)
+        with self._read() as sql:
+            rows = found.rows(sql, run)
+        kept = [row for row in rows if archived or found.of_run or not row["archived"]]
+        return Rows(kept, {column.field: column.heading for column in found.columns})
+
+    def datasets(self, *, archived: bool = False) -> Rows:
+        return self.things("dataset", archived=archived)
+
+    def checkpoints(self, *, archived: bool = False) -> Rows:
+        return self.things("checkpoint", archived=archived)
+
+    def status(self, since: str = "1d") -> dict[str, Rows]:
+        """Return the jobs that wait or run ("going") and those that ended since a date or duration ("ended")."""
+        from chessreg.registry.run_filter import moment
+        from chessreg.scheduling import status
+
+        with self._read() as sql:
+            going, ended = status.going(sql), status.ended(sql, moment(since))
+        shown = {"title": "what", "name": "name", "status": "state", "done": "done", "units": "units", "host": "host"}
+        return {"going": Rows(going, shown), "ended": Rows(ended, {**shown, "status": "state", "cause": "how"})}
+
+    # -- what comes in, and what is said of it --------------------------------------------------------------------
+
+    def add_dataset(
+        self, *paths: str | Path, name: str | None = None, rating_scale: str | None = None, licence: str | None = None
+    ) -> UUID:
+        """Add files of games (PGN, CSV or Parquet) or positions as one dataset and return its id; the same bytes are
+        recognised. Raises NotFoundError, and BadInputError for what cannot be read or a name that is taken."""
+        from chessreg.entities.adding import add_dataset
+
+        files = [Path(path) for path in paths]
+        return add_dataset(self.database, self.store, files, name=name, rating_scale=rating_scale, licence=licence).id
+
+    def import_checkpoint(
+        self,
+        path: str | Path,
+        *,
+        name: str | None = None,
+        encoding: str | Encoding | None = None,
+        trained_on: Sequence[str] | None = None,
+        vocabulary: str | Path | None = None,
+        heads: int | None = None,
+    ) -> UUID:
+        """Convert a model's file or folder, check it by its logits and on sample games, and return the checkpoint's id.
+
+        Raises NotFoundError (no such file or dataset) and BadInputError (no checkpoint, code in a pickle, another
+        vocabulary, a name that is taken).
+        """
+        from chessreg.entities.checkpoint import import_checkpoint
+
+        return import_checkpoint(
+            self.database,
+            self.store,
+            Path(path),
+            name=name,
+            encoding=encoding,
+            trained_on=trained_on,
+            vocabulary=None if vocabulary is None else Path(vocabulary),
+            heads=heads,
+        ).id
+
+    def merge(self, other: str | Path) -> MergeReport:
+        """Add what another registry (its folder, file, URL or store) knows; returns what was added and conflicts."""
+        from chessreg.entities.merge import merge
+
+        return merge(self.database, self.store, str(other))
+
+    def annotate(
+        self, reference: str, word: str, value: str = "", *, noun: str = "run", withdrawn: bool = False
+    ) -> None:
+        """Add an annotation to a thing, or take it back: name, tag, note, star, pin, archive or invalid."""
+        from chessreg.registry import names
+
+        with self.database.write() as sql:
+            target = names.resolve(sql, noun, reference)
+            if withdrawn and not value:
+                names.take_back(sql, noun, target, word)
+            else:
+                names.annotate(sql, noun, target, word, value, withdrawn=withdrawn)
+
+    def name(self, reference: str, name: str, *, noun: str = "run") -> None:
+        """Name a thing; the new name takes the old one's place. Raises BadInputError for a name that is taken."""
+        self.annotate(reference, "name", name, noun=noun)
+
+    def tag(self, reference: str, tag: str, *, noun: str = "run") -> None:
+        self.annotate(reference, "tag", tag, noun=noun)
+
+    def note(self, reference: str, text: str, *, noun: str = "run") -> None:
+        self.annotate(reference, "note", text, noun=noun)
+
+    def invalidate(self, reference: str, why: str, *, noun: str = "run") -> None:
+        """Mark a thing as wrong: no query counts it, and what was made from it is marked stale."""
+        self.annotate(reference, "invalid", why, noun=noun)
+
+
+def open_registry(
+    registry: str | Path | None = None, store: str | Path | None = None, create: bool = False
+) -> Registry:
+    """Open a registry as `chessreg.open` does."""
+    session = open_session(registry, store, create=create)
+    return Registry(session.database, session._store)

@@ -1,0 +1,146 @@
+"""Rows of a list: how their values read as text and as JSON, and the list that Python returns of them."""
+
+from __future__ import annotations
+
+import enum
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from chessreg import text_table
+from chessreg.terminal import visible
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MOST_SHOWN = 40  # rows in the representation of a longer list
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: ids as 32 hex digits, times in ISO 8601 with their zone, bytes in hex, NaN as null."""
+    if isinstance(value, enum.Enum):
+        return plain(value.value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, UUID):
+        return value.hex
+    if isinstance(value, datetime):
+        return (value if value.tzinfo else value.replace(tzinfo=UTC)).isoformat()
+    if isinstance(value, (bytes, memoryview)):
+        return bytes(value).hex()
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if hasattr(value, "tolist"):  # numpy
+        return plain(value.tolist())
+    if isinstance(value, Iterable):
+        return [plain(item) for item in value]
+    return str(value)
+
+
+def cell_text(value: Any) -> str:
+    """A value in a table's cell, in one line."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None:
+        return ""
+    if isinstance(value, UUID):
+        return value.hex[-6:]
+    if isinstance(value, datetime):
+        return (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone().strftime("%Y-%m-%d %H:%M")
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    value = plain(value)
+    return visible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def table_of(
+    rows: Sequence[Mapping[str, Any]], headings: Mapping[str, str], width: int | None = None
+) -> tuple[list[str], list[str]]:
+    """Return the lines of a table with one line per row, and the names of the columns that do not fit `width`.
+
+    Long texts are shortened first, then columns left out from the right. Without `width` everything is shown.
+    """
+    cells = {name: [cell_text(row.get(name)) for row in rows] for name in headings}
+    names = list(headings)
+    numeric = {
+        name: all(
+            isinstance(v, int | float) and not isinstance(v, bool)
+            for v in (row.get(name) for row in rows)
+            if v is not None
+        )
+        for name in names
+    }
+    if width is not None:
+        texts = [name for name in names if not numeric[name]]
+        text_table.shorten_to_fit(names, texts, headings, cells, width)
+        while len(names) > 1 and text_table.needed_width(names, headings, cells) > width:
+            names.pop()
+    lines = text_table.drawn(
+        [headings[name] for name in names],
+        list(zip(*(cells[name] for name in names), strict=True)),
+        [numeric[name] for name in names],
+    )
+    return lines, list(headings)[len(names) :]
+
+
+class Rows(list[dict[str, Any]]):
+    """A list of dicts, shown as the command line prints it: the columns of `headings`. The dicts have every field."""
+
+    def __init__(self, rows: Iterable[dict[str, Any]], headings: Mapping[str, str]) -> None:
+        super().__init__(rows)
+        self.headings = dict(headings)
+
+    def to_arrow(self) -> pa.Table:
+        """Return the rows as an Arrow table: ids as 32 hex digits, lists and dicts as JSON text."""
+        import pyarrow as pa
+
+        names = list(dict.fromkeys(name for row in self for name in row))
+        return pa.table({name: pa.array([_in_arrow(row.get(name)) for row in self]) for name in names})
+
+    def to_pandas(self) -> Any:
+        """Return the rows as a pandas data frame with the values of `to_arrow`."""
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> Any:
+        """Return the rows as a polars data frame with the values of `to_arrow`. Raises ImportError without polars."""
+        import polars
+
+        return polars.from_arrow(self.to_arrow())
+
+    def __repr__(self) -> str:
+        if not self:
+            return "no rows"
+        return "\n".join([*table_of(self[:MOST_SHOWN], self.headings)[0], *_more(len(self))])
+
+    def _repr_html_(self) -> str:
+        cells = [[cell_text(row.get(name)) for name in self.headings] for row in self[:MOST_SHOWN]]
+        return html_table(list(self.headings.values()), cells, len(self))
+
+
+def html_table(headings: Sequence[str], cells: Sequence[Sequence[str]], rows: int) -> str:
+    """Return the cells, which are text, as an HTML table. `rows` counts all rows, also those without cells here."""
+    from html import escape
+
+    head = "".join(f"<th>{escape(text)}</th>" for text in headings)
+    body = "".join("<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in cells)
+    more = "".join(f"<p>{text}</p>" for text in _more(rows))
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+
+
+def _more(rows: int) -> list[str]:
+    return [f"… and {rows - MOST_SHOWN:,} more"] if rows > MOST_SHOWN else []
+
+
+def _in_arrow(value: Any) -> Any:
+    value = value if isinstance(value, datetime) else plain(value)
+    return json.dumps(value) if isinstance(value, list | dict) else value

@@ -1,0 +1,130 @@
+"""The library as a notebook uses it: every method is what the command of its name does."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import chessreg
+from chessreg.cli.root import run_command_line
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.library import Registry
+from chessreg.rows import MOST_SHOWN, Rows, plain
+
+from .queries.test_any_value import DEMO
+
+
+@pytest.fixture
+def printed(pristine_world: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """The JSON document that a command prints of the world's registry."""
+
+    def command(*words: str) -> Any:
+        capsys.readouterr()
+        assert run_command_line(["--registry", str(pristine_world), *words, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return command
+
+
+@pytest.fixture
+def reg(pristine_world: Path) -> Any:
+    with chessreg.open(str(pristine_world)) as session:
+        yield session
+
+
+def test_a_registry_is_opened_where_there_is_one_and_made_only_on_request(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="typo"):
+        chessreg.open(tmp_path / "typo")
+    assert not (tmp_path / "typo").exists()
+    with chessreg.init(tmp_path / "new"), chessreg.open(tmp_path / "new") as reg:
+        assert reg.runs() == []
+        assert repr(reg.runs()) == "no rows"
+
+
+def test_lists_are_those_of_the_commands(reg: Registry, printed: Any) -> None:
+    assert plain(reg.runs()) == printed("runs", "list")
+    assert plain(reg.runs("kind:cache")) == printed("runs", "list", "kind:cache") != []
+    assert plain(reg.runs(sort="-units")) == printed("runs", "list", "--sort", "-units")
+    assert plain(reg.datasets()) == printed("dataset", "list")
+    assert plain(reg.checkpoints()) == printed("checkpoint", "list")
+    assert plain(reg.things("cache")) == printed("cache", "list")
+    assert plain(reg.status()["going"]) == printed("status")["going"] == []
+
+
+def test_tables_comparisons_and_lineage_are_those_of_the_commands(reg: Registry, printed: Any) -> None:
+    asked = "SELECT kind, count(*) AS n FROM runs GROUP BY kind ORDER BY kind"
+    assert reg.sql(asked).rows == printed("query", "--sql", asked)["rows"]
+    first, second = (row["name"] for row in reg.runs("kind:cache")[:2])
+    assert plain(reg.compare(first, second).as_dict()) == printed("compare", first, second)
+    assert plain({way: tree.as_dict() for way, tree in reg.lineage(first).items()}) == printed("lineage", first)
+    assert reg.published("elo by intervention").rows == printed("query", "elo by intervention", "--published")["rows"]
+    with pytest.raises(BadInputError, match="SELECT"):
+        reg.sql("DROP TABLE run")
+
+
+def test_a_list_is_a_table_for_people_and_data_frames(reg: Registry) -> None:
+    runs = reg.runs()
+    text = repr(runs)
+    assert "kind" in text.splitlines()[0]
+    assert all(row["kind"] in text for row in runs[:MOST_SHOWN])
+    frame = runs.to_pandas()
+    assert frame["id"].tolist() == [row["id"].hex for row in runs]
+    assert runs.to_arrow().num_rows == len(runs)
+    many = Rows([{"text": f"<b>{n}</b>"} for n in range(MOST_SHOWN + 5)], {"text": "text"})
+    assert repr(many).endswith("… and 5 more")
+    html = many._repr_html_()
+    assert "<td>&lt;b&gt;0&lt;/b&gt;</td>" in html
+    assert "<b>0" not in html
+    assert html.endswith("<p>… and 5 more</p>")
+    result = reg.sql("SELECT '<i>' AS a, 1.5 AS b")
+    assert "<td>&lt;i&gt;</td>" in result._repr_html_()
+    assert "1.5" in repr(result)
+
+
+def test_what_is_said_of_a_run_is_kept_and_taken_back(pristine_world: Path, tmp_path: Path) -> None:
+    reg = chessreg.open(shutil.copytree(pristine_world, tmp_path / "world"))
+    run = reg.runs()[0]["id"].hex
+    reg.name(run, "renamed")
+    reg.tag("renamed", "paper")
+    reg.note("renamed", "read again")
+    reg.invalidate("renamed", "wrong games")
+    [row] = reg.runs("renamed")
+    assert (row["name"], row["tags"], row["invalid"]) == ("renamed", ["paper"], "wrong games")
+    reg.annotate("renamed", "invalid", withdrawn=True)
+    reg.annotate("renamed", "tag", "paper", withdrawn=True)
+    [row] = reg.runs("renamed")
+    assert (row["tags"], row["invalid"]) == ([], None)
+    with pytest.raises(NotFoundError):
+        reg.tag("nothing", "paper")
+
+
+def test_games_and_models_come_in_by_path(tmp_path: Path, shared_games: Path) -> None:
+    with chessreg.init(tmp_path / "reg") as reg:
+        added = reg.add_dataset(shared_games, name="mine")
+        assert [row["id"] for row in reg.datasets()] == [added]
+        assert reg.add_dataset(str(shared_games)) == added
+        with pytest.raises(NotFoundError):
+            reg.import_checkpoint(tmp_path / "none.pt")
+
+
+@pytest.fixture
+def shared_games(tmp_path: Path) -> Path:
+    path = tmp_path / "games.pgn"
+    path.write_text('[Event "x"]\n[Result "1-0"]\n\n1. e4 e5 2. Bc4 Nc6 3. Qh5 Nf6 4. Qxf7# 1-0\n')
+    return path
+
+
+def test_a_plot_is_a_figure(reg: Registry, tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="nothing to plot"):
+        reg.plot("probe accuracy by layer")
+    with zipfile.ZipFile(DEMO) as demo:
+        demo.extractall(tmp_path)
+    [registry] = tmp_path.rglob("registry.db")
+    with chessreg.open(registry) as of_demo:
+        axes = of_demo.plot("probe accuracy by layer").axes
+        assert "layer" in {axis.get_xlabel() for axis in axes}
