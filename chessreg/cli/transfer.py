@@ -143,14 +143,19 @@ def export() -> None:
 @json_option
 @pass_home
 def checkpoint(home: Home, reference: str, folder: Path, dtype: Any) -> None:
-    """Write a checkpoint as a new Hugging Face folder: config.json and model.safetensors.
+    """Write a checkpoint as a new Hugging Face folder: config.json, model.safetensors, tokenizer files and README.md, a
+    model card of what this registry knows of its data, training and results.
+
+    transformers loads it with AutoModelForCausalLM and AutoTokenizer; a FEN encoder has an architecture of its own.
 
     \b
     Example: chessreg export checkpoint reference ./reference-hf
     """
     from chessreg.entities.checkpoint import export_checkpoint
+    from chessreg.model_card import model_card
 
     session = home.session()
-    made = export_checkpoint(session.database, session.store, reference, folder, dtype)
+    card = model_card(session, reference)
+    made = export_checkpoint(session.database, session.store, reference, folder, dtype, card)
     files = {file.name: file.stat().st_size for file in sorted(made.iterdir())}
     emit(home, {"folder": str(made.resolve()), "files": files, "bytes": sum(files.values())}, ["folder", "bytes"])

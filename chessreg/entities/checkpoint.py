@@ -413,15 +413,23 @@ def import_reference(database: Database, store: Store, name: str | None = None, 
 
 
 def export_checkpoint(
-    database: Database, store: Store, reference: str, folder: Path, dtype: ExportType | None = None
+    database: Database,
+    store: Store,
+    reference: str,
+    folder: Path,
+    dtype: ExportType | None = None,
+    card: str | None = None,
 ) -> Path:
-    """Write a checkpoint as a Hugging Face folder (config.json, model.safetensors; chessreg.json beside them).
+    """Write a checkpoint as a Hugging Face folder: config.json, model.safetensors, chessreg.json, and the tokenizer's
+    files if it reads games or prompts, so that AutoModelForCausalLM and AutoTokenizer load it. `card` is its README.md.
 
     Every byte is checked on the way. Weights stay as they are stored, or are rounded to `dtype`: then it is another
     checkpoint, whose chessreg.json says what it was trained on. Raises BadInputError for a folder that exists and for
     weights that `dtype` cannot hold, NotFoundError for the folder's parent.
     """
-    from chessreg.models.checkpoint import files_of
+    from chessreg import encodings
+    from chessreg.encodings.tokenizer_files import write_tokenizer
+    from chessreg.models.checkpoint import files_of, read_info
 
     with database.read() as session:
         row = session.get_one(tables.Checkpoint, names.resolve(session, NOUN, reference))
@@ -440,6 +448,10 @@ def export_checkpoint(
                     shutil.copyfile(artifact.path / file, aside / file)
             else:
                 write_rounded(artifact.path, aside, dtype, row.training_datasets)
+            if (name := read_info(aside).encoding) in encodings.names():
+                write_tokenizer(encodings.encoding(name), aside)
+            if card is not None:
+                (aside / "README.md").write_text(card, encoding="utf-8")
             aside.rename(folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)

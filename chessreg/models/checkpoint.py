@@ -132,10 +132,11 @@ def read_info(folder: Path) -> CheckpointInfo:
 
 
 def files_of(folder: Path) -> list[str]:
-    """The files of a checkpoint's folder that belong to it."""
+    """Return the files of a checkpoint's folder that belong to it: the tokenizer only of a model that reads prompts,
+    because that of any other is made on export."""
     from chessreg.encodings import prompts
 
-    return [CONFIG, WEIGHTS, INFO, *(name for name in prompts.FILES if (folder / name).is_file())]
+    return [CONFIG, WEIGHTS, INFO, *(prompts.FILES if (folder / prompts.PROMPT_FILE).is_file() else ())]
 
 
 def copy_encoding(source: Path, folder: Path) -> None:

@@ -63,7 +63,10 @@ def test_import_list_show_export_and_back(here: Any, tmp_path: Path) -> None:
     assert here("checkpoint", "show", "tiny") == 0
     assert "trained on" in here.out
     out = here.json("export", "checkpoint", "tiny", "out")
-    assert sorted(out["files"]) == ["chessreg.json", "config.json", "model.safetensors"]
+    assert sorted(out["files"]) == [
+        "README.md", "chessreg.json", "config.json", "model.safetensors", "tokenizer.json",
+        "tokenizer_config.json",
+    ]  # fmt: skip
     before = here.state()
     again = here.json("import", "checkpoint", "out")
     assert (again["id"], again["created"]) == (made["id"], False)

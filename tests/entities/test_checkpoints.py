@@ -94,7 +94,9 @@ def test_an_exported_checkpoint_comes_home_with_its_digest(place: Any, tmp_path:
     database, store = place
     made = import_checkpoint(database, store, hugging_face(tmp_path / "hf"), name="tiny")
     out = export_checkpoint(database, store, "tiny", tmp_path / "out")
-    assert sorted(path.name for path in out.iterdir()) == ["chessreg.json", "config.json", "model.safetensors"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "chessreg.json", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
+    ]  # fmt: skip
     assert import_checkpoint(database, store, out).id == made.id
     with Database.open(tmp_path / "elsewhere.db") as other:  # also where it was never seen
         there = import_checkpoint(other, Store.create(tmp_path / "elsewhere"), out)

@@ -1,0 +1,68 @@
+"""The tokenizer files of an exported checkpoint: `AutoTokenizer` then gives the ids that the encoding gives.
+
+A position has no such files: its fields are padded to fixed places, which the steps of a tokenizer.json cannot express.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chessreg.encodings.pgn_char import PgnChar
+from chessreg.encodings.uci_square import UciSquare
+
+if TYPE_CHECKING:
+    from chessreg.encodings import Encoding
+
+TOKEN = r"[a-h][1-8]|[PNRBQKqrbn]|</?\w+>"
+"""A token in the text of a game in UCI squares."""
+
+
+def write_tokenizer(encoding: Encoding, folder: Path) -> list[str]:
+    """Write tokenizer.json and tokenizer_config.json for an encoding of games, and return the names of the files.
+
+    Texts are the encoding's: `;1.e4 e5` in characters, `e2e4 e7e5` in squares, with `<s>` in front. A character that is
+    not in the vocabulary is an error, as in `encoding.encode`.
+    """
+    if isinstance(encoding, PgnChar):
+        steps = {"pre_tokenizer": split(r"[\s\S]", "Isolated")}
+        special: dict[str, str] = {}
+    elif isinstance(encoding, UciSquare):
+        spaces, tokens = split(r"\s+", "Removed"), split(TOKEN, "Isolated")
+        bos = encoding.vocabulary.index("<s>")
+        first = {"SpecialToken": {"id": "<s>", "type_id": 0}}
+        steps = {
+            "pre_tokenizer": {"type": "Sequence", "pretokenizers": [spaces, tokens]},
+            "post_processor": {
+                "type": "TemplateProcessing",
+                "single": [first, {"Sequence": {"id": "A", "type_id": 0}}],
+                "pair": [first, {"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+                "special_tokens": {"<s>": {"id": "<s>", "ids": [bos], "tokens": ["<s>"]}},
+            },
+        }
+        special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    else:
+        return []
+    vocabulary = {text: id for id, text in enumerate(encoding.vocabulary)}
+    added = [
+        {"id": vocabulary[text], "content": text, "single_word": False, "lstrip": False,
+         "rstrip": False, "normalized": False, "special": True}
+        for text in special.values()
+    ]  # fmt: skip
+    document: dict[str, Any] = {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
+        "post_processor": None, "decoder": {"type": "Fuse"},
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<none>"},
+        **steps,
+    }  # fmt: skip
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **special,
+    }  # fmt: skip
+    for name, content in (("tokenizer.json", document), ("tokenizer_config.json", config)):
+        (folder / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return ["tokenizer.json", "tokenizer_config.json"]
+
+
+def split(pattern: str, behavior: str) -> dict[str, Any]:
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": behavior, "invert": False}

@@ -1,0 +1,118 @@
+"""The model card of an exported checkpoint: what the registry knows of its data, training and results, as Markdown."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from chessreg import encodings
+from chessreg.entities.base import entity_rows
+from chessreg.entities.checkpoint import described
+from chessreg.entities.reproduce import script, steps
+from chessreg.queries import run_query
+from chessreg.queries.render import as_markdown, markdown
+from chessreg.registry import tables
+
+if TYPE_CHECKING:
+    from chessreg.session import Session
+
+RESULTS = (
+    "perplexity", "legal moves by ply", "legal moves by phase", "move accuracy by model", "puzzles by rating",
+    "best probe layers", "wins by level", "ratings",
+)  # fmt: skip
+"""Queries whose rows of this checkpoint are in the card."""
+OF_TRANSFORMERS = ("gpt2", "llama")  # architectures whose folder transformers loads without chessreg
+NOT_RECORDED = "not recorded in the registry that exported it"
+
+
+def model_card(session: Session, reference: str) -> str:
+    """Return the card of a checkpoint. What the registry does not know is said to be not recorded.
+
+    Raises NotFoundError for an unknown checkpoint.
+    """
+    with session.database.read() as sql:
+        row = described(sql, reference)
+        data = None if row["training_datasets"] is None else training_data(sql, row["training_datasets"])
+        made = steps(sql, row["run_id"]) if row["run_id"] else None
+    name = as_markdown(row["name"] or row["id"].hex[-6:])
+    parts = [front_matter(row, data or []), f"# {name}", summary(row), "## Use", usage(row), "## Training data"]
+    parts.append(data_table(data) if data else f"The training games are {NOT_RECORDED}.")
+    parts += ["## Training", training(session, row, made), "## Results", results(session, row)]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def training_data(sql: Any, references: list[str]) -> list[dict[str, Any]]:
+    """Return the rows of the datasets that a checkpoint was trained on, as far as they are registered."""
+    identities = {reference.partition(":")[2].partition(":")[0] for reference in references}
+    return [row for row in entity_rows(sql, "dataset", tables.Dataset) if row["identity"] in identities]
+
+
+def front_matter(row: dict[str, Any], data: list[dict[str, Any]]) -> str:
+    """Return the card's YAML: a licence only where every dataset has the same one."""
+    licences = {dataset["licence"] for dataset in data}
+    licence = licences.pop() if len(licences) == 1 else None
+    lines = [f"library_name: {'transformers' if row['architecture'] in OF_TRANSFORMERS else 'chessreg'}"]
+    lines += [f"license: {json.dumps(licence)}"] if licence else []
+    return "\n".join(["---", *lines, "tags: [chess, chessreg]", "---"])
+
+
+def summary(row: dict[str, Any]) -> str:
+    return (
+        f"{as_markdown(row['architecture'])}, {row['layers']} layers, d_model {row['d_model']}, {row['heads']} heads, "
+        f"{row['parameters']:,} parameters, context of {row['block_size']:,} tokens, encoding `{row['tokenizer']}`."
+    )
+
+
+def usage(row: dict[str, Any]) -> str:
+    """Return the code that loads the folder: with transformers where it has the architecture and the tokenizer."""
+    command = "```sh\nchessreg import checkpoint . --name mine\n```"
+    name = row["tokenizer"]
+    history = name not in encodings.names() or encodings.encoding(name).content == "history"
+    if row["architecture"] not in OF_TRANSFORMERS or not history:
+        return command
+    code = (
+        "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
+        'model = AutoModelForCausalLM.from_pretrained(".")\ntokenizer = AutoTokenizer.from_pretrained(".")'
+    )
+    return f"```python\n{code}\n```\n\n{command}"
+
+
+def data_table(data: list[dict[str, Any]]) -> str:
+    lines = ["| dataset | games | plies | file | licence | SHA-256 |", "| --- | ---: | ---: | --- | --- | --- |"]
+    for row in data:
+        cells = (row["name"] or row["id"].hex[-6:], row["source"] or "", row["licence"] or "not recorded")
+        name, source, licence = map(as_markdown, cells)
+        plies = f"{row['plies']:,}" if row["plies"] is not None else ""
+        lines.append(f"| {name} | {row['games']:,} | {plies} | {source} | {licence} | `{row['artifact']}` |")
+    return "\n".join(lines)
+
+
+def training(session: Session, row: dict[str, Any], made: list[dict[str, Any]] | None) -> str:
+    """Return how the weights were made: a script of commands for a run of this registry, else where they are from."""
+    if made is not None:
+        lines = "\n".join(script(made, session.store))
+        return f"This script makes the model in an empty folder:\n\n```sh\n{lines}\n```"
+    known = {
+        "File": row["source_file"],
+        "SHA-256": row["source_sha256"],
+        "Downloaded from": row["fetched_from"],
+        "Untrained model of the shape of": row["parent"],
+        "Format": row["source_format"],
+    }
+    return "\n".join(f"- {label}: {as_markdown(str(value))}" for label, value in known.items() if value)
+
+
+def results(session: Session, row: dict[str, Any]) -> str:
+    """Return the check at import and the rows of `RESULTS` of this checkpoint, each under the question it answers."""
+    parts = []
+    if row["import_loss"] is not None:
+        parts.append(
+            f"On bundled games: loss {row['import_loss']:.3f} nats per token, {100 * row['import_legal']:.1f} % of the "
+            "most probable moves are legal."
+        )
+    for title in RESULTS:
+        result = run_query(session.database, title, checkpoint=(UUID(str(row["id"])).hex,))
+        if len(result) and result.entry is not None:
+            parts += [f"### {result.entry.question}", markdown(result).rstrip("\n")]
+    return "\n\n".join(parts) or f"Results are {NOT_RECORDED}."
