@@ -534,7 +534,8 @@ def test_queries_of_legal_move_mass(squares, everything):
     published = beside(squares.database, squares.query("legal move mass by edit")).rows
     lines = [row for row in published if row["column"] == "argmax as of None" and row["row"] == "Probe"]
     assert lines
-    assert all("another model" in row["comparison"] for row in lines)
+    assert all("checkpoint: not the paper's (no tag davis-2026:gpt)" in row["comparison"] for row in lines)
+    assert any("patch unit, the paper's raw" in row["comparison"] for row in lines)
     assert not any(row["comparison"] == "comparable" for row in published)
 
 

@@ -197,7 +197,12 @@ def test_the_papers_lost_numbers_stand_beside_ours(session):
     assert all(row["comparison"] == "not comparable: the paper's number is lost" for row in lost)
     ours = [row for row in rows if row["ours"] is not None]
     assert ours
-    assert all(row["comparison"].startswith("not comparable: another model") for row in ours)
+    for row in ours:
+        texts = row["comparison"].removeprefix("not comparable: ").split("; ")
+        assert "checkpoint: not the paper's (no tag davis-2026:gpt)" in texts
+        assert "equal position, the paper's placement" in texts
+        assert "resamples 60, the paper's 1000" in texts
+        assert "first_ply 6" in row["not_stated"]
 
 
 @pytest.mark.parametrize(
