@@ -33,7 +33,7 @@ def runs_by_row(database: Database, result: QueryResult) -> list[list[RecordedRu
     assert result.entry
     scope = Scope.of(result.meta["scope"])
     question = question_of(database, result.entry, scope, result.meta.get("scoring", "paper"), None)
-    sql = f"{question.relations()}\nSELECT DISTINCT cell, run_id FROM base ORDER BY ALL"
+    sql = f"{question.relations()}\nSELECT DISTINCT cell, run_id FROM base WHERE run_id IS NOT NULL ORDER BY ALL"
     ids: dict[int, list[UUID]] = {}
     for row in question.engine.answer({"runs": sql}, question.parameters)["runs"].to_pylist():
         ids.setdefault(row["cell"], []).append(UUID(row["run_id"]))

@@ -401,6 +401,46 @@ def test_several_tokens_are_edited_each_by_its_own_norm(squares):
         assert rows["edit"].mass_original == pytest.approx(p[begins(chess.Board(clean.fen))].sum(), abs=1e-5)
 
 
+def test_the_published_code_edits_layer_0_with_the_probe_of_the_embeddings(squares):
+    """Block L's output is edited with the probe of hidden state L, of which 0 are the embeddings; against a hook."""
+    points = ("blocks.*.hook_resid_pre", "blocks.*.hook_resid_post")
+    cache = CacheSpec(checkpoint="squares", dataset="sample:fit", sites="white-turns", hook_points=points)
+    squares.run(cache, CacheOptions(threads=1), name="cache-of-embeddings")
+    fit = ProbeSpec(cache="cache-of-embeddings", epochs=1, layers=(0,), hook_point="blocks.*.hook_resid_pre")
+    squares.run(fit, ProbeOptions(threads=1), name="probe-of-embeddings")
+    settings = {
+        **NextTokenEdit().preset("davis-published-code"), "dataset": "sample:test", "games": 2, "prefixes": (4,),
+        "black_probe": None, "probe_shift": -1, "layer_sets": ("0", "1"),
+    }  # fmt: skip
+    with pytest.raises(BadInputError, match="no probe reads layer -1 for layer 0"):
+        ran(squares, **settings)
+    with pytest.raises(BadInputError, match=r"--embedding-probe is of .*resid_post, not of the embeddings"):
+        ran(squares, **settings, embedding_probe="probe-0")
+    _, by_unit = ran(squares, **settings, embedding_probe="probe-of-embeddings")
+    assert done(by_unit)
+    model, games = squares.model("squares"), squares.dataset("sample")
+    for rows in done(by_unit):
+        clean = rows["clean"]
+        tokens = torch.tensor([UCI.prompt(boards_and_moves(games, clean.item)[1][: clean.ply])])
+        square, piece = chess.parse_square(clean.detail["square"]), chess.Piece.from_symbol(clean.detail["piece"])
+        label = 6 + piece.piece_type * (1 if piece.color else -1)
+        for condition, layer, probe in (("edit-0", 0, "probe-of-embeddings"), ("edit-1", 1, "probe-white")):
+            weight = load_probe(squares.inputs, run_of(squares, probe), 0).weight[:, square, label]
+            vector = -torch.from_numpy(weight / np.linalg.norm(weight))
+
+            def hook(module, arguments, residual, vector=vector):
+                length = 0.5 * model.network.ln_f(residual[:, -1:]).norm(dim=-1, keepdim=True)
+                return torch.cat([residual[:, :-1], residual[:, -1:] + vector * length], 1)
+
+            handle = model.blocks[layer].register_forward_hook(hook)
+            try:
+                p = model.logits(tokens)[0, -1].softmax(-1).double().numpy()
+            finally:
+                handle.remove()
+            begun = p[begins(chess.Board(clean.fen))].sum()
+            assert rows[condition].mass_original == pytest.approx(begun, abs=1e-5)
+
+
 def test_a_scale_that_falls_with_the_position(squares):
     """The AAAI variant of 6.1: α(i) = α₀ exp(-k i), i the index of the edited token."""
     _, by_unit = ran(squares, **GAMES, layers=(1,), decay=0.05, random_controls=0, shuffled_label_controls=0)
