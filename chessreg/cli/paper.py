@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from chessreg.papers.work import Planned, Work
 
+MANY_TRIALS = 10_000_000
+TRIAL_BYTES = 550  # of one row and its index entries in SQLite
 SIZES = ["small", "reference", "paper"]  # chessreg.papers.plan.SIZES, unimported
 
 
@@ -260,12 +262,14 @@ def launch(work: Work, on: str, quiet: bool) -> None:
 def show_plan(work: Work, as_json: bool) -> None:
     """Every step with what it would do; what waits for others is an expectation."""
     from chessreg.papers.cost import multiplying, seconds
-    from chessreg.papers.work import totals
+    from chessreg.papers.work import too_few_games, totals
 
     plan = work.plan()
+    short = too_few_games(work.session, work.steps)
     rate = multiplying() if any(p.step.operations or p.step.engine_seconds for p in plan) else 0.0
     times = {
-        p.step.name: 0.0 if p.done else seconds(p.step, rate, p.missing / p.units if p.units else 1.0) for p in plan
+        p.step.name: 0.0 if p.done else seconds(p.step, rate, p.share * (p.missing / p.units if p.units else 1.0))
+        for p in plan
     }
     rows: list[dict[str, Any]] = [
         {
@@ -276,7 +280,7 @@ def show_plan(work: Work, as_json: bool) -> None:
     ]  # fmt: skip
     summed = totals(plan) | {"cpu_seconds": sum(each or 0.0 for each in times.values()) if rate else None}
     if as_json:
-        emit(True, {"paper": work.paper.name, "tag": work.tag, "steps": rows, "totals": summed})
+        emit(True, {"paper": work.paper.name, "tag": work.tag, "steps": rows, "totals": summed, "too_few_games": short})
         return
     rows_listed = [
         row
@@ -297,6 +301,14 @@ def show_plan(work: Work, as_json: bool) -> None:
         cost = f"about {summed['cpu_seconds'] / 3600:,.1f} core-hours on one thread of this machine"
         click.echo(f"{cost}, of {rate / 1e9:,.0f} Gflop/s; what takes seconds is not counted", err=True)
     click.echo("what waits is an expectation: it is counted once the steps before it are there", err=True)
+    for line in short:
+        click.echo(line, err=True)
+    if (trials := summed["rows"].get("trial", 0)) >= MANY_TRIALS:
+        click.echo(
+            f"{trials:,} trials need about {trials * TRIAL_BYTES / 1e9:,.0f} GB in SQLite; PostgreSQL suits so many "
+            "better: set CHESSREG_REGISTRY=postgresql://… (docs/machines.md)",
+            err=True,
+        )
 
 
 def lasting(seconds: float | None) -> str:

@@ -82,6 +82,7 @@ class Step:
     follow from results of other steps are a function of what is made so far; the steps that it reads are then named in
     `after`. `units`, `rows` and `bytes` are what to expect before that can be counted; `operations` are floating-point
     operations, 0 where nobody has counted them, `engine_seconds` the CPU seconds that a chess engine thinks;
+    `reads` the dataset and the number of games that are read, where a function gives the settings;
     `share` is the share of this machine's rate that the step reaches, where its kind's is not meant.
     """
 
@@ -99,6 +100,15 @@ class Step:
     operations: float = 0.0
     engine_seconds: float = 0.0
     share: float | None = None
+    reads: tuple[str, int] | None = None
+
+    @property
+    def games_read(self) -> tuple[str, int] | None:
+        """The dataset and the number of games that the step asks for; None if it names none itself."""
+        if self.reads is not None or callable(self.settings):
+            return self.reads
+        dataset, games = self.settings.get("dataset"), self.settings.get("games")
+        return (dataset, games) if isinstance(dataset, str) and isinstance(games, int) else None
 
     @property
     def needs(self) -> frozenset[str]:

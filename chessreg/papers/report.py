@@ -49,7 +49,7 @@ def write(work: Work, folder: Path) -> list[Written]:
     made += [drawn(work, picture, folder) for picture in pictures]
     if work.paper.expectations:
         rows, files, summary = expected.write(work, folder)
-        again = f"chessreg paper {work.paper.name} --report"
+        again = f"{paper_command(work.paper.name, work.request)} --report"
         made.append(Written(expected.TITLE, rows, files, again, (summary,)))
     write_file(folder / "index.md", index(work, made).encode())
     return made
@@ -161,6 +161,19 @@ def command(work: Work, sheet: Sheet, scoring: str) -> str:
     if sheet.steps:
         narrow = work.runs_option(sheet.steps)
     return f'chessreg query "{sheet.query}" {narrow}{where}{policy}'
+
+
+def paper_command(name: str, request: Request) -> str:
+    """Return the command that does a paper on the model and data of a request."""
+    import shlex
+
+    named = {
+        "checkpoint": request.checkpoint, "sae": request.sae, "position-dataset": request.positions,
+        "puzzle-dataset": request.puzzles, "language-model": request.language_model, "dataset": request.fit,
+        "test": request.test if request.test != request.fit else None, "size": request.size,
+    }  # fmt: skip
+    options = [f"--{option} {shlex.quote(value)}" for option, value in named.items() if value]
+    return " ".join(["chessreg paper", name, *options, *(f"--beside {shlex.quote(each)}" for each in request.beside)])
 
 
 def missing(work: Work) -> list[str]:

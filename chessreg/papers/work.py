@@ -6,8 +6,10 @@ Steps that are no experiments (parts of a dataset, random-init controls of a mod
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -64,6 +66,7 @@ class Planned:
     rows: dict[str, int] = field(default_factory=dict)
     bytes: int = 0
     why: str = ""
+    share: float = 1.0  # of the games that the step asks for, those that are there
 
     @property
     def done(self) -> bool:
@@ -132,7 +135,8 @@ class Work:
         """Every step as it stands. Nothing is made."""
         ingest(self.session.database, self.session.store)
         self.forget()
-        return [self.planned(step) for step in self.steps]
+        shares = shares_of_games(games_there(self.session, self.every), self.every)
+        return [fitting(self.planned(step), shares[step.name]) for step in self.steps]
 
     def step(self, name: str) -> Step:
         return next(step for step in self.steps if step.name == name)
@@ -189,10 +193,14 @@ class Work:
             return run
 
     def look(self) -> None:
-        """See what is complete, and tag it: for the tables of what is there, whichever steps were chosen."""
+        """See what is complete, and tag it: for the tables of what is there, whichever steps were chosen. A step whose
+        kind refuses these games is not complete."""
         self.steps = self.every
-        for planned in self.plan():
-            self.mark_if_complete(planned)
+        ingest(self.session.database, self.session.store)
+        self.forget()
+        for step in self.steps:
+            with suppress(ChessregError):
+                self.mark_if_complete(self.planned(step))
 
     def runs_of(self, patterns: Sequence[str]) -> list[str]:
         """The ids (hex) of the runs of complete steps with these names, `*` for anything."""
@@ -372,6 +380,64 @@ def short_digest(session: Session, request: Request) -> str:
         *(inputs.reference("dataset", name) for name in datasets if name is not None),
     ]
     return digest_of(references)[:6]
+
+
+def games_there(session: Session, steps: Sequence[Step]) -> dict[str, int]:
+    """Return the games (or positions) of each dataset, or part of one, that the steps read. Of a part that does not
+    exist yet the share that the paper divides off; datasets that do not exist yet are left out."""
+    parts = next(
+        (str(s.settings.get("parts", "")) for s in steps if s.kind == "split" and not callable(s.settings)), ""
+    )
+    shares = dict(each.split("=") for each in parts.split(",") if each)
+    there: dict[str, int] = {}
+    for reference in {step.games_read[0] for step in steps if step.games_read is not None}:
+        if reference.startswith("@"):
+            continue
+        name, divided, part = reference.partition(":")
+        try:
+            dataset = session.id("dataset", name)
+        except NotFoundError:
+            continue
+        with session.database.read() as sql:
+            row, split = sql.get_one(tables.Dataset, dataset), sql.get(tables.Split, (dataset, part))
+        if split is not None:
+            there[reference] = split.games
+        elif not divided or part in shares:
+            there[reference] = int(row.games * float(shares[part])) if divided else row.games
+    return there
+
+
+def shares_of_games(there: Mapping[str, int], steps: Sequence[Step]) -> dict[str, float]:
+    """Return for each of the ordered steps the share of the games it asks for that are there. A step that reads none
+    itself has the least share of the steps it needs."""
+    shares: dict[str, float] = {}
+    for step in steps:
+        shares[step.name] = min((shares[name] for name in step.needs if name in shares), default=1.0)
+        if step.games_read is not None:
+            dataset, wanted = step.games_read
+            shares[step.name] = min(1.0, there.get(dataset, wanted) / wanted)
+    return shares
+
+
+def too_few_games(session: Session, steps: Sequence[Step]) -> list[str]:
+    """Return a line for each dataset that has fewer games than the steps ask for."""
+    wanted: dict[str, int] = {}
+    for dataset, games in (step.games_read for step in steps if step.games_read is not None):
+        wanted[dataset] = max(games, wanted.get(dataset, 0))
+    return [
+        f"{dataset} has {found:,} games, fewer than the {wanted[dataset]:,} that this size reads"
+        for dataset, found in sorted(games_there(session, steps).items())
+        if found < wanted[dataset]
+    ]
+
+
+def fitting(planned: Planned, share: float) -> Planned:
+    """Return the plan of a step with this share of its games. What waits is an expectation, which is scaled."""
+    if planned.state != "waits" or share == 1.0:
+        return replace(planned, share=share)
+    units = math.ceil(planned.units * share) if planned.step.games_read is not None else planned.units
+    rows = {table: math.ceil(count * share) for table, count in planned.rows.items()}
+    return replace(planned, share=share, units=units, missing=units, rows=rows, bytes=math.ceil(planned.bytes * share))
 
 
 def totals(plan: Sequence[Planned]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ SWEEP, EDITS, STRENGTH, FIGURE_4 = "edit-sweep", "edits", "edit-strength", "figu
 CODE_SCALE = 0.5  # specification 6.1
 CODE_LAYER, CODE_LAYERS = 7, 12  # of Figures 4 to 6 in the code, and of how many
 MIDDLE = "-at-code-layer"
+MONTH = 200_000  # no month of 2013 has more games
 LINEAR = {"probe": "early-joint-3", "black_probe": "early-joint-1"}  # after Black's move, and after White's
 DERIVED = {"sae": "sae-latents", "cd": "sae-contrast", "dm": "means"}
 CASE = {"moves": "e2e4 d7d5", "board": "d5=. d7=p e7=. e5=p"}  # specification 6.5
@@ -114,7 +115,7 @@ class Edits:
         return Step(
             name, "edit-next-token", with_choice if choose else values, serves, after, units=units,
             rows={"trial": units * (1 + conditions)}, bytes=4 * 72 * units * (1 + conditions),
-            choice=part == "validation",
+            choice=part == "validation", reads=(values["dataset"], games),
             operations=forward(request, games * 2 * max(size.prefixes) + units * conditions),
         )  # fmt: skip
 
@@ -140,8 +141,10 @@ def edits(request: Request, size: Size) -> Iterator[Step]:
     )  # fmt: skip
     paper = {"probe": "paper-joint-3", "black_probe": "paper-joint-1"}
     every = every_game(request, size, request.test)
+    games = size.edit_games if size.every_layer else size.other_games
     if every:
         every["allow_overlap"] = True  # the author checks none: short games of one month occur in another
+        games = MONTH
     code = {"probe": "code-joint-0"} | ({"embedding_probe": "code-joint-0-embeddings"} if size.every_layer else {})
     for name, preset, probes, lowest in (
         ("edits-paper", "davis-paper", paper, 0),
@@ -150,8 +153,7 @@ def edits(request: Request, size: Size) -> Iterator[Step]:
         sets = [layer for layer in range(lowest, layers) if size.every_layer or layer == code_layer(layers)]
         if sets:
             yield step(
-                name, "Figure 5 and section 4.7", size.edit_games if size.every_layer else size.other_games,
-                3 * len(sets),
+                name, "Figure 5 and section 4.7", games, 3 * len(sets),
                 {"preset": preset, "layer_sets": tuple(map(str, sets)), "scales": (CODE_SCALE,),
                  **every},
                 probes=probes,

@@ -86,7 +86,7 @@ SIZES: dict[SizeName, Size] = {
         twin_labels=("joint", "color", "type"), expansion=16, smaller=(2, 4, 8), smaller_everywhere=True,
         sae_tokens=1_000_000_000, sae_batch=4096, sae_learning_rate=3e-4, sae_l1=None, sae_centre=False,
         sae_layers=64, sae_l0=30.0, sae_search_tokens=10_000_000,
-        heldout_games=2_000, sweep_games=2_000, scales=SCALES, edit_games=130_000, other_games=5_000, every_layer=True,
+        heldout_games=2_000, sweep_games=2_000, scales=SCALES, edit_games=71_151, other_games=5_000, every_layer=True,
         markov_games=200_000, markov_classes=20_000, resamples=1_000, lm_games=120_000, shortest_games=100_000,
         match_games=1_000,
     ),

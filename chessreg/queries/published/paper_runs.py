@@ -105,7 +105,7 @@ class PaperRuns:
         for run in map(self.run, self.entries):
             values = [value if isinstance(value, list) else [value] for value in flat(run.settings).values()]
             for form, _, name in (str(each).partition(":") for value in values for each in value if is_selector(each)):
-                if name not in {"run": self.entries, "files": self.files}.get(form, {name}):
+                if (form == "run" and name not in self.entries) or (form == "files" and name not in self.files):
                     raise ChessregError(f"run {run.name} names {form}:{name}, which no file describes")
 
 
