@@ -155,8 +155,21 @@ def check_next_token(
     else:
         plies = list(spec.prefixes) or [2]
     if spec.probe_tokens == "match" and spec.token_mask == "last":
-        for ply in sorted({min(ply, 4 + ply % 2) for ply in plies}):
+        for ply in sorted(plies):
             check_probe_tokens(spec, inputs, encoding, ply)
+
+
+def check_context(spec: NextTokenEditSpec, inputs: Inputs) -> None:
+    """Raises BadInputError for prefixes that are all longer than the model's context."""
+    checkpoint, encoding = inputs.checkpoint_row(spec.checkpoint), inputs.encoding(spec.checkpoint)
+    shortest = min(spec.prefixes)
+    tokens = len(encoding.prompt(knight_moves(shortest)))
+    if tokens > checkpoint.block_size:
+        raise BadInputError(
+            f"a game has about {tokens} tokens after {shortest} plies, and the model's context is "
+            f"{checkpoint.block_size} tokens",
+            "shorter --prefixes",
+        )
 
 
 def check_probe_tokens(spec: NextTokenEditSpec, inputs: Inputs, encoding: Encoding, ply: int) -> None:
@@ -166,7 +179,7 @@ def check_probe_tokens(spec: NextTokenEditSpec, inputs: Inputs, encoding: Encodi
     references = {"--black-probe": (spec.black_probe,), "--other-black-probes": spec.other_black_probes}
     if not black:
         references = {"--probe": (spec.probe,), "--other-probes": spec.other_probes}
-    prompt = encoding.prompt(KNIGHTS[:ply])
+    prompt = encoding.prompt(knight_moves(min(ply, 4 + ply % 2)))  # as many have every phase of a turn
     tokens = Tokens.of([prompt])
     fitted = [(option, reference) for option, own in references.items() for reference in own if reference is not None]
     for option, reference in fitted:
@@ -182,7 +195,9 @@ def check_probe_tokens(spec: NextTokenEditSpec, inputs: Inputs, encoding: Encodi
         raise BadInputError(f"{option} was fitted {where}, and {side} is to move after {ply} plies", hint)
 
 
-KNIGHTS = ("Nf3", "Nf6", "Ng1", "Ng8", "Nf3")  # some game, whose tokens have every phase of a turn
+def knight_moves(plies: int) -> tuple[str, ...]:
+    """The moves of some game with this many plies."""
+    return (("Nf3", "Nf6", "Ng1", "Ng8") * (plies // 4 + 1))[:plies]
 
 
 def of_white(site: str, encoding: Encoding) -> bool:

@@ -277,6 +277,9 @@ class NextTokenEditSpec(EditSettings):
     probe_shift: Annotated[int, AtMost(1000, "no model has more layers")] = Field(
         0, ge=-1000, description="layer of the probe minus the layer it edits (Davis's code: -1)"
     )
+    mask_unused: bool = Field(
+        True, description="give no probability to tokens that no game is written with (LCB's piece letters)"
+    )
     embedding_probe: Annotated[str | None, Ref("run:probe")] = Field(
         None,
         description="piece probes of the embeddings (blocks.0.hook_resid_pre), for layer 0 with --probe-shift -1, as "

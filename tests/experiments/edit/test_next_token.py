@@ -401,6 +401,39 @@ def test_several_tokens_are_edited_each_by_its_own_norm(squares):
         assert rows["edit"].mass_original == pytest.approx(p[begins(chess.Board(clean.fen))].sum(), abs=1e-5)
 
 
+def test_tokens_that_no_game_has_get_no_probability_unless_asked(squares, tmp_path):
+    """LCB's piece letters, as in legality: every distribution of a case is that of the other tokens."""
+    network = random_gpt2(GPT2Config(2, 2, 16, CONTEXT, 77), 3)
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if "wte" in name:
+                parameter[3:9] *= 50  # piece letters are what it predicts
+    save_checkpoint(network, tmp_path / "lcb", CheckpointInfo.of(network, "uci-square-77"))
+    import_checkpoint(squares.database, squares.store, tmp_path / "lcb", name="lcb")
+    cache = CacheSpec(checkpoint="lcb", dataset="sample:fit", sites="white-turns", games=20)
+    squares.run(cache, CacheOptions(threads=1), name="cache-lcb")
+    squares.run(ProbeSpec(cache="cache-lcb", epochs=1), ProbeOptions(threads=1), name="probe-lcb")
+    settings = {"checkpoint": "lcb", "probe": "probe-lcb", "black_probe": None, "dataset": "sample:test", "games": 4,
+                "prefixes": (4,), "layers": (0,), "king": "include", "shuffled_label_controls": 0}  # fmt: skip
+    _, by_unit = ran(squares, **settings)
+    assert done(by_unit)
+    _, unmasked = ran(squares, **settings, mask_unused=False)
+    assert {rows["skipped"].detail["skipped"] for rows in unmasked.values()} == {"no square"}
+    model, games = squares.model("lcb"), squares.dataset("sample")
+    for rows in done(by_unit):
+        clean = rows["clean"]
+        tokens = torch.tensor([model.encoding.prompt(boards_and_moves(games, clean.item)[1][: clean.ply])])
+        logits = model.logits(tokens)[0, -1].double()
+        logits[3:9] = -torch.inf
+        p = logits.softmax(-1).numpy()
+        begun = [i for i in range(77) if model.encoding.origin_of(i) is not None]
+        legal = {move.from_square for move in chess.Board(clean.fen).legal_moves}
+        assert clean.mass_original == pytest.approx(
+            sum(p[i] for i in begun if model.encoding.origin_of(i) in legal), abs=1e-5
+        )
+        assert rows["edit"].mass_original <= 1
+
+
 def test_the_published_code_edits_layer_0_with_the_probe_of_the_embeddings(squares):
     """Block L's output is edited with the probe of hidden state L, of which 0 are the embeddings; against a hook."""
     points = ("blocks.*.hook_resid_pre", "blocks.*.hook_resid_post")
@@ -467,7 +500,8 @@ def test_a_scale_that_falls_with_the_position(squares):
         ({**GAMES, "black_probe": "probe-dots"}, "--black-probe was fitted at dots, where White is to move"),
         ({**CASE, "layers": (3,), "probe_shift": -1}, "the model has no layer 3"),
         ({**CASE, "layers": (), "probe_shift": -5}, "no layer [567]: the probe of [012] is best, and --probe-shift -5"),
-        ({**GAMES, "black_probe": None}, "Black is to move after 5 plies .*--black-probe"),
+        ({**GAMES, "black_probe": None}, "Black is to move after 9 plies .*--black-probe"),
+        ({**GAMES, "prefixes": (34, 36)}, "about 69 tokens after 34 plies, and the model's context is 64 tokens"),
         ({**CASE, "probe": "reference-board"}, "another checkpoint"),
         ({**CASE, "checkpoint": "reference", "probe": "reference-board"}, "does not name a square or a move"),
         ({"moves": " ".join(["Nf3", "Nf6", "Ng1", "Ng8"] * 8)}, "65 tokens, .* 64 positions"),
