@@ -231,6 +231,9 @@ COLUMNS = {
 }
 
 
+HIDDEN = ("not_stated",)  # in JSON, CSV and Parquet only
+
+
 def beside(database: Database, result: QueryResult, only: Sequence[str] = ()) -> QueryResult:
     """The published numbers that a query recomputes, ours beside each; of `only` these tables of the papers if given.
 
@@ -266,11 +269,15 @@ def beside(database: Database, result: QueryResult, only: Sequence[str] = ()) ->
         if lines:
             alike = sum(row["comparison"] in ("comparable", "same") for row in lines)
             notes.append(f"{alike} of {len(lines)} {text}")
+    if listed := sum(not (wanted[number].runs or wanted[number].setting) for number in player_rows):
+        notes.append(
+            f"{listed} of the published numbers are compared by listed conditions, not by the paper's full settings"
+        )
     meta = {**result.meta, "published": True, "rows": table.num_rows}
     units = {row["unit"] for row in rows}
     unit = units.pop() if len(units) == 1 else ""
     numbers = ("published", "ours", "difference")
-    columns = tuple(Column(n, unit if n in numbers else "", text) for n, text in COLUMNS.items())
+    columns = tuple(Column(n, unit if n in numbers else "", text, n in HIDDEN) for n, text in COLUMNS.items())
     return QueryResult(table, meta, notes, described=columns)
 
 
