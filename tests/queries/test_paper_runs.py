@@ -1,11 +1,12 @@
 """Full settings of the papers' runs: each is compared with ours, and every difference is named."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from chessreg.errors import ChessregError
-from chessreg.queries.published import values
+from chessreg.queries.published import against, values
 from chessreg.queries.published.paper_runs import Comparison, PaperRuns, RecordedRun, World
 
 PAPERS = {value.paper: value.described for value in values()}
@@ -200,3 +201,22 @@ def test_settings_that_a_column_shows_have_a_condition_on_it(value):
     for run in value.paper_runs:
         for column in set(run.shown.values()) - value.columns:
             assert re.search(rf"\b{column}\b", value.role), f"{value.table}, {value.row}: {column} of {run.name}"
+
+
+@pytest.mark.parametrize(
+    ("runs", "reasons", "not_stated"),
+    [
+        ([], "no run of this registry is behind the row", None),
+        ([fitted()], "", None),
+        ([fitted(), fitted(epochs=2)], "epochs 2, the paper's 15", None),
+        ([RecordedRun("probe", 1, {})], "cache: not made by a run of this registry", None),
+    ],
+)
+def test_every_run_behind_a_row_is_compared(runs, reasons, not_stated):
+    described = PaperRuns([DOCUMENT])
+    value = replace(values()[0], runs=("probe",), changes={}, described=described, setting=False)
+    row = {"reasons": ""}
+    against(row, runs, value, Comparison(described, world({CACHE: cached()})))
+    assert reasons in row["reasons"]
+    assert bool(row["reasons"]) == bool(reasons)
+    assert row["not_stated"] == not_stated

@@ -14,6 +14,7 @@ from chessreg.queries.ask import rows_behind
 from chessreg.queries.catalogue import find
 from chessreg.queries.engine import engine_of
 from chessreg.queries.published import TYPES, Need, beside, described, has_part, player, values, with_ours
+from chessreg.queries.published.recorded import runs_by_row
 from chessreg.queries.render import rendered
 from chessreg.registry import tables
 from chessreg.registry.identity import digest_of, uuid_of
@@ -462,3 +463,8 @@ def test_for_reading_numbers_without_ours_are_left_out_and_counted(database, mak
 def test_a_query_without_published_numbers_says_so(database):
     with pytest.raises(NotFoundError, match="no published numbers"):
         beside(database, run_query(database, "games by termination"))
+
+
+def test_the_runs_behind_each_row_can_be_asked_for_whatever_the_query(database):
+    for query in sorted({value.query for value in values()}):
+        assert runs_by_row(database, run_query(database, query)) == []

@@ -297,6 +297,8 @@ def against(row: dict[str, Any], runs: Sequence[RecordedRun], value: Value, comp
     if value.setting:
         return
     differences, free = dict.fromkeys(filter(None, [row["reasons"]])), dict[str, None]()
+    if value.runs and not runs:
+        differences["no run of this registry is behind the row"] = None
     for run in runs if value.runs else ():
         by_paper_run = [(comparison.differences(run, paper), paper) for paper in value.paper_runs]
         texts, paper = min(by_paper_run, key=lambda each: (each[1].kind != run.kind, len(each[0])))
