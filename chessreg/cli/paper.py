@@ -79,8 +79,10 @@ def command(
         click.Option(["--position-dataset", "positions"], required=True, metavar="DATASET", help="Positions with best "
                      "moves, from these games: the models are trained and measured on them."),
         click.Option(["--puzzle-dataset", "puzzles"], metavar="DATASET", help="Puzzles for the models of positions."),
-        click.Option(["--language-model"], metavar="CHECKPOINT", help="A pretrained language model that reads prompts, "
-                     "to be tuned.  [default: one of initial weights, which reads prompts first]"),
+        click.Option(["--language-model", "language_models"], multiple=True, metavar="CHECKPOINT[=RATE]",
+                     help="A pretrained language model that reads prompts, to be tuned at the paper's learning rate of "
+                     "its architecture, or at RATE. May be given several times. Left out: models of initial weights, "
+                     "which read prompts first."),
     ]  # fmt: skip
     of_others = [
         click.Option(["--beside"], multiple=True, metavar="CHECKPOINT", help="Another model of games, a row of the "
@@ -89,8 +91,9 @@ def command(
     options = [
         *(of_positions if trains else of_model),
         *(of_others if compares else []),
-        click.Option(["--dataset"], required=True, metavar="DATASET", help="Games to fit on, and to test on: parts "
-                     "fit, validation and test of it are made if they are not there."),
+        click.Option(["--dataset"], required=not trains, metavar="DATASET", help="Games to fit on, and to test on: "
+                     "parts fit, validation and test of it are made if they are not there." + (
+                     " Left out, or where the positions do not name their games: no models of games." * trains)),
         click.Option(["--test"], metavar="DATASET", help="Other games to test on; --dataset is then fitted on whole."),
         click.Option(["--size"], type=click.Choice(SIZES), default="reference", show_default=True,
                      help="How much of everything: minutes, hours, or as the paper."),
@@ -169,6 +172,8 @@ def go(
     how = {key: value for key, value in (("device", device), ("threads", threads)) if value is not None}
     work = Work(session, find(name), request(session, **{"checkpoint": None, **options}), how, first, only)
     action.check()
+    for line in work.paper.remarks(work.request):
+        click.echo(line, err=True)
     if action.load is not None:
         load(work, action.load)
     if action.save is not None:

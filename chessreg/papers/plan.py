@@ -21,13 +21,25 @@ SIZES: tuple[SizeName, ...] = ("small", "reference", "paper")
 
 
 @dataclass(frozen=True)
+class LanguageModel:
+    """A pretrained model that reads prompts: a checkpoint's name, its architecture, the highest learning rate of its
+    tuning (None: that of the paper), and the number of weights in its blocks."""
+
+    name: str
+    architecture: str
+    learning_rate: float | None = None
+    weights: int = 0
+
+
+@dataclass(frozen=True)
 class Request:
     """What the user asks for. `fit` and `test` are references to datasets (NAME); `test` may be the same as `fit`.
 
     `layers` and `d_model` are the model's. `sae`: a run of SAEs of its residual after every layer, or none. A paper
     that trains its own models has no checkpoint (then it is empty, layers and d_model 0), but positions with best
-    moves, and perhaps puzzles, and a pretrained `language_model` that reads prompts. `beside`: other models of games,
-    rows of a table that compares models.
+    moves, and perhaps puzzles, and pretrained `language_models`. Its positions may be of unknown games: then `fit` and
+    `test` are empty, and `without_games` says why. `beside`: other models of games, rows of a table that compares
+    models.
     """
 
     checkpoint: str
@@ -39,7 +51,8 @@ class Request:
     sae: str | None = None
     positions: str | None = None
     puzzles: str | None = None
-    language_model: str | None = None
+    language_models: tuple[LanguageModel, ...] = ()
+    without_games: str = ""
     beside: tuple[str, ...] = ()
 
 
@@ -186,6 +199,7 @@ class Paper:
 
     `check` raises BadInputError for a model that the paper is not about, before anything is done. A paper that `trains`
     its own models is asked for positions in the place of a checkpoint; one that `compares` models takes others too.
+    `remarks` are lines about a request, printed before anything is done: which steps it leaves out, and why.
     """
 
     name: str
@@ -196,6 +210,7 @@ class Paper:
     firsts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # patterns of steps by the question they answer
     expectations: tuple[Expectation, ...] = ()
     check: Callable[[Session, Request], None] | None = None
+    remarks: Callable[[Request], Sequence[str]] = lambda request: ()
     trains: bool = False
     compares: bool = False
 

@@ -203,6 +203,11 @@ def asked_of(request: Request) -> str:
     return f"Positions {request.positions}" + (f", puzzles {request.puzzles}" if request.puzzles else "")
 
 
+def games_of(request: Request) -> str:
+    """The games of a report, where it has any."""
+    return f"fitted on {request.fit}, tested on {request.test}; " if request.fit else ""
+
+
 def index(work: Work, made: Sequence[Written]) -> str:
     """What each file holds, the command behind each, and the runs."""
     from chessreg.queries.render import as_markdown
@@ -211,12 +216,12 @@ def index(work: Work, made: Sequence[Written]) -> str:
     lines = [
         f"# {work.paper.title}",
         "",
-        f"{asked_of(request)}; fitted on {request.fit}, tested on {request.test}; size {request.size}; "
-        f"{len(work.steps)} steps.",
+        f"{asked_of(request)}; {games_of(request)}size {request.size}; {len(work.steps)} steps.",
         "",
+        *(f"{line}\n" for line in work.paper.remarks(request)),
         *missing(work),
         *smaller(work),
-        *shared_games(work.session, request),
+        *(shared_games(work.session, request) if any(step.name == "parts" for step in work.every) else ()),
         "",
         f"Results are tagged `{work.tag}`, runs that only choose settings `{work.tag_of(True)}`.",
         "",

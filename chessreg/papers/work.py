@@ -28,6 +28,7 @@ from chessreg.games.boards.pgn import save_pgn
 from chessreg.models.devices import release_memory
 from chessreg.named import Registry
 from chessreg.papers.plan import (
+    LanguageModel,
     Made,
     Paper,
     Request,
@@ -322,16 +323,20 @@ class Work:
 def request(
     session: Session,
     checkpoint: str | None,
-    dataset: str,
+    dataset: str | None,
     test: str | None = None,
     size: SizeName = "reference",
     sae: str | None = None,
     positions: str | None = None,
     puzzles: str | None = None,
     beside: Sequence[str] = (),
-    language_model: str | None = None,
+    language_models: Sequence[str] = (),
 ) -> Request:
-    """The request, after a look at what it names. Raises NotFoundError or BadInputError for what is not there."""
+    """The request, after a look at what it names. Raises NotFoundError or BadInputError for what is not there.
+
+    Without a checkpoint the games are used only where those of the positions are known. `language_models` are NAME or
+    NAME=LEARNING_RATE.
+    """
     inputs = session.inputs
     row = inputs.checkpoint(inputs.reference("checkpoint", checkpoint))[0] if checkpoint is not None else None
     given = {"--dataset": dataset, "--test": test, "--position-dataset": positions, "--puzzle-dataset": puzzles}
@@ -351,10 +356,18 @@ def request(
             hint = "chessreg dataset list"
             raise BadInputError(f"{name} {reference} is a dataset of {holds}, and takes {wanted}", hint)
     if checkpoint is None or row is None:
-        if language_model is not None:
-            inputs.reference("checkpoint", language_model)
-        return Request("", dataset, test or dataset, 0, 0, size, positions=positions, puzzles=puzzles,
-                       language_model=language_model)  # fmt: skip
+        assert positions is not None
+        if dataset is None and test is not None:
+            raise BadInputError("--test without --dataset: there are no games to fit on", "give --dataset GAMES too")
+        known = [language_model(session, text) for text in language_models]
+        if len({model.name for model in known}) < len(known):
+            raise BadInputError("--language-model names a model twice", "name each once")
+        left_out = "" if has_games(session, positions) else f"no position of {positions} names its game"
+        left_out = left_out or ("no games are given (--dataset)" if dataset is None else "")
+        fit, other = ("", "") if left_out or dataset is None else (dataset, test or dataset)
+        return Request("", fit, other, 0, 0, size, positions=positions, puzzles=puzzles,
+                       language_models=tuple(known), without_games=left_out)  # fmt: skip
+    assert dataset is not None
     if sae is not None:
         from chessreg.experiments.edit.checks import check_saes
 
@@ -370,14 +383,35 @@ def request(
     return Request(checkpoint, dataset, test or dataset, row.layers, row.d_model, size, sae, beside=tuple(beside))
 
 
+def has_games(session: Session, positions: str) -> bool:
+    """Whether the positions of a dataset name their games."""
+    with session.database.read() as sql:
+        return sql.get_one(tables.Dataset, session.id("dataset", positions)).games > 0
+
+
+def language_model(session: Session, text: str) -> LanguageModel:
+    """The model of NAME or NAME=LEARNING_RATE. Raises NotFoundError for an unknown one, BadInputError for a rate that
+    is not a positive number."""
+    name, _, rate = text.partition("=")
+    try:
+        value = float(rate) if rate else None
+    except ValueError:
+        value = math.nan
+    if value is not None and not 0 < value < math.inf:
+        raise BadInputError(f"--language-model {text}: {rate!r} is not a learning rate", f"write {name}=8e-5")
+    row = session.inputs.checkpoint_row(session.inputs.reference("checkpoint", name))
+    return LanguageModel(name, row.architecture, value, 12 * row.layers * row.d_model**2)
+
+
 def short_digest(session: Session, request: Request) -> str:
     """Six hex digits of what model and data are, whatever they are called."""
     inputs = session.inputs
     datasets = (request.fit, request.test, request.positions, request.puzzles)
-    models = (request.checkpoint, request.language_model)
+    models = [request.checkpoint, *(model.name for model in request.language_models)]
     references = [
         *(inputs.reference("checkpoint", name) for name in models if name),
-        *(inputs.reference("dataset", name) for name in datasets if name is not None),
+        *(inputs.reference("dataset", name) for name in datasets if name),
+        *(str(model.learning_rate) for model in request.language_models if model.learning_rate is not None),
     ]
     return digest_of(references)[:6]
 
