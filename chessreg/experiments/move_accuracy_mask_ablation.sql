@@ -47,7 +47,7 @@
 -- statements of: move_accuracy.sql to asked
 
 -- statement: models
--- The unedited models, the bidirectional one first, a model of games last.
+-- The unedited models but for language models, the bidirectional one first, a model of games last.
 SELECT a.run_id, any_value(k.checkpoint_id) AS checkpoint_id, any_value(c.checkpoint) AS checkpoint,
        any_value(c.place) AS place, any_value(c.layers) AS layers, any_value(c.d_model) AS d_model,
        any_value(c.tokens_seen) AS learned, any_value(c.flops) AS flops, any_value(a.reference) AS reference,
@@ -60,7 +60,7 @@ JOIN run_checkpoint AS k ON k.run_id = a.run_id
 JOIN checkpoints AS c ON c.checkpoint_id = k.checkpoint_id
 JOIN checkpoint AS m ON m.id = k.checkpoint_id
 LEFT JOIN train_run AS t ON t.run_id = m.run_id
-WHERE a.intervention = 'none'
+WHERE a.intervention = 'none' AND NOT starts_with(c.tokenizer, 'prompt-')
 GROUP BY a.run_id
 
 -- statement: pairs

@@ -30,6 +30,11 @@ class LanguageModel:
     learning_rate: float | None = None
     weights: int = 0
 
+    @property
+    def text(self) -> str:
+        """NAME, or NAME=LEARNING_RATE, as it is asked for."""
+        return self.name if self.learning_rate is None else f"{self.name}={self.learning_rate}"
+
 
 @dataclass(frozen=True)
 class Request:

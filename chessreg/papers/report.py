@@ -164,16 +164,22 @@ def command(work: Work, sheet: Sheet, scoring: str) -> str:
 
 
 def paper_command(name: str, request: Request) -> str:
-    """Return the command that does a paper on the model and data of a request."""
+    """Return the command that does a paper on the models and data of a request."""
     import shlex
 
-    named = {
-        "checkpoint": request.checkpoint, "sae": request.sae, "position-dataset": request.positions,
-        "puzzle-dataset": request.puzzles, "language-model": request.language_model, "dataset": request.fit,
-        "test": request.test if request.test != request.fit else None, "size": request.size,
-    }  # fmt: skip
-    options = [f"--{option} {shlex.quote(value)}" for option, value in named.items() if value]
-    return " ".join(["chessreg paper", name, *options, *(f"--beside {shlex.quote(each)}" for each in request.beside)])
+    given: list[tuple[str, str | None]] = [
+        ("--checkpoint", request.checkpoint),
+        ("--sae", request.sae),
+        *(("--beside", other) for other in request.beside),
+        ("--position-dataset", request.positions),
+        ("--puzzle-dataset", request.puzzles),
+        *(("--language-model", model.text) for model in request.language_models),
+        ("--dataset", request.fit),
+        ("--test", None if request.test == request.fit else request.test),
+        ("--size", request.size),
+    ]
+    options = " ".join(f"{option} {shlex.quote(value)}" for option, value in given if value)
+    return f"chessreg paper {name} {options}"
 
 
 def missing(work: Work) -> list[str]:
@@ -184,7 +190,7 @@ def missing(work: Work) -> list[str]:
     served = dict.fromkeys(step.serves for step in left)
     return [
         f"**Not complete: {len(left)} of {len(work.steps)} steps are not done.** Tables hold what there is, of: "
-        f"{'; '.join(served)}. The same command without `--report` goes on.",
+        f"{'; '.join(served)}. `{paper_command(work.paper.name, work.request)}` continues.",
         "",
     ]
 

@@ -10,12 +10,13 @@ import chess
 import pytest
 from sqlalchemy import func, select
 
+from chessreg.cli.root import run_command_line
 from chessreg.encodings.prompts import TEMPLATES
 from chessreg.entities.adding import add_dataset
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.train import AnyTraining, check_fit
 from chessreg.papers import find
-from chessreg.papers.expected import TITLE
+from chessreg.papers.expected import TITLE, each
 from chessreg.papers.junkin import sizes
 from chessreg.papers.junkin.expectations import falling
 from chessreg.papers.plan import SIZES, LanguageModel, Request, ordered, replaced
@@ -27,6 +28,7 @@ from chessreg.runs.spec import settings_from
 from chessreg.session import open_session
 from tests.conftest import PUZZLES, write_games
 from tests.language_models import bring_in
+from tests.papers.printed import printed_commands
 
 
 def asked(size, puzzles="puzzles"):
@@ -263,6 +265,17 @@ def test_twins_have_layers_above_the_first_where_alone_a_mask_makes_a_difference
     assert all(shape.n_layer > 1 for size in sizes.SIZES.values() for shape in size.shapes)
 
 
+def test_a_difference_that_rests_on_one_position_is_not_decided():
+    """More than one resample in forty holds no position that differs: the interval ends at 0, whatever the bound."""
+    judge = each(lambda row, made: True, lambda row: "", "delta", least=None, most=0.0)
+    both = each(lambda row, made: True, lambda row: "", "delta", least=-3.0, most=1.0)
+    one = {"delta": -0.3, "delta_low": -1.0, "delta_high": 0.0}
+    many = {"delta": -0.3, "delta_low": -0.5, "delta_high": -0.1}
+    none = {"delta": 0.0, "delta_low": -0.2, "delta_high": 0.2}
+    assert [judge([row], None)[0].outcome for row in (one, many, none)] == ["not decided", "met", "not decided"]
+    assert [both([row], None)[0].outcome for row in (one, many, none)] == ["not decided", "met", "met"]
+
+
 def test_puzzles_of_which_none_is_solved_are_held_against_what_is_expected():
     def rated(rating, n, first, low, high):
         return {"run": "ab12cd", "rating": rating, "n": n, "first": first, "first_low": low, "first_high": high}
@@ -333,8 +346,7 @@ def test_the_small_paper_goes_on_where_it_was_killed_and_writes_every_table(tmp_
         assert before.items() <= work.references.items()
         assert work.over
         written = write(work, tmp_path / "tables")
-    sheets = [sheet.title for sheet in work.paper.sheets if sheet.file != "elo"]  # no rung of this ladder has a rating
-    assert [each.title for each in written] == [*sheets, TITLE]
+    assert [each.title for each in written] == [*(sheet.title for sheet in work.paper.sheets), TITLE]
     assert all(each.files and each.rows for each in written)
     lines = list(csv.DictReader((tmp_path / "tables" / "reference-result.csv").open()))
     assert {line["quantity"] for line in lines} == {each.quantity for each in work.paper.expectations}
@@ -343,11 +355,15 @@ def test_the_small_paper_goes_on_where_it_was_killed_and_writes_every_table(tmp_
     assert abs(apart) <= 17, "half of one step in three: these games are of a few moves"
     assert compute["outcome"] != "not run"
     published = (tmp_path / "tables" / "move-accuracy-published.csv").read_text()
-    assert "another model (2 x 32; the paper's is 8 x 512)" in published
     assert "lost" in published
+    asked_of = {row["checkpoint"] for row in csv.DictReader((tmp_path / "tables" / "move-accuracy.csv").open())}
+    assert len(asked_of) == 6, "the twins, the control and both language models, on one set of positions"
+    ours = {row["row"] for row in csv.DictReader((tmp_path / "tables" / "elo-published.csv").open()) if row["ours"]}
+    assert {"Llama", "FEN bidirectional", "PGN, White only", "PGN, both colors", "Pythia"} <= ours
     index = (tmp_path / "tables" / "index.md").read_text()
     assert index.startswith("# Junkin")
     assert "Positions decisions, puzzles puzzles; fitted on games" in index
-    assert "the models are trained on fit" in index
-    assert "Size small leaves out: Ratings by every estimator." in index
-    assert "- no plot: there is nothing to plot for 'wins by level': it shows rows with level >= 0" in index
+    commands = list(printed_commands(tmp_path / "tables"))
+    assert {words[0] for words in commands} == {"query", "paper"}
+    for words in commands:
+        assert run_command_line([*place, *words]) == 0, words

@@ -104,6 +104,9 @@ PAPER = Paper(
               plots=("decoding modes",)),
         Sheet("prompts", "Section 4.3: prompts, before and after tuning, with and without legal moves",
               "prompt ablation", steps=("decoding-*", "prompts-*"), plots=("prompt ablation",)),
+        Sheet("edit-distance", "Samples by their edit distance from the greedy answer, on positions that were "
+              "learned and on others (his repository)", "edit distance of answers", steps=("distance-*",),
+              plots=("edit distance of answers",), published=False),
         Sheet("move-counts", "Appendix F: legal moves per position", "legal moves per position",
               steps=("move-counts",), plots=("legal moves per position", "positions within a list of legal moves")),
         Sheet("wins", "Wins, draws and losses by level", "wins by level", steps=("ladder-*",),
@@ -115,7 +118,7 @@ PAPER = Paper(
     ),
     firsts={
         "masks": ("accuracy-*",),
-        "language models": ("decoding-*", "prompts-*"),
+        "language models": ("decoding-*", "prompts-*", "distance-*"),
         "ladder": ("ladder-*", "ratings", "ratings-*"),
     },
     expectations=EXPECTATIONS,

@@ -34,6 +34,7 @@ PROMPT = {True: 335, False: 92}
 PRETRAINED_ON = "junkin-1"
 """The template that the language model reads first, with its legal moves, every token of it predicted."""
 DRAWS = "nodes=10000"  # Stockfish's limit for drawn games, as they stood before the model's last move
+SAMPLES = 20  # of each position, in the figure of edit distances
 MOVES = 40
 """Of the model in a game of the ladder, about."""
 
@@ -191,6 +192,8 @@ def language_models(request: Request, size: Size) -> Iterator[Step]:
                 if size.prompt_positions != size.decoding_positions or (name, template) not in known:
                     yield asking(request, size, f"prompts-{name}-{reader.label}-{template}", model, template,
                                  size.prompt_positions)  # fmt: skip
+        if size.distance_positions:
+            yield from distances(request, size, reader.label, then)
         if by_positions(request, size):
             yield accuracy(request, size, reader.label, then, 2.0 * reader.weights * PROMPT[True])
 
@@ -222,6 +225,18 @@ def asking(request: Request, size: Size, name: str, model: str, template: str, p
          "positions": positions},
         "section 4.3, Appendix C", ("positions",), units=positions, rows={"prediction": 2 * positions},
     )  # fmt: skip
+
+
+def distances(request: Request, size: Size, label: str, model: str) -> Iterator[Step]:
+    """Samples of a tuned model's answers to positions that it learned, and to others (a figure of his repository)."""
+    for part in ("fit", "test"):
+        yield Step(
+            f"distance-{label}-{part}", "decoding",
+            {"checkpoint": model, "dataset": f"{request.positions}:{part}", "template": PRETRAINED_ON, **size.written,
+             "positions": size.distance_positions, "samples": SAMPLES},
+            "edit distances (his repository)", ("positions",), units=size.distance_positions,
+            rows={"prediction": 4 * size.distance_positions},
+        )  # fmt: skip
 
 
 # -- the ladder ------------------------------------------------------------------------------------------------------

@@ -51,6 +51,7 @@ class Size:
     twins_that_play: tuple[str, ...] = ("bidirectional", "causal", "games")
     language_models_play: bool = True
     asked_after: bool = False  # whether `prompts` are asked after tuning too
+    distance_positions: int = 0  # of training and of test, of which answers are sampled
     one_set: bool = True  # whether all models learn and are asked the same positions
     steps_at_games_compute: int | None = None  # of the causal control; None: counted of the twin of games
 
@@ -90,6 +91,7 @@ SIZES: dict[SizeName, Size] = {
         language_models={"llama": {**LLAMA, **TINY}, "pythia": {**PYTHIA, **TINY}},
         tuning={"llama": {**BRIEFLY, "learning_rate": 3e-3}, "gpt_neox": {**BRIEFLY, "learning_rate": 1e-2}},
         templates=("junkin-1",), decoding_positions=24, prompts=("junkin-1", "junkin-2"), prompt_positions=12,
+        distance_positions=6,
         rungs=("random", LEVELS), games=2, protocol=PROTOCOL, written=AS_PUBLISHED,
     ),
     "reference": Size(
@@ -111,6 +113,7 @@ SIZES: dict[SizeName, Size] = {
         },
         tuning={"llama": Finetune.presets["paper"], "gpt_neox": Finetune.presets["paper-pythia"]},
         templates=("junkin-1",), decoding_positions=12_800, prompts=PROMPTS, prompt_positions=12_800,
+        distance_positions=800,
         rungs=("stockfish:0-10@time=0.1",), games=1000, protocol=PROTOCOL, written=AS_PUBLISHED,
     ),
 }  # fmt: skip
