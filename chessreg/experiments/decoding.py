@@ -19,7 +19,7 @@ from chessreg.games.boards.boardframe import BoardFrame, Role
 from chessreg.noise import uniform
 from chessreg.registry import tables
 from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.spec import AtMost, CheckpointRef, DatasetRef, ExecutionOptions, Share
+from chessreg.runs.spec import AtMost, CheckpointRef, DatasetRef, ExecutionOptions
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
@@ -46,8 +46,10 @@ class DecodingSpec(AskingSpec):
         description="sampled answers to each position, compared with the greedy one (author: 20); 0: none",
     )
     temperature: float = Field(0.6, gt=0, le=100, description="of samples (author: Llama 3.2's own, 0.6)")
-    top_p: Annotated[float, Share()] = Field(
+    top_p: float = Field(
         0.9,
+        gt=0,
+        le=1,
         description="samples come from the most probable tokens that together have this share (Llama 3.2's: 0.9)",
     )
 

@@ -91,6 +91,11 @@ JOIN asked AS a ON a.run_id = p.run_id
 JOIN asked AS b ON b.run_id = p.minus_run_id AND b.unit = a.unit AND b.item = a.item
 WHERE a.nats IS NOT NULL AND b.nats IS NOT NULL
 
+-- statement: sources
+SELECT cell, run_id FROM base
+UNION
+SELECT cell, minus_run_id FROM base
+
 -- statement: table
 SELECT p.cell, p.checkpoint, p.minus, p.differs, p.layers, p.d_model, p.seed, p.learned, p.twin_learned, p.flops,
        p.twin_flops, p.dataset, p.of_games, count(*) AS n,

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from chessreg.encodings.prompts import TEMPLATES, PromptEncoding, PromptSettings, write_tokenizer
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.experiments.finetune import FinetuneOptions, FinetuneSpec
+from chessreg.experiments.finetune import FinetuneOptions, FinetuneSpec, tunable
 from chessreg.models.finetuning import FinetuneConfig, Finetuner, PromptCorpus
 from chessreg.models.training import IGNORED, TrainerOptions
 from chessreg.registry import tables
@@ -340,16 +340,51 @@ def test_lora_without_its_library_is_refused_before_anything_runs(world_session:
     assert "chessreg[llm]" in str(caught.value.hint)
 
 
-def test_models_and_datasets_that_do_not_fit_are_refused(world_session: Any, tmp_path: Path) -> None:
-    folder = bring_in(world_session, "prompt", "causal-fen-encoder", tmp_path / "g")
+def test_models_and_datasets_that_do_not_fit_are_refused(world_session: Any) -> None:
     llama = {"family": "llama", "datasets": ("puzzles",)}
     for settings, message in (
         ({"checkpoint": "reference", "datasets": ("puzzles",)}, "reads pgn-char-32, not prompts"),
         ({"checkpoint": "fen", "datasets": ("puzzles",)}, "reads fen-77, not prompts"),
-        ({"checkpoint": folder, "datasets": ("puzzles",)}, "cannot tune a model of the architecture fen-encoder"),
         ({"family": "llama", "datasets": ("sample:fit",)}, "games"),
         ({**llama, "template": "junkin-1", "block_size": 128, "steps": 1}, "the model reads 128 tokens; the first"),
     ):
         with pytest.raises(ChessregError, match=message) as caught:
             world_session.run(FinetuneSpec(**settings), HOW)
         assert "\n" not in str(caught.value)
+
+
+def test_an_architecture_that_the_library_does_not_have_is_refused() -> None:
+    with pytest.raises(BadInputError, match="cannot tune a model of the architecture own-kind") as caught:
+        tunable(tables.Checkpoint(tokenizer="prompt-junkin-small-0123456789ab", architecture="own-kind"))
+    assert "qwen2" in caught.value.hint
+
+
+def test_quantization_without_its_library_is_refused_before_anything_is_trained(
+    world_session: Any, monkeypatch: Any
+) -> None:
+    pytest.importorskip("peft")
+    start, _ = tuned(world_session, steps=0, **SMALL)
+    there = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name, *package: None if name == "bitsandbytes" else there(name, *package)
+    )
+    spec = FinetuneSpec(checkpoint=start.id.hex, datasets=("puzzles",), tune="qlora")
+    with pytest.raises(NotFoundError, match="--tune qlora needs the library bitsandbytes") as caught:
+        world_session.run(spec, HOW)
+    assert "--tune lora" in str(caught.value.hint)
+
+
+def test_a_device_without_quantization_is_refused(monkeypatch: Any) -> None:
+    from types import SimpleNamespace
+
+    from chessreg.models.finetuning import require_quantization
+
+    def quantize_4bit(*given: Any, **how: Any) -> Any:
+        raise RuntimeError("no kernel for this device")
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *package: object())
+    functional = SimpleNamespace(quantize_4bit=quantize_4bit, dequantize_4bit=None)
+    monkeypatch.setitem(sys.modules, "bitsandbytes", SimpleNamespace(functional=functional))
+    monkeypatch.setitem(sys.modules, "bitsandbytes.functional", functional)
+    with pytest.raises(BadInputError, match="cannot quantize on cpu: no kernel for this device"):
+        require_quantization("cpu")

@@ -390,7 +390,7 @@ def described(engine: Engine, result: QueryResult) -> pa.Table:
     answer = engine.answer(
         {
             "checkpoints": """SELECT checkpoint_id, layers, d_model, random_init, tags, parent_id, architecture,
-                tokenizer AS encoding FROM checkpoints""",
+                attention, tokenizer AS encoding FROM checkpoints""",
             # of a vector that is no probe's, the scale at which a sum over eight positions does the same
             "interventions": f"""SELECT i.intervention_id, i.source, i.scale_rule, i.blank, i.side, i.token_mask,
                 layers_text(TRY_CAST(i.layers AS BIGINT[])) AS layers,
@@ -435,6 +435,7 @@ def described(engine: Engine, result: QueryResult) -> pa.Table:
             ("model_tags", trained.get("tags")),
             ("model_encoding", model.get("encoding")),
             ("model_architecture", model.get("architecture")),
+            ("model_attention", model.get("attention")),
             ("model_tuned", model.get("parent_id") is not None and not model.get("random_init")),
             ("edit_source", edit.get("source")),
             ("edit_scale", edit.get("scale")),
@@ -476,6 +477,7 @@ TYPES = {
     "model_tags": "string",
     "model_encoding": "string",
     "model_architecture": "string",
+    "model_attention": "string",
     "model_tuned": "bool_",
     "edit_source": "string",
     "edit_scale": "float64",

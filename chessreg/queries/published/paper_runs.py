@@ -117,9 +117,13 @@ def paper_run(name: str, entry: Mapping[str, Any]) -> PaperRun:
     if unknown := set(entry) - {"kind", "preset", "settings", "free", "shown"}:
         raise ChessregError(f"run {name} has unknown keys: {', '.join(sorted(unknown))}")
     kind = find_kind(entry["kind"])
-    typed = {key: None if value == "none" else value for key, value in entry.get("settings", {}).items()}
     preset = kind.preset(entry["preset"]) if "preset" in entry else {}
     known = settings_of(kind.spec)
+    literal = {each.path for each in known if isinstance(each.default, str)}  # its `none` is a value like others
+    typed = {
+        key: None if value == "none" and key not in literal else value
+        for key, value in entry.get("settings", {}).items()
+    }
     needed = {each.path: "not stated" for each in known if each.needed and each.path in entry.get("free", {})}
     spec = build(kind.spec, needed | typed, preset)
     always = {setting: why for setting, why in ALWAYS_FREE.items() if setting not in {*typed, *preset}}

@@ -26,14 +26,16 @@ FROM dataset AS d JOIN tagged AS t ON t.noun = 'dataset' AND t.target = d.id
 
 
 def runs_by_row(database: Database, result: QueryResult) -> list[list[RecordedRun]]:
-    """Return the runs whose results each row of a catalogue query is computed from, in the order of its rows."""
+    """Return the runs whose results each row of a catalogue query is computed from, in the order of its rows: those of
+    the query's relation `sources`, or else of `base`."""
     from chessreg.queries.ask import question_of
     from chessreg.queries.scope import Scope
 
     assert result.entry
     scope = Scope.of(result.meta["scope"])
     question = question_of(database, result.entry, scope, result.meta.get("scoring", "paper"), None)
-    sql = f"{question.relations()}\nSELECT DISTINCT cell, run_id FROM base WHERE run_id IS NOT NULL ORDER BY ALL"
+    relation = "sources" if "sources" in result.entry.relations else "base"
+    sql = f"{question.relations()}\nSELECT DISTINCT cell, run_id FROM {relation} WHERE run_id IS NOT NULL ORDER BY ALL"
     ids: dict[int, list[UUID]] = {}
     for row in question.engine.answer({"runs": sql}, question.parameters)["runs"].to_pylist():
         ids.setdefault(row["cell"], []).append(UUID(row["run_id"]))
