@@ -169,9 +169,21 @@ class Tuned(nn.Module):
         fused = not explicit and getattr(hf, "_supports_sdpa", True)
         hf.set_attn_implementation("sdpa" if fused else "eager")
         without_dropout(hf)
+        hf.train()
         self.plain_head = has_plain_head(hf)
         self.hf = hf
         object.__setattr__(self, "adapter", adapted(hf, config) if config.lora_rank else None)  # no second module
+
+    def train(self, mode: bool = True) -> Tuned:
+        """As of any module; of a quantized model for LoRA's dropout alone: on a CPU the library bitsandbytes lays
+        matrices that are not in training out for inference, and cannot go back."""
+        if self.source is None:
+            return super().train(mode)
+        self.training = mode
+        for module in self.modules():
+            if isinstance(module, nn.Dropout):
+                module.train(mode)
+        return self
 
     def forward(self, tokens: Tensor, wanted: Tensor) -> Tensor:
         """Logits [n, vocab] at the n tokens of `wanted`, bool [batch, length]."""
@@ -217,13 +229,11 @@ def without_dropout(hf: Any) -> None:
 
 @torch.no_grad()
 def has_plain_head(hf: Any) -> bool:
-    """Whether the logits are the output matrix times the last hidden state: some families scale or cap them."""
-    training = hf.training
-    hf.eval()
+    """Whether the logits of a model without dropout are the output matrix times the last hidden state: some families
+    scale or cap them."""
     tokens = torch.arange(min(8, hf.config.vocab_size), device=hf.device)[None]  # rows of padding may be zero
     logits = hf(input_ids=tokens, use_cache=False).logits
     hidden = hf.base_model(input_ids=tokens, use_cache=False).last_hidden_state
-    hf.train(training)
     return bool(torch.allclose(hf.get_output_embeddings()(hidden), logits, rtol=1e-3, atol=1e-3))
 
 
