@@ -227,7 +227,7 @@ def test_a_model_of_another_family_is_tuned_and_answers(
 def test_lora_s_matrices_are_those_of_the_blocks(words: Any) -> None:
     from chessreg.models.finetuning import initial_model, lora_targets
 
-    shape = {"n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 64, "vocab_size": 40}
+    shape: dict[str, Any] = {"n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 64, "vocab_size": 40}
     found = {
         family: [
             lora_targets(initial_model(FinetuneConfig(family=family, **shape)), which) for which in ("attention", "all")

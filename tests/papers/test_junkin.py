@@ -320,6 +320,21 @@ def test_a_difference_that_rests_on_one_position_is_not_decided():
     assert [both([row], None)[0].outcome for row in (one, many, none)] == ["not decided", "met", "met"]
 
 
+def test_a_list_of_legal_moves_is_judged_only_against_a_model_that_was_tuned_without():
+    """At the sizes of one tuning there is none: the quantity is not run, not missed."""
+    [judge] = [one.judge for one in find("junkin").expectations if one.quantity.startswith("legal list minus none")]
+    row = {
+        "legal_list": True,
+        "prompt": "junkin-1",
+        "list_legal": None,
+        "list_legal_low": None,
+        "list_legal_high": None,
+    }
+    assert judge([row], None) == []
+    [finding] = judge([row | {"list_legal": 20.0, "list_legal_low": 15.0, "list_legal_high": 25.0}], None)
+    assert finding.outcome == "met"
+
+
 def test_puzzles_of_which_none_is_solved_are_held_against_what_is_expected():
     def rated(rating, n, first, low, high):
         return {"run": "ab12cd", "rating": rating, "n": n, "first": first, "first_low": low, "first_high": high}
