@@ -45,7 +45,7 @@ class DecodingSpec(AskingSpec):
         ge=0,
         description="sampled answers to each position, compared with the greedy one (author: 20); 0: none",
     )
-    temperature: float = Field(0.6, gt=0, le=100, description="of samples (author: Llama 3.2's own, 0.6)")
+    temperature: float = Field(0.6, gt=0, le=100, description="of the samples (Llama 3.2's own: 0.6)")
     top_p: float = Field(
         0.9,
         gt=0,
