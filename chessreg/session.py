@@ -65,7 +65,7 @@ class Session:
         explicit: tuple[str, ...] | None = None,
         on_progress: Callable[[float, str], None] = lambda fraction, text: None,
     ) -> RunReport:
-        """Do what is missing of a spec's run; a finished spec does nothing. `name` names the run.
+        """Do what is missing of a spec's run; a finished spec does nothing. `name` is added to the run's names.
 
         The kind follows from the spec's class; `kind` is needed only for a kind of one's own file: its path, which
         is then trusted (`runs.trust`), or the kind itself.
@@ -84,7 +84,7 @@ class Session:
         def name_run(run_id: UUID) -> None:
             if name:
                 with self.database.write() as session:
-                    names.annotate(session, "run", run_id, "name", name)
+                    names.add_name(session, "run", run_id, name)
 
         report = attempt.run(
             run_kind,

@@ -39,7 +39,7 @@ def write_tokenizer(path: Path, bos: str | None = "<s>", vocabulary: int = VOCAB
 
 
 def hugging_face_model(architecture: str, vocabulary: int, context: int = 448) -> Any:
-    """A causal model of 2 layers, d_model 32, with random weights: llama, gpt_neox or gpt2."""
+    """A causal model of 2 layers, d_model 32, with random weights: llama, gpt_neox, qwen2 or gpt2."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -47,6 +47,8 @@ def hugging_face_model(architecture: str, vocabulary: int, context: int = 448) -
     if architecture != "gpt2":
         names = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 32, "intermediate_size": 32}
         names["max_position_embeddings"] = context
+    if architecture == "qwen2":
+        names["num_key_value_heads"] = 2
     torch.manual_seed(0)
     special = {"vocab_size": vocabulary, "bos_token_id": None, "eos_token_id": None, "initializer_range": 0.3}
     return AutoModelForCausalLM.from_config(AutoConfig.for_model(architecture, **names, **special)).eval()

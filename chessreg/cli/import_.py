@@ -175,18 +175,19 @@ def direction_options(function: Any) -> Any:
 def probe(home: Home, paths: tuple[Path, ...], name: str | None, **settings: Any) -> None:
     """Import saved probes of one model, one file a layer, as Karvonen's code writes them, or Davis's safetensors.
 
-    Davis's paths tell label, layer (his index: 0 the embeddings, L the output of the L-th block) and phase. Probes
-    work wherever a probe run is expected. A file that would execute code is refused, never run.
+    Davis's paths tell label, layer (his index: 0 the embeddings, L the output of the L-th block) and phase. Files of
+    several labels, phases or hook points become one run each: NAME-piece-0-blocks, NAME-piece-0-embeddings and so on.
+    Probes work wherever a probe run is expected. A file that would execute code is refused, never run.
 
     \b
     Example: chessreg import probe tf_lens_lichess_16layers_ckpt_no_optimizer_chess_piece_probe_layer_11.pth
-             chessreg import probe to_piece_by_color/layer-0[1-9]/phase-0/model.safetensors --name joint-0
+             chessreg import probe to_piece_by_color/layer-*/phase-0/model.safetensors --name davis
     """
     from chessreg.experiments.imported.directions import ImportedProbe
 
-    run_id = bring_in(home, ImportedProbe, paths, name, settings)
+    runs = bring_in(home, ImportedProbe, paths, name, settings)
     with home.session().database.read() as session:
-        print_rows(home, entity("probe"), entity("probe").rows(session, run_id))
+        print_rows(home, entity("probe"), [row for run_id in runs for row in entity("probe").rows(session, run_id)])
 
 
 @import_.command()
@@ -207,23 +208,41 @@ def vector(home: Home, paths: tuple[Path, ...], name: str | None, **settings: An
     """
     from chessreg.experiments.imported.directions import ImportedVector
 
-    run_id = bring_in(home, ImportedVector, paths, name, settings)
+    [run_id] = bring_in(home, ImportedVector, paths, name, settings)
     with home.session().database.read() as session:
         print_rows(home, entity("vector"), entity("vector").rows(session, run_id))
 
 
-def bring_in(home: Home, kind: Any, paths: tuple[Path, ...], name: str | None, settings: dict[str, Any]) -> str:
-    """Import the files as a run, and return its id."""
-    from chessreg.experiments.imported.directions import spec_of
+def bring_in(home: Home, kind: Any, paths: tuple[Path, ...], name: str | None, settings: dict[str, Any]) -> list[str]:
+    """Import the files as runs, one for each label, phase and hook point that their paths name. Returns the runs' ids.
+
+    All files are checked before any is imported."""
+    from chessreg.experiments.imported.directions import ImportedProbe, spec_of
+    from chessreg.experiments.imported.saved import files_by_place
 
     settings["residual"] = None if settings["residual"] == "auto" else settings["residual"]
-    session = home.adding(needs=[settings["checkpoint"]], check=lambda: spec_of(kind, paths, None, **settings))
-    spec = spec_of(kind, paths, session.inputs, **settings)
-    options = kind.options(file_names=", ".join(path.name for path in paths))
-    report = session.run(spec, options, name=name)
-    if report.attempt_id is None:
-        click.echo(f"these files are {kind.name} {report.run_id.hex[-6:]} already; nothing was added", err=True)
-    return report.run_id.hex
+    groups = files_by_place(paths) if kind is ImportedProbe else {"": paths}
+    session = home.adding(
+        needs=[settings["checkpoint"]],
+        check=lambda: [spec_of(kind, files, None, **settings) for files in groups.values()],
+    )
+    if settings["checkpoint"] and kind is ImportedProbe:
+        groups = files_by_place(paths, session.inputs, settings["checkpoint"])
+    specs = {place: spec_of(kind, files, session.inputs, **settings) for place, files in groups.items()}
+    runs = []
+    for place, spec in specs.items():
+        options = kind.options(file_names=", ".join(path.name for path in groups[place]))
+        called = f"{name}-{place}" if name and len(groups) > 1 else name
+        report = session.run(spec, options, name=called)
+        runs.append(report.run_id.hex)
+        if report.attempt_id is None:
+            tell_known(f"these files are {kind.name} {report.run_id.hex[-6:]} already", called)
+    return runs
+
+
+def tell_known(what: str, name: str | None) -> None:
+    """Print that an import was in the registry already, and what its second name adds."""
+    click.echo(f"{what}; {f'only the name {name} was added' if name else 'nothing was added'}", err=True)
 
 
 @click.command()
@@ -363,7 +382,7 @@ def results(home: Home, file: Path, name: str | None, format_: str | None, **set
     report = report_of(session.inputs, done.run_id)
     called = session_name(home, done.run_id)
     if not created:
-        click.echo(f"these bytes are run {called} already; nothing was added", err=True)
+        tell_known(f"these bytes are run {done.run_id.hex[-6:]} already", name)
     if home.json:
         emit(home, {"run_id": done.run_id.hex, "name": called, "kind": done.kind, "created": created, **report})
         return

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from chessreg.papers.work import Planned, Work
 
+MANY_TRIALS = 10_000_000
+TRIAL_BYTES = 550  # of one row and its index entries in SQLite
 SIZES = ["small", "reference", "paper"]  # chessreg.papers.plan.SIZES, unimported
 
 
@@ -77,8 +79,10 @@ def command(
         click.Option(["--position-dataset", "positions"], required=True, metavar="DATASET", help="Positions with best "
                      "moves, from these games: the models are trained and measured on them."),
         click.Option(["--puzzle-dataset", "puzzles"], metavar="DATASET", help="Puzzles for the models of positions."),
-        click.Option(["--language-model"], metavar="CHECKPOINT", help="A pretrained language model that reads prompts, "
-                     "to be tuned.  [default: one of initial weights, which reads prompts first]"),
+        click.Option(["--language-model", "language_models"], multiple=True, metavar="CHECKPOINT[=RATE]",
+                     help="A pretrained language model that reads prompts, to be tuned at the paper's learning rate of "
+                     "its architecture, or at RATE. May be given several times. Left out: models of initial weights, "
+                     "which read prompts first."),
     ]  # fmt: skip
     of_others = [
         click.Option(["--beside"], multiple=True, metavar="CHECKPOINT", help="Another model of games, a row of the "
@@ -87,8 +91,9 @@ def command(
     options = [
         *(of_positions if trains else of_model),
         *(of_others if compares else []),
-        click.Option(["--dataset"], required=True, metavar="DATASET", help="Games to fit on, and to test on: parts "
-                     "fit, validation and test of it are made if they are not there."),
+        click.Option(["--dataset"], required=not trains, metavar="DATASET", help="Games to fit on, and to test on: "
+                     "parts fit, validation and test of it are made if they are not there." + (
+                     " Left out, or where the positions do not name their games: no models of games." * trains)),
         click.Option(["--test"], metavar="DATASET", help="Other games to test on; --dataset is then fitted on whole."),
         click.Option(["--size"], type=click.Choice(SIZES), default="reference", show_default=True,
                      help="How much of everything: minutes, hours, or as the paper."),
@@ -167,6 +172,8 @@ def go(
     how = {key: value for key, value in (("device", device), ("threads", threads)) if value is not None}
     work = Work(session, find(name), request(session, **{"checkpoint": None, **options}), how, first, only)
     action.check()
+    for line in work.paper.remarks(work.request):
+        click.echo(line, err=True)
     if action.load is not None:
         load(work, action.load)
     if action.save is not None:
@@ -260,12 +267,14 @@ def launch(work: Work, on: str, quiet: bool) -> None:
 def show_plan(work: Work, as_json: bool) -> None:
     """Every step with what it would do; what waits for others is an expectation."""
     from chessreg.papers.cost import multiplying, seconds
-    from chessreg.papers.work import totals
+    from chessreg.papers.work import too_few_games, totals
 
     plan = work.plan()
+    short = too_few_games(work.session, work.steps)
     rate = multiplying() if any(p.step.operations or p.step.engine_seconds for p in plan) else 0.0
     times = {
-        p.step.name: 0.0 if p.done else seconds(p.step, rate, p.missing / p.units if p.units else 1.0) for p in plan
+        p.step.name: 0.0 if p.done else seconds(p.step, rate, p.share * (p.missing / p.units if p.units else 1.0))
+        for p in plan
     }
     rows: list[dict[str, Any]] = [
         {
@@ -276,7 +285,7 @@ def show_plan(work: Work, as_json: bool) -> None:
     ]  # fmt: skip
     summed = totals(plan) | {"cpu_seconds": sum(each or 0.0 for each in times.values()) if rate else None}
     if as_json:
-        emit(True, {"paper": work.paper.name, "tag": work.tag, "steps": rows, "totals": summed})
+        emit(True, {"paper": work.paper.name, "tag": work.tag, "steps": rows, "totals": summed, "too_few_games": short})
         return
     rows_listed = [
         row
@@ -297,6 +306,14 @@ def show_plan(work: Work, as_json: bool) -> None:
         cost = f"about {summed['cpu_seconds'] / 3600:,.1f} core-hours on one thread of this machine"
         click.echo(f"{cost}, of {rate / 1e9:,.0f} Gflop/s; what takes seconds is not counted", err=True)
     click.echo("what waits is an expectation: it is counted once the steps before it are there", err=True)
+    for line in short:
+        click.echo(line, err=True)
+    if (trials := summed["rows"].get("trial", 0)) >= MANY_TRIALS:
+        click.echo(
+            f"{trials:,} trials need about {trials * TRIAL_BYTES / 1e9:,.0f} GB in SQLite; PostgreSQL suits so many "
+            "better: set CHESSREG_REGISTRY=postgresql://… (docs/machines.md)",
+            err=True,
+        )
 
 
 def lasting(seconds: float | None) -> str:

@@ -52,26 +52,44 @@ if TYPE_CHECKING:
 TEMPLATES: Registry[str] = Registry("prompt template")
 """Name → text with {FEN}, {LM} (the legal moves) and {BM} (the best move, which is the answer)."""
 _FIRST = "You are a chess grandmaster. This is the board position in FEN notation: {FEN}"
+_FIRST_OF_CODE = _FIRST + "The legal moves are: {LM}Which of these is the best move? Best move: "
+_THIRD = (
+    "You are a chess grandmaster. This is the board in fen (Forsyth-Edwards notation). It is your move: {FEN}. Please "
+    "select the best move from this list: {LM}%s Please ONLY PLAY MOVES LISTED HERE. ANY move not in here is illegal. "
+    "Best move: {BM}"
+)
+_FOURTH = (
+    "You are analyzing a competitive chess game. The current board position is represented in FEN notation: {FEN}. "
+    "The legal moves available are: {LM}%s Based on the position, decide which move is the best. Best move: {BM}"
+)
 for _name, _text in {
     "junkin-1": _FIRST + ". The legal moves are: {LM}. Which of these is the best move? Best move: {BM}",
     "junkin-2": "[White 'Magnus Carlsen'] [Black 'Stockfish'] Board position: {FEN}, Legal Moves: {LM}, "
     "Best Move: {BM}",
-    "junkin-3": "You are a chess grandmaster. This is the board in fen (Forsyth-Edwards notation). It is your move: "
-    "{FEN}. Please select the best move from this list: {LM}.. Please ONLY PLAY MOVES LISTED HERE. ANY move not in "
-    "here is illegal. Best move: {BM}",
-    "junkin-4": "You are analyzing a competitive chess game. The current board position is represented in FEN "
-    "notation: {FEN}. The legal moves available are: {LM}.. Based on the position, decide which move is the best. "
-    "Best move: {BM}",
+    "junkin-3": _THIRD % "..",
+    "junkin-4": _FOURTH % "..",
     "junkin-5": "[FEN '{FEN}'] Legal Moves: {LM}. Based on the current board, determine the best move from the "
     "provided options. Best Move: {BM}",
     # the end of the sixth is lost in the paper: this is the code's
     "junkin-6": "As a world-class chess engine, your task is to analyze the following board position and select the "
     "best move. Board in FEN: {FEN}. Legal moves available: {LM}. Choose the strongest move from the list. "
     "Best move: {BM}",
-    "junkin-1-code": _FIRST + "The legal moves are: {LM}Which of these is the best move? Best move: {BM}",
+    "junkin-1-code": _FIRST_OF_CODE + "{BM}",
     "junkin-small": "FEN: {FEN}Best Move: {BM}",
+    # in the code alone, where the answer is the first of a list: the seventh has a backslash and an n, the eighth a new
+    # line
+    "junkin-7": _FIRST_OF_CODE + "\\n1. {BM}",
+    "junkin-8": _FIRST_OF_CODE + "\n1. {BM}",
+    "junkin-f": "You are a chess grandmaster. This is the board in FEN notation: {FEN}. The legal moves are: "
+    "{LM}. Which of these is the best move? Best move: {BM}",
+    # in the form of Appendix F, one full stop behind the moves; Appendix K prints two
+    "junkin-3f": _THIRD % ".",
+    "junkin-4f": _FOURTH % ".",
 }.items():
     TEMPLATES.register(_name, _text)
+
+WORDS_OF = ("junkin-1", "junkin-2", "junkin-3", "junkin-4", "junkin-5", "junkin-6", "junkin-1-code", "junkin-small")
+"""The templates whose words are merged in the tokenizer of models of initial weights."""
 
 _EXPANDED = re.compile(r"([pnbrqkPNBRQK./]{71}) ([wb] (?:-|[KQkq]{1,4}) (?:-|[a-h][36])) (?:(\d{1,3} \d{1,3})|\. \.)")
 """A FEN in the layout with slashes: the squares, three fields, the counters unless they are blanked."""
@@ -80,6 +98,8 @@ _MOST = {"uci": 5, "san": 7}  # characters of a move
 Layout = Literal["ruoss77", "flattened_with_slashes"]
 Counters = Literal["kept", "blanked"]
 
+TEXTS_BEFORE = ("\n", "|", "~")
+"""Texts behind which the inside of a prompt is encoded: few tokens hold one of these and a letter."""
 PREFIX = "prompt-"
 """How the names of prompt encodings begin."""
 TOKENIZER_FILE, PROMPT_FILE = "tokenizer.json", "prompt.json"
@@ -103,7 +123,11 @@ class Vocabulary(Protocol):
         ...
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text, nothing put around it."""
+        """The tokens of a text that a prompt begins with, without special tokens."""
+        ...
+
+    def encode_inside(self, text: str) -> list[int]:
+        """The tokens of a text that follows another one in a prompt."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -130,6 +154,8 @@ class PretrainedTokenizer:
         self.bos, self.pad, self.end = ids["bos"], ids["pad"], int(ids["end"])  # type: ignore[arg-type]
         with path.open("rb") as file:
             self.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        inside = self._behind("a")
+        self._begins_apart = inside is not None and inside != self.encode("a")
 
     @classmethod
     def of_folder(cls, folder: Path, *, end: str | None = None, bos: str | None = None) -> PretrainedTokenizer:
@@ -173,15 +199,42 @@ class PretrainedTokenizer:
         except Exception as error:  # the library has no class of its own for this
             raise BadInputError(f"the tokenizer cannot write {text[:40]!a}: {error}") from error
 
+    def encode_inside(self, text: str) -> list[int]:
+        """A tokenizer of SentencePiece writes `▁`, a space, before a text: inside a prompt it does not. Raises
+        BadInputError for a text that it merges with every other one before it."""
+        if not self._begins_apart or not text:
+            return self.encode(text)
+        ids = self._behind(text)
+        if ids is None:
+            raise BadInputError(
+                f"the tokenizer has no tokens for {text[:40]!a} inside a prompt", "use another tokenizer or template"
+            )
+        return ids
+
+    def _behind(self, text: str) -> list[int] | None:
+        """The tokens of a text behind another one, by their offsets; None where a token holds some of both."""
+        for before in TEXTS_BEFORE:
+            try:
+                whole = self._tokenizer.encode(before + text, add_special_tokens=False)
+            except Exception:  # the library has no class of its own; another text may do
+                continue
+            first = next((k for k, (_, end) in enumerate(whole.offsets) if end > len(before)), len(whole.ids))
+            ids = list(whole.ids)
+            if all(start >= len(before) for start, _ in whole.offsets[first:]) and self.decode(ids).endswith(text):
+                return ids[first:]
+        return None
+
     def decode(self, ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def character(self, character: str) -> int | None:
         """Looked up alone. A token that stands for more or less than the character does not count: two of it must read
         as two characters, with nothing between them."""
-        ids = self.encode(character)
+        ids = self.encode_inside(character)
+        lead = self.encode(TEXTS_BEFORE[0])  # a space that a text begins with is not read
+        text = self._tokenizer.decode(lead) + 2 * character
         for number in (*(ids if len(ids) == 1 else ()), self._tokenizer.token_to_id(character)):
-            if number is not None and self._tokenizer.decode([number, number]) == 2 * character:
+            if number is not None and self._tokenizer.decode([*lead, number, number]) == text:
                 return int(number)
         return None
 
@@ -205,7 +258,7 @@ def write_tokenizer(folder: Path, merged: bool) -> PretrainedTokenizer:
         initial_alphabet=alphabet,
         show_progress=False,
     )
-    made.train_from_iterator([text for name, text in TEMPLATES.items() if name.startswith("junkin-")], trainer)
+    made.train_from_iterator([TEMPLATES[name] for name in WORDS_OF], trainer)
     made.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
     folder.mkdir(parents=True, exist_ok=True)
     made.save(str(folder / TOKENIZER_FILE))
@@ -299,8 +352,8 @@ class PromptEncoding:
         self.max_move_tokens = _MOST[self.settings.notation] + 1
         before, after = text.removesuffix("{BM}").split("{FEN}")
         self._before = [*([] if vocabulary.bos is None else [vocabulary.bos]), *vocabulary.encode(before)]
-        self._between, _, self._behind = (vocabulary.encode(part) for part in after.partition("{LM}"))
-        self._separator = vocabulary.encode(", ")
+        self._between, _, self._behind = (vocabulary.encode_inside(part) for part in after.partition("{LM}"))
+        self._separator = vocabulary.encode_inside(", ")
         alphabet = "".join(self._fen.vocabulary) + ("/ -" if self.settings.layout != "ruoss77" else "")
         alphabet += "abcdefgh12345678qrbn" if self.settings.notation == "uci" else "abcdefgh12345678NBRQKOx+#=-"
         self._characters = {character: self._character(character) for character in dict.fromkeys(alphabet)}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import chess
 import numpy as np
@@ -15,9 +16,10 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.move_accuracy import has_form
 from chessreg.experiments.settings.prompts import AskingSpec, labelled, sampled
 from chessreg.games.boards.boardframe import BoardFrame, Role
+from chessreg.noise import uniform
 from chessreg.registry import tables
 from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.spec import CheckpointRef, DatasetRef, ExecutionOptions
+from chessreg.runs.spec import AtMost, CheckpointRef, DatasetRef, ExecutionOptions
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
 
-FORCED, ALONE = "teacher-forced", "autoregressive"  # the names of the two sorts of rows
+FORCED, ALONE = "teacher-forced", "autoregressive"  # the names of the two sorts of answers
+DISTANCE = "distance"  # begins the names of counts of samples
 ASKING = ("template", "layout", "counters", "notation", "last_separator")
 
 
@@ -37,6 +40,22 @@ class DecodingSpec(AskingSpec):
         "free", description="an answer alone ends when the model ends it, or, as the author's code cuts it, where the "
         "right one ends: that tells the model how long it is"
     )  # fmt: skip
+    samples: Annotated[int, AtMost(1000, "more cost more than they tell")] = Field(
+        0,
+        ge=0,
+        description="sampled answers to each position, compared with the greedy one (author: 20); 0: none",
+    )
+    temperature: float = Field(0.6, gt=0, le=100, description="of the samples (Llama 3.2's own: 0.6)")
+    top_p: float = Field(
+        0.9,
+        gt=0,
+        le=1,
+        description="samples come from the most probable tokens that together have this share (Llama 3.2's: 0.9)",
+    )
+
+    def without_effect(self) -> dict[str, str]:
+        idle = dict(super().without_effect())
+        return idle if self.samples else idle | dict.fromkeys(("temperature", "top_p"), "no answer is sampled")
 
 
 class DecodingOptions(ExecutionOptions):
@@ -45,7 +64,8 @@ class DecodingOptions(ExecutionOptions):
 
 class AnswerRow(BaseModel):
     """Columns of an answer (name `teacher-forced` or `autoregressive`, item the position's row in the dataset, text the
-    answer, value 1 where it is the best move, else 0). All but prompt and game are empty where it does not fit."""
+    answer, value 1 where it is the best move, else 0). All but prompt and game are empty where it does not fit. A row
+    `distance N` counts the samples (value) whose edit distance from the autoregressive answer (text) is N tokens."""
 
     prompt: str = Field(description="the prompt of the position: template, layout, counters, notation of moves")
     legal_list: bool = Field(description="whether the prompt lists the legal moves")
@@ -77,13 +97,13 @@ class Decoding(Kind):
     spec = DecodingSpec
     options = DecodingOptions
     columns: ClassVar[Mapping[str, type[BaseModel]]] = {"prediction": AnswerRow}
-    queries = ("decoding modes", "prompt ablation")
+    queries = ("decoding modes", "prompt ablation", "edit distance of answers")
 
     def units(self, spec: DecodingSpec, inputs: Inputs) -> int:
         return min(len(labelled((spec.dataset,), inputs, "dataset")["fen"]), spec.positions)
 
     def estimate(self, spec: DecodingSpec, inputs: Inputs) -> Estimate:
-        return Estimate({"prediction": 2 * self.units(spec, inputs)})
+        return Estimate({"prediction": (2 + min(spec.samples, 3)) * self.units(spec, inputs)})
 
     def check(self, spec: DecodingSpec, inputs: Inputs) -> None:
         """Refuses a model of games, and a prompt's settings for a model that reads none."""
@@ -111,7 +131,30 @@ class Decoding(Kind):
                         text=answer.text[:32] if answer else None,
                         value=float(answer.text == one.text(written)) if answer else None,
                     )  # fmt: skip
+            if spec.samples:
+                self.sample(task, model, written, dict(zip(units, targets, strict=True)), answers)
             task.done(*units)
+
+    def sample(
+        self,
+        task: Task[DecodingSpec, DecodingOptions],
+        model: LanguageModel,
+        written: Encoding,
+        targets: Mapping[int, TargetMove],
+        answers: Sequence[Mapping[str, Answer | None]],
+    ) -> None:
+        """Emit how far samples of each position are from its greedy answer."""
+        positions = selected(task.spec, task.inputs)
+        columns = {"prompt": prompt_name(written), "legal_list": lists_moves(written)}
+        for (unit, target), own in zip(targets.items(), answers, strict=True):
+            greedy = own[ALONE]
+            if greedy is None:
+                continue
+            extra = AnswerRow(**columns, game=positions["game"][unit])
+            item = positions["row"][unit]
+            for distance, count in sampled_distances(task.spec, model, written, target, greedy, item).items():
+                task.emit("prediction", unit, extra, item=item, name=f"{DISTANCE} {distance}", text=greedy.text[:32],
+                          value=float(count))  # fmt: skip
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         """The position: the model's own answer as an arrow, the best move beside it."""
@@ -276,14 +319,69 @@ def forced(
     return [(most[row_of == number].tolist(), float(nats[row_of == number].sum())) for number in range(len(rows))]
 
 
+def sampled_distances(
+    spec: DecodingSpec, model: LanguageModel, written: Encoding, target: TargetMove, greedy: Answer, item: int
+) -> dict[int, int]:
+    """How many samples of one position have each edit distance from its greedy answer, in tokens without the end."""
+    prompt = prompt_of(target, written, model)
+    assert prompt is not None
+    every = range(spec.samples)
+
+    def pick(number: int, place: int, logprobs: np.ndarray) -> int:
+        noise = uniform("decoding", spec.seed, spec.replicate, item, number, place)
+        return nucleus(logprobs, spec.temperature, spec.top_p, noise)
+
+    texts = written_alone(
+        model, written, [target] * spec.samples, dict.fromkeys(every, prompt), dict.fromkeys(every, ()), pick
+    )
+    first, *others = ([n for n in ids if n not in written.stop_ids] for ids in (greedy.ids, *texts.values()))
+    return dict(sorted(Counter(edit_distance(first, other) for other in others).items()))
+
+
+def nucleus(logprobs: np.ndarray, temperature: float, top_p: float, noise: float) -> int:
+    """A token drawn by `noise` in [0, 1) from the most probable ones that together have `top_p` of the probability, at
+    a temperature (Holtzman et al. 2020).
+
+    >>> [nucleus(np.log([0.2, 0.5, 0.3]), 1.0, 0.7, noise) for noise in (0.0, 0.6, 0.7, 0.99)]
+    [1, 1, 2, 2]
+    """
+    scores = logprobs.astype(np.float64) / temperature
+    weights = np.exp(scores - scores.max())
+    order = np.argsort(-weights, kind="stable")
+    share = weights[order].cumsum() / weights.sum()
+    kept = share[: int((share < top_p).sum()) + 1]
+    return int(order[min(int((kept <= noise * kept[-1]).sum()), len(kept) - 1)])
+
+
+def edit_distance(one: Sequence[int], other: Sequence[int]) -> int:
+    """The fewest insertions, deletions and substitutions that make one sequence the other (Levenshtein).
+
+    >>> edit_distance([1, 2, 3], [1, 3]), edit_distance([], [1, 2]), edit_distance([1, 2], [2, 1])
+    (1, 2, 2)
+    """
+    row = list(range(len(other) + 1))
+    for place, symbol in enumerate(one, 1):
+        before, row[0] = row[0], place
+        for k, own in enumerate(other, 1):
+            before, row[k] = row[k], min(row[k] + 1, row[k - 1] + 1, before + (symbol != own))
+    return row[-1]
+
+
+def most_probable(number: int, place: int, logprobs: np.ndarray) -> int:
+    """The greedy choice of a token."""
+    return int(logprobs.argmax())
+
+
 def written_alone(
     model: LanguageModel,
     written: Encoding,
     targets: Sequence[TargetMove],
     prompts: Mapping[int, Sequence[int]],
     begun: Mapping[int, tuple[int, ...]],
+    pick: Callable[[int, int, np.ndarray], int] = most_probable,
 ) -> dict[int, tuple[int, ...]]:
-    """Answers that are begun, written on greedily until the model ends them or no move is as long."""
+    """Answers that are begun, written on until the model ends them or no move is as long. `pick` chooses a token for
+    an answer's number and place from log-probabilities [vocab]."""
     from chessreg.models.decoding.session import session_of
 
     texts = dict(begun)
@@ -303,7 +401,7 @@ def written_alone(
     while going:
         new: list[list[int]] = [[] for _ in row_of]
         for number in going:
-            token = int(logprobs[row_of[number]].argmax())
+            token = pick(number, len(texts[number]), logprobs[row_of[number]].cpu().numpy())
             texts[number] = (*texts[number], token)
             new[row_of[number]] = [token]
         still = set(open_ones())

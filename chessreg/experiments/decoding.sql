@@ -55,7 +55,7 @@ SELECT p.run_id, p.unit, p.attempt_id, p.item, p.name AS mode, p.text, p.value A
        q.dataset AS reference, q.positions, q.length, q.seed
 FROM decoding_prediction AS p
 JOIN decoding_run AS q ON q.run_id = p.run_id
-WHERE p.run_id IN (SELECT run_id FROM scoped)
+WHERE p.run_id IN (SELECT run_id FROM scoped) AND p.name IN ('teacher-forced', 'autoregressive')
 
 -- statement: base
 SELECT dense_rank() OVER (ORDER BY c.place, r.created_at, a.run_id, a.mode DESC) AS cell, a.*, r.run, r.done,

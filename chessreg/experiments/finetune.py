@@ -56,7 +56,10 @@ class FinetuneSpec(AskingSpec):
         "answer", description="over the answer and its end (paper 3.4), or over every token of prompt and answer, as a "
         "language model is pretrained"
     )  # fmt: skip
-    tune: Literal["whole", "lora"] = Field("whole", description="every weight, or LoRA's matrices (chessreg[llm])")
+    tune: Literal["whole", "lora", "qlora"] = Field(
+        "whole",
+        description="every weight, LoRA's matrices (chessreg[llm]), or these over 4-bit matrices (NF4; bitsandbytes)",
+    )
     lora_rank: int = Field(16, ge=1, le=4096, description="of LoRA's matrices (author's trial: 160)")
     lora_alpha: float = Field(32.0, gt=0, description="their product is multiplied by alpha / rank (author's: 32)")
     lora_dropout: Annotated[float, Share()] = Field(0.0, description="before them (author's: 0.1)")
@@ -89,9 +92,9 @@ class FinetuneSpec(AskingSpec):
         ]
         for name in unused:
             if getattr(self, name) != type(self).model_fields[name].default:
-                needed = "--family" if name in SHAPE else "--tune lora"
+                needed = "--family" if name in SHAPE else "--tune lora or qlora"
                 raise BadInputError(f"--{name.replace('_', '-')} is of no use without {needed}", "leave it out")
-        if self.family is not None and self.tune == "lora":
+        if self.family is not None and self.tune != "whole":
             raise BadInputError("LoRA adapts a model that is there: initial weights are tuned whole", "--tune whole")
         if self.family is not None and self.n_embd % (2 * self.n_head):
             raise BadInputError(
@@ -177,7 +180,7 @@ class Finetune(Kind):
         """Refuses LoRA without its library, and prompts that the model's context cannot hold."""
         from chessreg.models.finetuning import require_peft
 
-        if spec.tune == "lora":
+        if spec.tune != "whole":
             require_peft()
         if spec.checkpoint is not None:
             row, folder = inputs.checkpoint(spec.checkpoint)
@@ -213,19 +216,23 @@ class Finetune(Kind):
 
 
 def tunable(checkpoint: tables.Checkpoint) -> None:
-    """BadInputError for a model that reads no prompts, or is of a family that has no trainer."""
+    """Raise BadInputError for a model that reads no prompts, or that the library transformers does not have."""
     asking_model(checkpoint)
-    if checkpoint.architecture not in FAMILIES:
+    if checkpoint.architecture in (*FAMILIES, "gpt2"):  # without importing a library
+        return
+    from chessreg.models.adapters.bridge import known_family
+
+    if not known_family(checkpoint.architecture):
         raise BadInputError(
-            f"finetune knows no models of the family {checkpoint.architecture}",
-            f"it tunes {' and '.join(FAMILIES)}",
+            f"finetune cannot tune a model of the architecture {checkpoint.architecture}",
+            "it tunes causal language models of the library transformers, such as llama, gpt_neox, gpt2 and qwen2",
         )
 
 
 def trainer_of(task: Task[FinetuneSpec, FinetuneOptions]) -> tuple[Finetuner, PromptCorpus | None]:
     """The trainer at its place in the run, and the held-out prompts."""
     from chessreg.models.devices import prepare
-    from chessreg.models.finetuning import FinetuneConfig, Finetuner, PromptCorpus
+    from chessreg.models.finetuning import FinetuneConfig, Finetuner, PromptCorpus, require_quantization
     from chessreg.models.training import TrainerOptions
 
     spec, options = task.spec, task.options
@@ -251,9 +258,11 @@ def trainer_of(task: Task[FinetuneSpec, FinetuneOptions]) -> tuple[Finetuner, Pr
     shared = ("steps", "learning_rate", "warmup_steps", "final_fraction", "weight_decay", "beta1", "beta2",
               "grad_clip", "batch_positions")  # fmt: skip
     lora: dict[str, Any] = {}
-    if spec.tune == "lora":
+    if spec.tune == "qlora":
+        require_quantization(device)
+    if spec.tune != "whole":
         lora = {name: getattr(spec, name) for name in ("lora_rank", "lora_alpha", "lora_targets")}
-        lora["dropout"] = spec.lora_dropout
+        lora |= {"dropout": spec.lora_dropout, "quantized": spec.tune == "qlora"}
     config = FinetuneConfig(
         **{name: getattr(spec, name) for name in shared},
         **shape,
@@ -293,7 +302,7 @@ def publish(task: Task[FinetuneSpec, FinetuneOptions], trainer: Finetuner) -> No
         source["tuned_from"] = parent.artifact
     model = trainer.trained()
     info = CheckpointInfo.of(model, written.name, tokens_seen=trainer.tokens_seen, source=source)
-    if spec.tune == "lora":
+    if spec.tune != "whole":
         with task.output("adapter", 0, "adapter") as folder:
             trainer.model.save_adapter(folder)
     with task.output("checkpoint", 0, "checkpoint") as folder:

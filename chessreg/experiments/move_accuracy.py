@@ -40,8 +40,8 @@ class MoveAccuracySpec(Spec):
         None, description="the games that they are of: only their positions are taken; a model of games needs them"
     )
     unseen_of: Annotated[str | None, Ref("dataset")] = Field(
-        None, description="games: a position (pieces, side to move, castling, en passant) that the dataset, all of its "
-        "parts, has of these too is left out"
+        None, description="games or positions: a position (pieces, side to move, castling, en passant) that is among "
+        "these positions, or that the dataset, all of its parts, has of these games, is left out"
     )  # fmt: skip
     positions: int = Field(50_000, ge=1, description="at most this many positions, the first in file order")
     intervention: InterventionSettings = Field(
@@ -176,13 +176,22 @@ def select(spec: MoveAccuracySpec, inputs: Inputs, checked: bool = False) -> Dec
     its game has."""
     selection = decisions(inputs, spec.dataset, spec.source_games, "dataset", "source_games", checked)
     if spec.unseen_of is not None:
-        whole = spec.dataset.partition("[")[0]  # not the part alone: another may hold those games' positions
-        other = decisions(inputs, whole, spec.unseen_of, "dataset", "unseen_of", checked=False)
-        hashes = selection.positions.position_hashes
-        selection = selection.chosen(~np.isin(hashes[selection.places], hashes[other.places]))
+        own = selection.positions.position_hashes[selection.places]
+        selection = selection.chosen(~np.isin(own, seen_hashes(spec, inputs)))
         if not len(selection):
-            raise BadInputError("every position is among those of the games of --unseen-of", "give other games")
+            raise BadInputError("every position is among those of --unseen-of", "give another dataset")
     return selection.chosen(np.arange(min(spec.positions, len(selection))))
+
+
+def seen_hashes(spec: MoveAccuracySpec, inputs: Inputs) -> np.ndarray:
+    """The positions of `unseen_of`, uint64 [n] as in `Positions.position_hashes`."""
+    assert spec.unseen_of is not None
+    items, part = inputs.items(spec.unseen_of, "unseen_of")
+    if items.content == "positions":
+        return items.position_hashes[items.rows(part)]
+    whole = spec.dataset.partition("[")[0]  # not the part alone: another may hold those games' positions
+    other = decisions(inputs, whole, spec.unseen_of, "dataset", "unseen_of", checked=False)
+    return other.positions.position_hashes[other.places]
 
 
 def chunks(units: Sequence[int], ends: np.ndarray, most: int) -> Iterator[list[int]]:

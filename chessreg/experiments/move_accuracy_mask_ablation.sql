@@ -47,7 +47,7 @@
 -- statements of: move_accuracy.sql to asked
 
 -- statement: models
--- The unedited models, the bidirectional one first, a model of games last.
+-- The unedited models but for language models, the bidirectional one first, a model of games last.
 SELECT a.run_id, any_value(k.checkpoint_id) AS checkpoint_id, any_value(c.checkpoint) AS checkpoint,
        any_value(c.place) AS place, any_value(c.layers) AS layers, any_value(c.d_model) AS d_model,
        any_value(c.tokens_seen) AS learned, any_value(c.flops) AS flops, any_value(a.reference) AS reference,
@@ -60,7 +60,7 @@ JOIN run_checkpoint AS k ON k.run_id = a.run_id
 JOIN checkpoints AS c ON c.checkpoint_id = k.checkpoint_id
 JOIN checkpoint AS m ON m.id = k.checkpoint_id
 LEFT JOIN train_run AS t ON t.run_id = m.run_id
-WHERE a.intervention = 'none'
+WHERE a.intervention = 'none' AND NOT starts_with(c.tokenizer, 'prompt-')
 GROUP BY a.run_id
 
 -- statement: pairs
@@ -90,6 +90,11 @@ FROM pairs AS p
 JOIN asked AS a ON a.run_id = p.run_id
 JOIN asked AS b ON b.run_id = p.minus_run_id AND b.unit = a.unit AND b.item = a.item
 WHERE a.nats IS NOT NULL AND b.nats IS NOT NULL
+
+-- statement: sources
+SELECT cell, run_id FROM base
+UNION
+SELECT cell, minus_run_id FROM base
 
 -- statement: table
 SELECT p.cell, p.checkpoint, p.minus, p.differs, p.layers, p.d_model, p.seed, p.learned, p.twin_learned, p.flops,

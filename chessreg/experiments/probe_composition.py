@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -51,7 +52,7 @@ class CompositionRow(SparseRow):
     hook_point: str
     positions: str
     parts: str  # probes, or means: of the joint probe's own weights
-    named: str | None = None  # the joint class whose direction is nearest to color plus type
+    named: str | None = None  # the joint class, one of 13, whose direction is nearest to color plus type
     wrong_color: float | None = None  # the other color plus type
     wrong_type: float | None = None  # color plus another type, the mean over the five
     color_alone: float | None = None
@@ -191,18 +192,22 @@ def rows_of(
             row = CompositionRow(square=square, piece=piece, named=named, **common, **values)
             rows.append((row, float(made.cosine[square, number])))
         if made.empty is not None:
-            rows.append((CompositionRow(square=square, piece=EMPTY, **common), float(made.empty[square])))
+            named = label("piece").classes[made.nearest_to_empty[square]]
+            rows.append((CompositionRow(square=square, piece=EMPTY, named=named, **common), float(made.empty[square])))
     return rows
 
 
+@dataclass(frozen=True)
 class Composition:
-    """Cosines of one layer, float64 [64, 12] in the order of PIECES, nearest int64 [64, 12] (class of label piece) and,
-    with probes of color and type, `empty` float64 [64]."""
+    """Cosines of one layer, float64 [64, 12] in the order of PIECES, and the nearest joint class of each sum, int64
+    [64, 12] (class of label piece). Of the empty square both are [64]; without probes of color and type there is
+    none."""
 
-    def __init__(
-        self, cosine: np.ndarray, nearest: np.ndarray, controls: dict[str, np.ndarray], empty: np.ndarray | None
-    ) -> None:
-        self.cosine, self.nearest, self.controls, self.empty = cosine, nearest, controls, empty
+    cosine: np.ndarray
+    nearest: np.ndarray
+    controls: dict[str, np.ndarray]
+    empty: np.ndarray | None
+    nearest_to_empty: np.ndarray
 
 
 def compose(joint: FittedProbe, parts: list[FittedProbe], direction: ClassDirection = "raw") -> Composition:
@@ -217,9 +222,10 @@ def compose(joint: FittedProbe, parts: list[FittedProbe], direction: ClassDirect
         color_all = directions(by_label["color"], direction, label("color").classes.index("empty"))
         type_all = directions(by_label["type"], direction, label("type").classes.index(EMPTY))
         color, kinds = color_all[:, [0, 2]], type_all[:, :6]
-        empty = cosines(color_all[:, 1] + type_all[:, 6], whole[:, classes.index(EMPTY)])
+        of_empty = cosines((color_all[:, 1] + type_all[:, 6])[:, None], whole)  # [64, class]
+        empty, nearest_to_empty = of_empty[:, classes.index(EMPTY)], of_empty.argmax(-1)
     else:
-        color, kinds, empty = wanted.mean(2), wanted.mean(1), None
+        color, kinds, empty, nearest_to_empty = wanted.mean(2), wanted.mean(1), None, np.empty(0, np.int64)
     color, kinds = color[:, :, None], kinds[:, None]  # [64, 2, 1, d], [64, 1, 6, d]
     total = color + kinds
     nearest = cosines(total.reshape(64, 12, 1, -1), whole[:, None]).argmax(-1)
@@ -230,9 +236,8 @@ def compose(joint: FittedProbe, parts: list[FittedProbe], direction: ClassDirect
         "color_alone": cosines(color, wanted),
         "type_alone": cosines(kinds, wanted),
     }
-    return Composition(
-        cosines(total, wanted).reshape(64, 12), nearest, {k: v.reshape(64, 12) for k, v in controls.items()}, empty
-    )
+    by_name = {name: values.reshape(64, 12) for name, values in controls.items()}
+    return Composition(cosines(total, wanted).reshape(64, 12), nearest, by_name, empty, nearest_to_empty)
 
 
 def directions(probe: FittedProbe, direction: ClassDirection, empty: int) -> np.ndarray:

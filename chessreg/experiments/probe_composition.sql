@@ -18,7 +18,8 @@
 --   pawns: ranks 2-7: without pawns on the first and last rank, where none can stand; everywhere
 --   n [pairs]: of a square and a piece
 --   cosine: of color plus type with the joint direction, with its interval; squares are resampled
---   retrieval [%]: the nearest of the 13 joint directions is the right one
+--   retrieval [%]: of pieces: the nearest of the 13 joint directions is the right one
+--   retrieval_of_13 [%]: the same with the empty square's direction among the questions (the author's pooled numbers)
 --   wrong_color: cosine of the other color plus the type
 --   wrong_type: of the color plus another type, mean over the five
 --   color_alone: of the color's direction
@@ -33,6 +34,7 @@
 -- statistics:
 --   cosine = mean(cosines, pairs)
 --   retrieval = percent(hits, pairs)
+--   retrieval_of_13 = percent(hits_of_13, classes)
 -- plot: probe composition
 --   form: lines
 --   x: residual_index
@@ -112,12 +114,14 @@ ORDER BY s.cell
 -- statement: clusters
 -- A cluster is one square.
 WITH by_square AS (
-    SELECT cell, square, round(sum(exact(cosine)), 12)::DOUBLE AS cosines, whole(sum(hit)) AS hits, count(*) AS pairs
+    SELECT cell, square, round(sum(exact(cosine)) FILTER (piece <> '.'), 12)::DOUBLE AS cosines,
+           whole(sum(hit) FILTER (piece <> '.')) AS hits, count(*) FILTER (piece <> '.') AS pairs,
+           CASE WHEN bool_or(piece = '.' AND named IS NOT NULL) THEN whole(sum(hit)) ELSE 0 END AS hits_of_13,
+           CASE WHEN bool_or(piece = '.' AND named IS NOT NULL) THEN count(hit) ELSE 0 END AS classes
     FROM base
-    WHERE piece <> '.'
     GROUP BY ALL
 )
-SELECT cell, cosines, hits, pairs, count(*) AS clusters
+SELECT cell, cosines, hits, pairs, hits_of_13, classes, count(*) AS clusters
 FROM by_square
 GROUP BY ALL
 ORDER BY ALL

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import chess
 import numpy as np
@@ -35,7 +35,11 @@ EVERY_GAME = 1 << 62
 class TokenLegalitySpec(GameSelection):
     checkpoint: CheckpointRef = Field(description="the model, of games")
     games: int = Field(1000, ge=1, description="games, the first in file order, or the shortest")
-    shortest: bool = Field(False, description="take the games with the fewest plies (Davis's code) instead")
+    shortest: bool = Field(False, description="take the shortest games instead")
+    shortest_by: Literal["plies", "tokens"] = Field(
+        "plies",
+        description="the length by which --shortest chooses; a promotion is a token more (Davis's code: tokens)",
+    )
     near_promotion: int = Field(4, ge=1, description="tokens after a promotion whose errors are counted apart")
     mask_unused: bool = Field(
         True, description="give no probability to tokens that no game is written with (LCB's piece letters)"
@@ -81,7 +85,9 @@ class TokenLegality(Kind):
     options = GameBatches
     columns: ClassVar[Mapping[str, type[BaseModel]]] = {"score": PhaseScore, "trial": TokenError}
     queries = ("legal moves by phase",)
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"davis": {"games": 100_000, "shortest": True}}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "davis": {"games": 100_000, "shortest": True, "shortest_by": "tokens"}
+    }
 
     def units(self, spec: TokenLegalitySpec, inputs: Inputs) -> int:
         inputs.checkpoint(spec.checkpoint)
@@ -127,8 +133,11 @@ def chosen(spec: TokenLegalitySpec, inputs: Inputs) -> tuple[Games, np.ndarray]:
     if not spec.shortest:
         return select(spec, inputs)
     games, places = select(spec.model_copy(update={"games": EVERY_GAME}), inputs)
-    plies = numbers(games.table(["plies"]).column("plies"))[places]
-    return games, places[np.argsort(plies, kind="stable")[: spec.games]]
+    length = numbers(games.table(["plies"]).column("plies"))[places]
+    encoding = inputs.encoding(spec.checkpoint)
+    if spec.shortest_by == "tokens" and encoding.content != "position":
+        length = np.diff(encoding.games(games, places).offsets)
+    return games, places[np.argsort(length, kind="stable")[: spec.games]]
 
 
 @dataclass(frozen=True)

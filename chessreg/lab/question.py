@@ -35,7 +35,8 @@ EDIT = "edit"
 SETTINGS = (
     "scale_rule", "piece", "blank", "black_probe", "king", "guard", "random_controls", "shuffled_label_controls",
     "shuffled_probe", "wrong_layer_control", "sham_control", "patch", "random_draw", "other_probes",
-    "other_black_probes", "class_mean", "probe_tokens", "probe_shift", "decay", "sae", "expansion", "seed",
+    "other_black_probes", "mask_unused", "embedding_probe", "class_mean", "probe_tokens", "probe_shift", "decay", "sae",
+    "expansion", "seed",
 )  # fmt: skip
 """Settings of both kinds of edits that the lab accepts in addition to a position's."""
 

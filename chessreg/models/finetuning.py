@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chessreg.encodings.fen77 import FenError
-from chessreg.errors import BadInputError, NotFoundError
+from chessreg.errors import BadInputError, NotFoundError, first_line
 from chessreg.models.adapters.bridge import hugging_face_model
 from chessreg.models.adapters.llama import served
 from chessreg.models.train_config import TrainConfig
@@ -32,18 +32,10 @@ if TYPE_CHECKING:
     from chessreg.encodings.prompts import PromptEncoding
     from chessreg.models.adapters.base import Network
 
-FAMILIES: dict[str, dict[str, tuple[str, ...]]] = {
-    "llama": {
-        "attention": ("q_proj", "k_proj", "v_proj"),
-        "all": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
-    },
-    "gpt_neox": {
-        "attention": ("query_key_value",),
-        "all": ("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"),
-    },
-}
-"""Family → the matrices that LoRA adapts: what makes queries, keys and values, or every matrix of the blocks. The
-author's list for Llama names parts that it lacks, so that only the first of the two was adapted (specification 2.1)."""
+QUERIES_KEYS_VALUES = frozenset(
+    ("q_proj", "k_proj", "v_proj", "query_key_value", "c_attn", "qkv_proj", "query", "key", "value", "Wqkv", "W_pack")
+)
+"""What architectures call the matrices that make queries, keys and values."""
 HELDOUT_TOKENS = 16_384  # in one forward pass
 
 
@@ -53,6 +45,7 @@ class FinetuneConfig(TrainConfig):
 
     `source` is the digest of the checkpoint that training begins with; without one the weights are drawn, of `family`
     and n_layer, n_head, n_embd, block_size, vocab_size. lora_rank 0 tunes every weight; `dropout` is that of LoRA.
+    `quantized`: the matrices that LoRA adapts are held in 4 bits (NF4 with double quantization: QLoRA).
     """
 
     block_size: int = 1023
@@ -63,6 +56,7 @@ class FinetuneConfig(TrainConfig):
     lora_rank: int = 0
     lora_alpha: float = 32.0
     lora_targets: str = "all"
+    quantized: bool = False
 
 
 class PromptCorpus:
@@ -167,15 +161,35 @@ class Tuned(nn.Module):
     adapter: Any
     """The same model as the library peft holds it; None without LoRA."""
 
-    def __init__(self, hf: Any, config: FinetuneConfig, explicit: bool) -> None:
-        """explicit: attention by explicit scores, on a CPU in bfloat16 half as fast again as the fused kernel."""
+    def __init__(self, hf: Any, config: FinetuneConfig, explicit: bool, source: Path | None = None) -> None:
+        """explicit: attention by explicit scores, on a CPU in bfloat16 half as fast again as the fused kernel. source:
+        the folder that the weights are of, where they are quantized."""
         super().__init__()
-        hf.set_attn_implementation("eager" if explicit else "sdpa")
+        self.source = source
+        fused = not explicit and getattr(hf, "_supports_sdpa", True)
+        hf.set_attn_implementation("sdpa" if fused else "eager")
+        without_dropout(hf)
+        hf.train()
+        self.plain_head = has_plain_head(hf)
         self.hf = hf
         object.__setattr__(self, "adapter", adapted(hf, config) if config.lora_rank else None)  # no second module
 
+    def train(self, mode: bool = True) -> Tuned:
+        """As of any module; of a quantized model for LoRA's dropout alone: on a CPU the library bitsandbytes lays
+        matrices that are not in training out for inference, and cannot go back."""
+        if self.source is None:
+            return super().train(mode)
+        self.training = mode
+        for module in self.modules():
+            if isinstance(module, nn.Dropout):
+                module.train(mode)
+        return self
+
     def forward(self, tokens: Tensor, wanted: Tensor) -> Tensor:
         """Logits [n, vocab] at the n tokens of `wanted`, bool [batch, length]."""
+        if not self.plain_head:
+            whole: Tensor = self.hf(input_ids=tokens, use_cache=False).logits
+            return whole[wanted]
         hidden = self.hf.base_model(input_ids=tokens, use_cache=False).last_hidden_state
         logits: Tensor = self.hf.get_output_embeddings()(hidden[wanted])
         return logits
@@ -184,6 +198,8 @@ class Tuned(nn.Module):
         """The model as it is now, float32 on the CPU, LoRA's matrices added to those that they adapt; a copy."""
         if self.adapter is None:
             return served(copy.deepcopy(self.hf).float().cpu().eval())
+        if self.source is not None:
+            return served(dequantized(self.adapter, self.source))
         return served(copy.deepcopy(self.adapter).float().cpu().merge_and_unload().eval())
 
     def save_adapter(self, folder: Path) -> None:
@@ -201,21 +217,126 @@ class Tuned(nn.Module):
         (folder / "adapter_config.json").write_text(text + "\n", encoding="utf-8")
 
 
+def without_dropout(hf: Any) -> None:
+    """Turn off the dropout that a model's own configuration has, as GPT-2's: the author tunes without."""
+    for module in hf.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name in ("attention_dropout", "dropout", "activation_dropout"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+
+
+@torch.no_grad()
+def has_plain_head(hf: Any) -> bool:
+    """Whether the logits of a model without dropout are the output matrix times the last hidden state: some families
+    scale or cap them."""
+    tokens = torch.arange(min(8, hf.config.vocab_size), device=hf.device)[None]  # rows of padding may be zero
+    logits = hf(input_ids=tokens, use_cache=False).logits
+    hidden = hf.base_model(input_ids=tokens, use_cache=False).last_hidden_state
+    return bool(torch.allclose(hf.get_output_embeddings()(hidden), logits, rtol=1e-3, atol=1e-3))
+
+
+def matrices(hf: Any) -> list[str]:
+    """The names of the matrices in the blocks of a model, each once, without the path before them."""
+    from transformers.pytorch_utils import Conv1D
+
+    paths = [name.split(".") for name, module in hf.named_modules() if isinstance(module, nn.Linear | Conv1D)]
+    return sorted({path[-1] for path in paths if any(part.isdigit() for part in path)})
+
+
+def lora_targets(hf: Any, which: str) -> list[str]:
+    """The matrices that LoRA adapts: `all` of the blocks, or those that make queries, keys and values (`attention`).
+    The author's list for Llama names parts that it lacks, so that only these were adapted (specification 2.1).
+
+    Raises BadInputError for a model whose queries, keys and values have no known name.
+    """
+    names = matrices(hf)
+    if which == "attention":
+        names = [name for name in names if name in QUERIES_KEYS_VALUES]
+    if not names:
+        raise BadInputError(
+            f"a {hf.config.model_type} model has no matrices of queries, keys and values that are known",
+            "give --lora-targets all",
+        )
+    return names
+
+
 def adapted(hf: Any, config: FinetuneConfig) -> Any:
     """The model with LoRA's matrices, which alone can change. NotFoundError without the library peft."""
     require_peft()
     from peft import LoraConfig, get_peft_model
+    from transformers.pytorch_utils import Conv1D
 
     lora = LoraConfig(
         r=config.lora_rank,
         lora_alpha=config.lora_alpha,
         lora_dropout=config.dropout,
-        target_modules=list(FAMILIES[config.family][config.lora_targets]),
+        target_modules=lora_targets(hf, config.lora_targets),
+        fan_in_fan_out=any(isinstance(module, Conv1D) for module in hf.modules()),
         task_type="CAUSAL_LM",
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # the two libraries' own affair
         return get_peft_model(hf, lora)
+
+
+def quantized_model(folder: Path, device: str) -> Any:
+    """A folder's model on the device with its blocks' matrices in NF4, computed in bfloat16 (the author's trial)."""
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    how = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.bfloat16,
+    )
+    return AutoModelForCausalLM.from_pretrained(
+        folder, quantization_config=how, device_map={"": device}, local_files_only=True, trust_remote_code=False
+    )
+
+
+@torch.no_grad()
+def dequantized(adapter: Any, folder: Path) -> Any:
+    """The model that a quantized one under LoRA is, float32 on the CPU: its matrices as 4 bits give them, LoRA's
+    added."""
+    from bitsandbytes.functional import dequantize_4bit
+    from transformers.pytorch_utils import Conv1D
+
+    plain = hugging_face_model(folder, torch.float32)
+    matrices_of = dict(plain.named_modules())
+    for name, module in adapter.get_base_model().named_modules():
+        weight = getattr(module.get_base_layer() if hasattr(module, "get_base_layer") else module, "weight", None)
+        if name not in matrices_of or getattr(weight, "quant_state", None) is None:
+            continue
+        assert weight is not None
+        whole = dequantize_4bit(weight.data, weight.quant_state).float()
+        if hasattr(module, "get_delta_weight"):
+            whole = whole + module.get_delta_weight("default").float()
+        transposed = isinstance(matrices_of[name], Conv1D)  # of GPT-2: the quantized one is a Linear
+        matrices_of[name].weight.copy_((whole.t() if transposed else whole).cpu())
+    return plain
+
+
+def require_quantization(device: str) -> None:
+    """Raise NotFoundError without the library bitsandbytes, BadInputError for a device that it cannot quantize on."""
+    import importlib.util
+
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise NotFoundError(
+            "--tune qlora needs the library bitsandbytes, which is not installed",
+            "pip install bitsandbytes, or give --tune lora",
+        )
+    try:
+        from bitsandbytes.functional import dequantize_4bit, quantize_4bit
+
+        packed, state = quantize_4bit(torch.ones(64, 64, device=device), quant_type="nf4")
+        dequantize_4bit(packed, state)
+    except Exception as error:  # of a library that is built for other devices
+        raise BadInputError(
+            f"--tune qlora: bitsandbytes cannot quantize on {device}: {first_line(error)}",
+            "give --device cuda, or --tune lora",
+        ) from error
 
 
 def require_peft() -> None:
@@ -249,9 +370,12 @@ class Finetuner(Trainer):
             hf = initial_model(self.config)
         else:
             with torch.random.fork_rng(devices=[]):
-                hf = hugging_face_model(self.source, torch.float32)
+                if self.config.quantized:
+                    hf = quantized_model(self.source, self.options.device)
+                else:
+                    hf = hugging_face_model(self.source, torch.float32)
         explicit = self.options.autocast and self.options.device == "cpu"
-        return Tuned(hf, self.config, explicit).train()
+        return Tuned(hf, self.config, explicit, self.source if self.config.quantized else None).train()
 
     def epoch_batches(self) -> list[list[list[int]]]:
         order = random_of(self.config.drawn_by, self.epoch).permutation(len(self.corpus))

@@ -31,7 +31,8 @@ def each(
     most: float | None = None,
 ) -> Judge:
     """A judge of one column: every row that `of` takes must be at least, and at most, so much; no bound: it is open.
-    A statistic whose interval is unknown, as one game's is, decides nothing."""
+    A statistic whose interval is unknown, as one game's is, decides nothing. Nor does a difference whose interval ends
+    at 0: then more than one resample in forty holds no game that differs, so that three games at most do."""
 
     def judge(rows: Sequence[Row], made: Made) -> list[Finding]:
         found = []
@@ -40,7 +41,8 @@ def each(
                 continue
             value, low, high = (row.get(column + end) for end in ("", "_low", "_high"))
             outcome = judged(value, low, high, least, most)
-            if value is not None and low is high is None and f"{column}_low" in row and outcome != "open":
+            unknown = value is not None and low is high is None and f"{column}_low" in row
+            if outcome != "open" and (unknown or (value and 0.0 in (low, high))):
                 outcome = "not decided"
             found.append(Finding(what(row), value, low, high, outcome, number))
         return found

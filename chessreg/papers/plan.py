@@ -21,13 +21,30 @@ SIZES: tuple[SizeName, ...] = ("small", "reference", "paper")
 
 
 @dataclass(frozen=True)
+class LanguageModel:
+    """A pretrained model that reads prompts: a checkpoint's name, its architecture, the highest learning rate of its
+    tuning (None: that of the paper), and the number of weights in its blocks."""
+
+    name: str
+    architecture: str
+    learning_rate: float | None = None
+    weights: int = 0
+
+    @property
+    def text(self) -> str:
+        """NAME, or NAME=LEARNING_RATE, as it is asked for."""
+        return self.name if self.learning_rate is None else f"{self.name}={self.learning_rate}"
+
+
+@dataclass(frozen=True)
 class Request:
     """What the user asks for. `fit` and `test` are references to datasets (NAME); `test` may be the same as `fit`.
 
     `layers` and `d_model` are the model's. `sae`: a run of SAEs of its residual after every layer, or none. A paper
     that trains its own models has no checkpoint (then it is empty, layers and d_model 0), but positions with best
-    moves, and perhaps puzzles, and a pretrained `language_model` that reads prompts. `beside`: other models of games,
-    rows of a table that compares models.
+    moves, and perhaps puzzles, and pretrained `language_models`. Its positions may be of unknown games: then `fit` and
+    `test` are empty, and `without_games` says why. `beside`: other models of games, rows of a table that compares
+    models.
     """
 
     checkpoint: str
@@ -39,7 +56,8 @@ class Request:
     sae: str | None = None
     positions: str | None = None
     puzzles: str | None = None
-    language_model: str | None = None
+    language_models: tuple[LanguageModel, ...] = ()
+    without_games: str = ""
     beside: tuple[str, ...] = ()
 
 
@@ -82,6 +100,7 @@ class Step:
     follow from results of other steps are a function of what is made so far; the steps that it reads are then named in
     `after`. `units`, `rows` and `bytes` are what to expect before that can be counted; `operations` are floating-point
     operations, 0 where nobody has counted them, `engine_seconds` the CPU seconds that a chess engine thinks;
+    `reads` the dataset and the number of games that are read, where a function gives the settings;
     `share` is the share of this machine's rate that the step reaches, where its kind's is not meant.
     """
 
@@ -99,6 +118,15 @@ class Step:
     operations: float = 0.0
     engine_seconds: float = 0.0
     share: float | None = None
+    reads: tuple[str, int] | None = None
+
+    @property
+    def games_read(self) -> tuple[str, int] | None:
+        """The dataset and the number of games that the step asks for; None if it names none itself."""
+        if self.reads is not None or callable(self.settings):
+            return self.reads
+        dataset, games = self.settings.get("dataset"), self.settings.get("games")
+        return (dataset, games) if isinstance(dataset, str) and isinstance(games, int) else None
 
     @property
     def needs(self) -> frozenset[str]:
@@ -176,6 +204,7 @@ class Paper:
 
     `check` raises BadInputError for a model that the paper is not about, before anything is done. A paper that `trains`
     its own models is asked for positions in the place of a checkpoint; one that `compares` models takes others too.
+    `remarks` are lines about a request, printed before anything is done: which steps it leaves out, and why.
     """
 
     name: str
@@ -186,6 +215,7 @@ class Paper:
     firsts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # patterns of steps by the question they answer
     expectations: tuple[Expectation, ...] = ()
     check: Callable[[Session, Request], None] | None = None
+    remarks: Callable[[Request], Sequence[str]] = lambda request: ()
     trains: bool = False
     compares: bool = False
 

@@ -49,7 +49,7 @@ def write(work: Work, folder: Path) -> list[Written]:
     made += [drawn(work, picture, folder) for picture in pictures]
     if work.paper.expectations:
         rows, files, summary = expected.write(work, folder)
-        again = f"chessreg paper {work.paper.name} --report"
+        again = f"{paper_command(work.paper.name, work.request)} --report"
         made.append(Written(expected.TITLE, rows, files, again, (summary,)))
     write_file(folder / "index.md", index(work, made).encode())
     return made
@@ -163,6 +163,25 @@ def command(work: Work, sheet: Sheet, scoring: str) -> str:
     return f'chessreg query "{sheet.query}" {narrow}{where}{policy}'
 
 
+def paper_command(name: str, request: Request) -> str:
+    """Return the command that does a paper on the models and data of a request."""
+    import shlex
+
+    given: list[tuple[str, str | None]] = [
+        ("--checkpoint", request.checkpoint),
+        ("--sae", request.sae),
+        *(("--beside", other) for other in request.beside),
+        ("--position-dataset", request.positions),
+        ("--puzzle-dataset", request.puzzles),
+        *(("--language-model", model.text) for model in request.language_models),
+        ("--dataset", request.fit),
+        ("--test", None if request.test == request.fit else request.test),
+        ("--size", request.size),
+    ]
+    options = " ".join(f"{option} {shlex.quote(value)}" for option, value in given if value)
+    return f"chessreg paper {name} {options}"
+
+
 def missing(work: Work) -> list[str]:
     """What a report of a paper that is not done must say before anything else."""
     left = [step for step in work.steps if step.name not in work.references | work.refused]
@@ -171,7 +190,7 @@ def missing(work: Work) -> list[str]:
     served = dict.fromkeys(step.serves for step in left)
     return [
         f"**Not complete: {len(left)} of {len(work.steps)} steps are not done.** Tables hold what there is, of: "
-        f"{'; '.join(served)}. The same command without `--report` goes on.",
+        f"{'; '.join(served)}. `{paper_command(work.paper.name, work.request)}` continues.",
         "",
     ]
 
@@ -190,6 +209,11 @@ def asked_of(request: Request) -> str:
     return f"Positions {request.positions}" + (f", puzzles {request.puzzles}" if request.puzzles else "")
 
 
+def games_of(request: Request) -> str:
+    """The games of a report, where it has any."""
+    return f"fitted on {request.fit}, tested on {request.test}; " if request.fit else ""
+
+
 def index(work: Work, made: Sequence[Written]) -> str:
     """What each file holds, the command behind each, and the runs."""
     from chessreg.queries.render import as_markdown
@@ -198,12 +222,12 @@ def index(work: Work, made: Sequence[Written]) -> str:
     lines = [
         f"# {work.paper.title}",
         "",
-        f"{asked_of(request)}; fitted on {request.fit}, tested on {request.test}; size {request.size}; "
-        f"{len(work.steps)} steps.",
+        f"{asked_of(request)}; {games_of(request)}size {request.size}; {len(work.steps)} steps.",
         "",
+        *(f"{line}\n" for line in work.paper.remarks(request)),
         *missing(work),
         *smaller(work),
-        *shared_games(work.session, request),
+        *(shared_games(work.session, request) if any(step.name == "parts" for step in work.every) else ()),
         "",
         f"Results are tagged `{work.tag}`, runs that only choose settings `{work.tag_of(True)}`.",
         "",

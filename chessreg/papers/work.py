@@ -6,8 +6,10 @@ Steps that are no experiments (parts of a dataset, random-init controls of a mod
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -26,6 +28,7 @@ from chessreg.games.boards.pgn import save_pgn
 from chessreg.models.devices import release_memory
 from chessreg.named import Registry
 from chessreg.papers.plan import (
+    LanguageModel,
     Made,
     Paper,
     Request,
@@ -64,6 +67,7 @@ class Planned:
     rows: dict[str, int] = field(default_factory=dict)
     bytes: int = 0
     why: str = ""
+    share: float = 1.0  # of the games that the step asks for, those that are there
 
     @property
     def done(self) -> bool:
@@ -132,7 +136,8 @@ class Work:
         """Every step as it stands. Nothing is made."""
         ingest(self.session.database, self.session.store)
         self.forget()
-        return [self.planned(step) for step in self.steps]
+        shares = shares_of_games(games_there(self.session, self.every), self.every)
+        return [fitting(self.planned(step), shares[step.name]) for step in self.steps]
 
     def step(self, name: str) -> Step:
         return next(step for step in self.steps if step.name == name)
@@ -189,10 +194,14 @@ class Work:
             return run
 
     def look(self) -> None:
-        """See what is complete, and tag it: for the tables of what is there, whichever steps were chosen."""
+        """See what is complete, and tag it: for the tables of what is there, whichever steps were chosen. A step whose
+        kind refuses these games is not complete."""
         self.steps = self.every
-        for planned in self.plan():
-            self.mark_if_complete(planned)
+        ingest(self.session.database, self.session.store)
+        self.forget()
+        for step in self.steps:
+            with suppress(ChessregError):
+                self.mark_if_complete(self.planned(step))
 
     def runs_of(self, patterns: Sequence[str]) -> list[str]:
         """The ids (hex) of the runs of complete steps with these names, `*` for anything."""
@@ -314,16 +323,20 @@ class Work:
 def request(
     session: Session,
     checkpoint: str | None,
-    dataset: str,
+    dataset: str | None,
     test: str | None = None,
     size: SizeName = "reference",
     sae: str | None = None,
     positions: str | None = None,
     puzzles: str | None = None,
     beside: Sequence[str] = (),
-    language_model: str | None = None,
+    language_models: Sequence[str] = (),
 ) -> Request:
-    """The request, after a look at what it names. Raises NotFoundError or BadInputError for what is not there."""
+    """The request, after a look at what it names. Raises NotFoundError or BadInputError for what is not there.
+
+    Without a checkpoint the games are used only where those of the positions are known. `language_models` are NAME or
+    NAME=LEARNING_RATE.
+    """
     inputs = session.inputs
     row = inputs.checkpoint(inputs.reference("checkpoint", checkpoint))[0] if checkpoint is not None else None
     given = {"--dataset": dataset, "--test": test, "--position-dataset": positions, "--puzzle-dataset": puzzles}
@@ -343,10 +356,18 @@ def request(
             hint = "chessreg dataset list"
             raise BadInputError(f"{name} {reference} is a dataset of {holds}, and takes {wanted}", hint)
     if checkpoint is None or row is None:
-        if language_model is not None:
-            inputs.reference("checkpoint", language_model)
-        return Request("", dataset, test or dataset, 0, 0, size, positions=positions, puzzles=puzzles,
-                       language_model=language_model)  # fmt: skip
+        assert positions is not None
+        if dataset is None and test is not None:
+            raise BadInputError("--test without --dataset: there are no games to fit on", "give --dataset GAMES too")
+        known = [language_model(session, text) for text in language_models]
+        if len({model.name for model in known}) < len(known):
+            raise BadInputError("--language-model names a model twice", "name each once")
+        left_out = "" if has_games(session, positions) else f"no position of {positions} names its game"
+        left_out = left_out or ("no games are given (--dataset)" if dataset is None else "")
+        fit, other = ("", "") if left_out or dataset is None else (dataset, test or dataset)
+        return Request("", fit, other, 0, 0, size, positions=positions, puzzles=puzzles,
+                       language_models=tuple(known), without_games=left_out)  # fmt: skip
+    assert dataset is not None
     if sae is not None:
         from chessreg.experiments.edit.checks import check_saes
 
@@ -362,16 +383,95 @@ def request(
     return Request(checkpoint, dataset, test or dataset, row.layers, row.d_model, size, sae, beside=tuple(beside))
 
 
+def has_games(session: Session, positions: str) -> bool:
+    """Whether the positions of a dataset name their games."""
+    with session.database.read() as sql:
+        return sql.get_one(tables.Dataset, session.id("dataset", positions)).games > 0
+
+
+def language_model(session: Session, text: str) -> LanguageModel:
+    """The model of NAME or NAME=LEARNING_RATE. Raises NotFoundError for an unknown one, BadInputError for a rate that
+    is not a positive number."""
+    name, _, rate = text.partition("=")
+    try:
+        value = float(rate) if rate else None
+    except ValueError:
+        value = math.nan
+    if value is not None and not 0 < value < math.inf:
+        raise BadInputError(f"--language-model {text}: {rate!r} is not a learning rate", f"write {name}=8e-5")
+    row = session.inputs.checkpoint_row(session.inputs.reference("checkpoint", name))
+    return LanguageModel(name, row.architecture, value, 12 * row.layers * row.d_model**2)
+
+
 def short_digest(session: Session, request: Request) -> str:
     """Six hex digits of what model and data are, whatever they are called."""
     inputs = session.inputs
     datasets = (request.fit, request.test, request.positions, request.puzzles)
-    models = (request.checkpoint, request.language_model)
+    models = [request.checkpoint, *(model.name for model in request.language_models)]
     references = [
         *(inputs.reference("checkpoint", name) for name in models if name),
-        *(inputs.reference("dataset", name) for name in datasets if name is not None),
+        *(inputs.reference("dataset", name) for name in datasets if name),
+        *(str(model.learning_rate) for model in request.language_models if model.learning_rate is not None),
     ]
     return digest_of(references)[:6]
+
+
+def games_there(session: Session, steps: Sequence[Step]) -> dict[str, int]:
+    """Return the games (or positions) of each dataset, or part of one, that the steps read. Of a part that does not
+    exist yet the share that the paper divides off; datasets that do not exist yet are left out."""
+    parts = next(
+        (str(s.settings.get("parts", "")) for s in steps if s.kind == "split" and not callable(s.settings)), ""
+    )
+    shares = dict(each.split("=") for each in parts.split(",") if each)
+    there: dict[str, int] = {}
+    for reference in {step.games_read[0] for step in steps if step.games_read is not None}:
+        if reference.startswith("@"):
+            continue
+        name, divided, part = reference.partition(":")
+        try:
+            dataset = session.id("dataset", name)
+        except NotFoundError:
+            continue
+        with session.database.read() as sql:
+            row, split = sql.get_one(tables.Dataset, dataset), sql.get(tables.Split, (dataset, part))
+        if split is not None:
+            there[reference] = split.games
+        elif not divided or part in shares:
+            there[reference] = int(row.games * float(shares[part])) if divided else row.games
+    return there
+
+
+def shares_of_games(there: Mapping[str, int], steps: Sequence[Step]) -> dict[str, float]:
+    """Return for each of the ordered steps the share of the games it asks for that are there. A step that reads none
+    itself has the least share of the steps it needs."""
+    shares: dict[str, float] = {}
+    for step in steps:
+        shares[step.name] = min((shares[name] for name in step.needs if name in shares), default=1.0)
+        if step.games_read is not None:
+            dataset, wanted = step.games_read
+            shares[step.name] = min(1.0, there.get(dataset, wanted) / wanted)
+    return shares
+
+
+def too_few_games(session: Session, steps: Sequence[Step]) -> list[str]:
+    """Return a line for each dataset that has fewer games than the steps ask for."""
+    wanted: dict[str, int] = {}
+    for dataset, games in (step.games_read for step in steps if step.games_read is not None):
+        wanted[dataset] = max(games, wanted.get(dataset, 0))
+    return [
+        f"{dataset} has {found:,} games, fewer than the {wanted[dataset]:,} that this size reads"
+        for dataset, found in sorted(games_there(session, steps).items())
+        if found < wanted[dataset]
+    ]
+
+
+def fitting(planned: Planned, share: float) -> Planned:
+    """Return the plan of a step with this share of its games. What waits is an expectation, which is scaled."""
+    if planned.state != "waits" or share == 1.0:
+        return replace(planned, share=share)
+    units = math.ceil(planned.units * share) if planned.step.games_read is not None else planned.units
+    rows = {table: math.ceil(count * share) for table, count in planned.rows.items()}
+    return replace(planned, share=share, units=units, missing=units, rows=rows, bytes=math.ceil(planned.bytes * share))
 
 
 def totals(plan: Sequence[Planned]) -> dict[str, Any]:

@@ -63,6 +63,53 @@ def test_probes_of_several_layers_are_one_import(here: Any, tmp_path: Path) -> N
     assert here.state() == before
 
 
+def test_the_same_files_under_a_second_name_have_both_names(here: Any, tmp_path: Path) -> None:
+    file = probe_file(tmp_path, 1)
+    assert here("import", "probe", file, "--name", "first") == 0
+    assert here("import", "probe", file, "--name", "second") == 0
+    assert "already; only the name second was added" in here.err
+    ids = {here.json("probe", "show", name, "--layer", "1")["run_id"] for name in ("first", "second")}
+    assert len(ids) == 1
+
+
+def davis_file(folder: Path, layer: int, phase: int, label: str = "to_piece_by_color") -> Path:
+    from safetensors.torch import save_file
+
+    path = folder / label / f"layer-{layer:02}" / f"phase-{phase}" / "model.safetensors"
+    path.parent.mkdir(parents=True)
+    classes = {"to_piece_by_color": 13, "to_color": 3}[label]
+    weights = {f"submodules.{square}.weight": random(classes, 8, seed=square) for square in range(64)}
+    save_file({name: weight + layer + 20 * phase for name, weight in weights.items()}, path)
+    return path
+
+
+def test_davis_files_of_several_hook_points_phases_and_labels_are_one_command(here: Any, tmp_path: Path) -> None:
+    files = [davis_file(tmp_path, layer, phase) for phase in (0, 1) for layer in (0, 1, 2, 12)]
+    files.append(davis_file(tmp_path, 1, 0, "to_color"))
+    rows = here.json("import", "probe", *files, "--name", "davis")
+    found = {(row["name"], row["layer"], row["hook_point"]) for row in rows}
+    assert found == {
+        *(
+            (f"davis-piece-{phase}-{place}", layer, point)
+            for phase in (0, 1)
+            for place, layer, point in (
+                ("embeddings", 0, "blocks.0.hook_resid_pre"),
+                ("blocks", 0, "blocks.0.hook_resid_post"),
+                ("blocks", 1, "blocks.1.hook_resid_post"),
+                ("final", 11, "ln_final.hook_out"),
+            )
+        ),
+        ("davis-color-0-blocks", 0, "blocks.0.hook_resid_post"),
+    }
+    broken = davis_file(tmp_path, 3, 2)
+    broken.write_bytes(broken.read_bytes()[:-9])
+    before = here.state()
+    assert here("import", "probe", davis_file(tmp_path, 3, 0), broken)
+    assert here.state() == before  # all are checked before any is imported
+    assert here("import", "probe", *files[:2], "--layers", "3,4")
+    assert "the paths say --layers" in here.err
+
+
 def test_vectors_keep_the_sums_of_the_file_and_say_so(here: Any, tmp_path: Path) -> None:
     rows = here.json("import", "vector", vector_file(tmp_path, 0), vector_file(tmp_path, 1), "--name", "caa")
     detail = rows[0]["detail"]

@@ -7,6 +7,7 @@ import pytest
 from chessreg.papers import karvonen
 from chessreg.papers.plan import Paper, Sheet, Step
 from chessreg.papers.work import Work
+from tests.conftest import PUZZLES
 
 TOY = str(Path(__file__).parent.parent / "kinds" / "toy_kind.py")
 
@@ -37,6 +38,26 @@ def test_what_is_missing_is_told_before_anything_is_done(here):
         assert here("paper", "karvonen", "--checkpoint", "x", "--dataset", "y", "--dry-run", option, value) in (2, 3, 4)
         assert message in here.err
     assert here.state() == before
+
+
+def test_positions_that_name_no_game_leave_out_models_of_games_in_one_line(here):
+    """As ChessBench's bags: every other model is planned, with the ladder of the paper."""
+    (here.folder / "puzzles.csv").write_text(PUZZLES)
+    assert here("dataset", "add", "puzzles.csv", "--name", "puzzles") == 0, here.err
+    words = ("paper", "junkin", "--position-dataset", "puzzles", "--size", "paper", "--dry-run")
+    plan = {step["step"]: step for step in here.json(*words)["steps"]}
+    assert here.err == (
+        "models of games (games-*, and the steps that need them) are left out: no position of puzzles names its game\n"
+    )
+    assert not any("games" in name for name in plan)
+    for model in ("llama", "pythia", "bidirectional"):
+        assert plan[f"ladder-{model}"]["units"] == 11_000
+        assert "preset junkin-2025, 1,000 games a level, both colors" in plan[f"ladder-{model}"]["serves"]
+    assert here("paper", "junkin", "--position-dataset", "puzzles", "--test", "puzzles", "--dry-run") == 4
+    assert "--test without --dataset" in here.err
+    assert here(*words, "--language-model", "nothing") == 3
+    assert here(*words, "--language-model", "nothing=fast") == 4
+    assert "'fast' is not a learning rate" in here.err
 
 
 @pytest.fixture

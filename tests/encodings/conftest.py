@@ -70,6 +70,8 @@ class CharacterTable:
                 raise BadInputError(f"character {character!r} at index {place} is not in the table of characters")
         return [self._ids[character] for character in text]
 
+    encode_inside = encode
+
     def decode(self, ids: Sequence[int]) -> str:
         return "".join(self._characters.get(number, "") for number in ids)
 

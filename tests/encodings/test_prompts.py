@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,56 @@ def test_a_pretrained_tokenizer_writes_words_as_it_likes_and_the_board_in_charac
     for move, answer in one.answers(board).items():
         assert len(answer) == len(move.uci()) + 1
         assert one.parse(answer, board) == move
+
+
+def write_sentencepiece(path: Path, form: str) -> None:
+    """A BPE that writes a space as `▁`, and puts one before every text: `normalized` as Llama 2's and TinyLlama's
+    files are, `first` and `always` as later ones. A new line is a byte."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+    made = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    if form == "normalized":
+        made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    else:
+        made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=form, split=form == "always")
+    strip = decoders.Strip(" ", 1, 0)
+    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), strip])
+    bytes_ = [f"<0x{number:02X}>" for number in range(256)]
+    letters = [*map(chr, range(33, 127)), "▁"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=500, special_tokens=["<unk>", "<s>", "</s>", *bytes_], initial_alphabet=letters, show_progress=False
+    )
+    made.train_from_iterator([*TEMPLATES.values(), *["pk e2e4, e7e5, "] * 50], trainer)
+    plain = json.loads(made.to_str())
+    plain["added_tokens"] = [one for one in plain["added_tokens"] if not one["content"].startswith("<0x")]
+    path.write_text(json.dumps(plain))
+
+
+@pytest.mark.parametrize("form", ["normalized", "first", "always"])
+@pytest.mark.parametrize("layout", ["ruoss77", "flattened_with_slashes"])
+def test_a_tokenizer_that_puts_a_space_before_every_text_writes_prompts_as_they_are(
+    form: str, layout: Any, tmp_path: Path
+) -> None:
+    """Llama 2, Mistral, TinyLlama: the parts of a prompt are no texts of their own."""
+    write_sentencepiece(tmp_path / "tokenizer.json", form)
+    words = PretrainedTokenizer(tmp_path / "tokenizer.json", bos="<s>", end="</s>")
+    assert words.encode("pk") != words.encode_inside("pk")
+    board = chess.Board(AFTER)
+    for template in TEMPLATES:
+        one = PromptEncoding(words, PromptSettings(template, layout=layout, notation="san", last_separator=True))
+        ids = one.boards([board]).ids.tolist()
+        moves = "".join(f"{board.san(move)}, " for move in board.legal_moves)
+        position = one._shown(one._fen.boards([board]).ids)
+        text = TEMPLATES[template].replace("{FEN}", position).replace("{LM}", moves).removesuffix("{BM}")
+        assert words.decode(ids[1:]) == text, template
+        assert one.decode(ids) == board.fen()
+        start = len(one._before)
+        assert [words.decode([*words.encode("|"), number]) for number in ids[start : start + len(position)]] == [
+            f"|{character}" for character in position
+        ]
+        for move, answer in one.answers(board).items():
+            assert one.parse(answer, board) == move
+            assert len(answer) == len(board.san(move)) + 1
 
 
 def test_a_tokenizer_that_changes_the_words_is_refused(tmp_path: Path) -> None:

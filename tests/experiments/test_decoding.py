@@ -192,3 +192,32 @@ def test_another_template_has_the_same_tokenizer(tmp_path: Path) -> None:
     assert isinstance(other, PromptEncoding)
     assert (other.settings.called, other.settings.notation) == ("junkin-4", "san")
     assert prompted_by(DecodingSpec(checkpoint="c", dataset="d"), own) is own
+
+
+def test_samples_are_counted_by_their_edit_distance_from_the_greedy_answer(
+    world_session: Any, models: dict[str, str]
+) -> None:
+    """At a temperature near 0 a sample is the greedy answer; the modes are those of a run without samples."""
+    common = {"checkpoint": models["tuned"], "dataset": "puzzles", "positions": 3}
+    plain, cold, warm = (
+        world_session.run(DecodingSpec(**common, **how))
+        for how in ({}, {"samples": 4, "temperature": 1e-3}, {"samples": 4, "temperature": 3.0, "top_p": 1.0})
+    )
+    with world_session.database.read() as sql:
+        rows = {
+            run.run_id: sql.query(tables.Prediction).filter_by(run_id=run.run_id).all() for run in (plain, cold, warm)
+        }
+        sql.expunge_all()
+    counts = {run: [(r.unit, r.name, r.value) for r in of if r.name.startswith("distance")] for run, of in rows.items()}
+    assert counts[plain.run_id] == []
+    assert sorted(counts[cold.run_id]) == [(unit, "distance 0", 4.0) for unit in range(3)]
+    assert sum(value for _, _, value in counts[warm.run_id]) == 12
+    assert any(name != "distance 0" for _, name, _ in counts[warm.run_id])
+    table = world_session.query("edit distance of answers", run=warm.run_id.hex).rows
+    assert sum(row["share"] for row in table) == pytest.approx(100)
+    assert {(row["n"], row["temperature"], row["top_p"]) for row in table} == {(3, 3.0, 1.0)}
+    without, beside_samples = (
+        [(row["mode"], row["n"], row["best"]) for row in world_session.query("decoding modes", run=run.run_id.hex).rows]
+        for run in (plain, warm)
+    )
+    assert without == beside_samples

@@ -18,6 +18,7 @@ from chessreg.registry import tables
 from chessreg.runs.resolve import resolve
 
 APRIL = "100,0,0 98,0,2 98,1,1 94,0,6 84,1,15 80,3,17 72,5,23 63,2,35 52,3,45 43,6,51 29,13,58"
+MARCH = "100,0,0 98,0,2 94,0,6 87,0,13 79,1,20 74,3,23 62,3,35 46,9,45 40,5,55 32,7,61 27,10,63"
 BATCHED = {0.0: 2386.26, 0.5: 2464.27, 0.9: 2545.19}
 ANCHORED = {0.0: 2556.19, 0.5: 2580.99, 0.9: 2600.98}
 LEVEL_10 = {0.0: 2632.5, 0.5: 2684.3, 0.9: 2722.6}
@@ -151,3 +152,32 @@ def test_all_estimators_need_an_opponent_of_known_rating(session, tmp_path):
     run = session.run(ImportedSweepSpec(file=str(path), players=("model",))).run_id.hex
     with pytest.raises(BadInputError, match="all measures players against opponents of known rating"):
         session.run(RatingSpec(runs=(run,), estimator="all"))
+
+
+def test_the_authors_own_sweeps_are_comparable(session, imported):
+    """By the bytes of his committed files: each number of one is that of its sweep, and of no other."""
+    april, march = imported(APRIL, assist="author"), imported(MARCH, "earlier", assist="author")
+    for run, table in ((april, "April"), (march, "March")):
+        lines = beside(session.database, session.query("wins by level", run=run)).rows
+        comparable = [line for line in lines if line["comparison"] == "comparable"]
+        assert {line["table"] for line in comparable} == {f"sweep: Llama, {table} 2025"}
+        assert len(comparable) == 33
+        assert {line["difference"] for line in comparable} == {0.0}
+    rows = ratings(session, march)
+    [line] = [
+        line for line in beside(session.database, session.query("elo by estimator", run=rows[0]["run"])).rows
+        if line["comparison"] == "comparable"
+    ]  # fmt: skip
+    assert (line["table"], line["row"], line["published"]) == ("figure of ratings, code of March 2025", "Llama", 2579)
+    assert line["difference"] == pytest.approx(0.29)
+
+
+def test_the_authors_counts_by_other_rules_are_not_comparable(session, imported):
+    run = imported(MARCH, assist="none")
+    told = beside(session.database, session.query("wins by level", run=run)).rows
+    [why] = {
+        line["comparison"] for line in told
+        if line["table"] == "sweep: Llama, March 2025" and line["row"] == "level, 3" and line["column"] == "won"
+        and line["ours"] is not None
+    }  # fmt: skip
+    assert why == "not comparable: assist none, the paper's author"

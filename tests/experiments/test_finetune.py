@@ -16,12 +16,12 @@ import torch.nn.functional as F
 
 from chessreg.encodings.prompts import TEMPLATES, PromptEncoding, PromptSettings, write_tokenizer
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.experiments.finetune import FinetuneOptions, FinetuneSpec
+from chessreg.experiments.finetune import FinetuneOptions, FinetuneSpec, tunable
 from chessreg.models.finetuning import FinetuneConfig, Finetuner, PromptCorpus
 from chessreg.models.training import IGNORED, TrainerOptions
 from chessreg.registry import tables
 from chessreg.runs.spec import hashed_settings
-from tests.language_models import write_language_model
+from tests.language_models import bring_in
 
 SMALL: dict[str, Any] = {"family": "llama", "n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 128,
                          "template": "junkin-small", "warmup_steps": 2}  # fmt: skip
@@ -76,7 +76,7 @@ def test_labels_are_the_answer_and_its_end_alone(words: Any) -> None:
     assert sum(len(part) for part, _ in portions) == 3
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt_neox"])
+@pytest.mark.parametrize("family", ["llama", "gpt_neox", "gpt2"])
 def test_the_loss_is_the_mean_over_the_tokens_of_a_batch_s_answers(family: str, words: Any, tmp_path: Path) -> None:
     """Not over moves: of promotions one token more counts. The library's own logits say the same, row by row."""
     made = corpus(words, template="junkin-5")
@@ -135,7 +135,7 @@ def saved(trainer: Finetuner, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt_neox"])
+@pytest.mark.parametrize("family", ["llama", "gpt_neox", "gpt2"])
 def test_lora_is_merged_into_the_checkpoint_and_kept_beside_it(family: str, words: Any, tmp_path: Path) -> None:
     """What the merged model says is what the library says of the plain model with the adapter's folder."""
     peft = pytest.importorskip("peft")
@@ -202,6 +202,59 @@ def test_a_model_learns_its_answers_and_is_asked_by_every_command(world_session:
         first = [one.detail["first"] for one in found if one.value is not None]
     assert len(first) >= 5
     assert all(first)
+
+
+@pytest.mark.parametrize(
+    ("family", "tune"), [("gpt2", "whole"), ("qwen2", "whole"), ("gpt2", "lora"), ("qwen2", "lora")]
+)
+def test_a_model_of_another_family_is_tuned_and_answers(
+    family: str, tune: str, world_session: Any, tmp_path: Path
+) -> None:
+    """What the adapters read can be tuned: GPT-2 by its own, Qwen by the bridge."""
+    from chessreg.experiments.decoding import DecodingSpec
+
+    if tune == "lora":
+        pytest.importorskip("peft")
+    name = bring_in(world_session, "prompt", family, tmp_path / f"{family}-{tune}")
+    how = {"tune": tune, "template": "junkin-small", "batch_positions": 6, "warmup_steps": 0, "learning_rate": 1e-2}
+    row, curves = tuned(world_session, checkpoint=name, steps=20, **how)
+    assert curves["loss"][-1] < curves["loss"][0]
+    assert (row.architecture, row.parent_id) == (family, world_session.id("checkpoint", name))
+    run = world_session.run(DecodingSpec(checkpoint=row.id.hex, dataset="puzzles", positions=2))
+    assert not run.missing
+
+
+def test_lora_s_matrices_are_those_of_the_blocks(words: Any) -> None:
+    from chessreg.models.finetuning import initial_model, lora_targets
+
+    shape: dict[str, Any] = {"n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 64, "vocab_size": 40}
+    found = {
+        family: [
+            lora_targets(initial_model(FinetuneConfig(family=family, **shape)), which) for which in ("attention", "all")
+        ]
+        for family in ("llama", "gpt_neox", "gpt2")
+    }
+    assert found == {
+        "llama": [
+            ["k_proj", "q_proj", "v_proj"],
+            ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"],
+        ],
+        "gpt_neox": [["query_key_value"], ["dense", "dense_4h_to_h", "dense_h_to_4h", "query_key_value"]],
+        "gpt2": [["c_attn"], ["c_attn", "c_fc", "c_proj"]],
+    }
+
+
+def test_a_head_that_caps_its_logits_is_not_taken_for_a_plain_one() -> None:
+    """Gemma 2 caps its logits: a loss over the output matrix alone would be that of another model."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from chessreg.models.finetuning import has_plain_head
+
+    shape = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "head_dim": 8,
+             "num_attention_heads": 2, "num_key_value_heads": 2, "initializer_range": 1.0}  # fmt: skip
+    made = [AutoModelForCausalLM.from_config(AutoConfig.for_model("gemma2", **shape, final_logit_softcapping=cap))
+            for cap in (1.0, None)]  # fmt: skip
+    assert [has_plain_head(model) for model in made] == [False, True]
 
 
 def test_a_checkpoint_is_tuned_on_with_a_template_of_its_own(world_session: Any) -> None:
@@ -287,20 +340,51 @@ def test_lora_without_its_library_is_refused_before_anything_runs(world_session:
     assert "chessreg[llm]" in str(caught.value.hint)
 
 
-def test_models_and_datasets_that_do_not_fit_are_refused(world_session: Any, tmp_path: Path) -> None:
-    from chessreg.encodings.prompts import prompt_of_folder
-    from chessreg.entities.checkpoint import import_checkpoint
-
-    folder = write_language_model(tmp_path / "plain-gpt2", "gpt2")
-    import_checkpoint(world_session.database, world_session.store, folder, name="g", encoding=prompt_of_folder(folder))
+def test_models_and_datasets_that_do_not_fit_are_refused(world_session: Any) -> None:
     llama = {"family": "llama", "datasets": ("puzzles",)}
     for settings, message in (
         ({"checkpoint": "reference", "datasets": ("puzzles",)}, "reads pgn-char-32, not prompts"),
         ({"checkpoint": "fen", "datasets": ("puzzles",)}, "reads fen-77, not prompts"),
-        ({"checkpoint": "g", "datasets": ("puzzles",)}, "no models of the family gpt2"),
         ({"family": "llama", "datasets": ("sample:fit",)}, "games"),
         ({**llama, "template": "junkin-1", "block_size": 128, "steps": 1}, "the model reads 128 tokens; the first"),
     ):
         with pytest.raises(ChessregError, match=message) as caught:
             world_session.run(FinetuneSpec(**settings), HOW)
         assert "\n" not in str(caught.value)
+
+
+def test_an_architecture_that_the_library_does_not_have_is_refused() -> None:
+    with pytest.raises(BadInputError, match="cannot tune a model of the architecture own-kind") as caught:
+        tunable(tables.Checkpoint(tokenizer="prompt-junkin-small-0123456789ab", architecture="own-kind"))
+    assert "qwen2" in caught.value.hint
+
+
+def test_quantization_without_its_library_is_refused_before_anything_is_trained(
+    world_session: Any, monkeypatch: Any
+) -> None:
+    pytest.importorskip("peft")
+    start, _ = tuned(world_session, steps=0, **SMALL)
+    there = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name, *package: None if name == "bitsandbytes" else there(name, *package)
+    )
+    spec = FinetuneSpec(checkpoint=start.id.hex, datasets=("puzzles",), tune="qlora")
+    with pytest.raises(NotFoundError, match="--tune qlora needs the library bitsandbytes") as caught:
+        world_session.run(spec, HOW)
+    assert "--tune lora" in str(caught.value.hint)
+
+
+def test_a_device_without_quantization_is_refused(monkeypatch: Any) -> None:
+    from types import SimpleNamespace
+
+    from chessreg.models.finetuning import require_quantization
+
+    def quantize_4bit(*given: Any, **how: Any) -> Any:
+        raise RuntimeError("no kernel for this device")
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *package: object())
+    functional = SimpleNamespace(quantize_4bit=quantize_4bit, dequantize_4bit=None)
+    monkeypatch.setitem(sys.modules, "bitsandbytes", SimpleNamespace(functional=functional))
+    monkeypatch.setitem(sys.modules, "bitsandbytes.functional", functional)
+    with pytest.raises(BadInputError, match="cannot quantize on cpu: no kernel for this device"):
+        require_quantization("cpu")

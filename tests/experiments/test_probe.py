@@ -17,7 +17,7 @@ from chessreg.experiments.probe import Probe, ProbeSpec
 from chessreg.experiments.probe.data import Labelling, ProbeData
 from chessreg.experiments.probe.reading import Standard, score
 from chessreg.experiments.probe.spec import PAPER
-from chessreg.experiments.probe.work import AdamW, fit, gradient_by_autograd, gradient_in_one_pass
+from chessreg.experiments.probe.work import AdamW, clipped_gradient, fit, gradient_by_autograd, gradient_in_one_pass
 from chessreg.registry import tables
 from chessreg.runs.fitted import best_layer, load_probe
 
@@ -121,6 +121,33 @@ def test_the_gradient_in_one_pass_is_that_of_autograd(squares, outputs):
     found = gradient_in_one_pass(residual, by_class(weight, outputs), target, outputs)
     assert wanted.abs().max() > 0.1
     torch.testing.assert_close(found, by_class(wanted, outputs), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("limit", [1e-3, 1e3])
+def test_a_gradient_is_clipped_as_that_of_a_loss_averaged_over_squares(limit):
+    """The author's probe is one module a layer, whose loss HF Trainer clips."""
+    torch.manual_seed(0)
+    residual, target = torch.randn(2, 10, 6), torch.randint(0, 3, (10, 4))
+    weight = torch.randn(2, 6, 4 * 3)
+    found = clipped_gradient(gradient_by_autograd(residual, weight, target, 3), 4, limit)
+    for layer in range(2):
+        leaf = weight[layer].clone().requires_grad_()
+        logits = (residual[layer] @ leaf).view(-1, 3)
+        torch.nn.functional.cross_entropy(logits, target.flatten()).backward()  # the mean over rows and squares
+        torch.nn.utils.clip_grad_norm_([leaf], limit)
+        torch.testing.assert_close(found[layer] / 4, leaf.grad, rtol=1e-4, atol=1e-9)
+
+
+def test_a_fit_clips_the_gradients_that_its_spec_says():
+    made = Readable(rows=300)
+    rows, spec = made.data.item < 24, ProbeSpec(cache="run:" + "0" * 64, epochs=2)
+    assert spec.max_grad_norm is None
+    free, wide, narrow = (
+        fit(spec.model_copy(update={"max_grad_norm": norm}), made.data, rows, [1], "cpu", lambda share, text: None)
+        for norm in (None, 1e9, 1e-9)
+    )
+    np.testing.assert_allclose(free, wide, atol=1e-6)
+    assert np.abs(free - narrow).max() > 1e-4
 
 
 def test_whole_games_are_fitted_as_torch_alone_would_fit_them():

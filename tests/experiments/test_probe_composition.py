@@ -80,10 +80,14 @@ def test_davis_weights_give_the_numbers_measured_on_them(session, shared_data):
     controls = ("wrong_color", "wrong_type", "color_alone", "type_alone", "empty")
     assert [round(inner[name], 3) for name in controls] == [0.241, 0.27, 0.425, 0.608, 0.935]
     assert [round(everywhere[name], 3) for name in controls] == [0.245, 0.258, 0.407, 0.609, 0.935]
+    for row in (inner, everywhere):  # no empty square is missed
+        assert row["retrieval_of_13"] == pytest.approx((row["retrieval"] * row["n"] + 100 * 64) / (row["n"] + 64))
     assert (inner["residual_index"], inner["positions"]) == (7, "white-origins")
     published = beside(session.database, run_query(session.database, "probe composition")).rows
-    [same] = [r for r in published if r["row"] == "layer 7, phase 0" and r["column"] == "cosine"]
-    assert (same["comparison"], abs(same["difference"]) < 1e-4) == ("comparable", True)
+    same = [r for r in published if r["row"].startswith("layer 7, phase 0")]
+    assert [(r["comparison"], abs(r["difference"]) < 1e-4) for r in same] == [("comparable", True)] * 4
+    pooled = [r for r in published if r["ours"] is not None and r not in same]
+    assert not pooled
 
 
 def test_our_probes_are_composed_and_shown_as_boards(world_session):

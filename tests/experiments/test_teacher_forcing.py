@@ -15,6 +15,7 @@ from chessreg.entities import checkpoint
 from chessreg.entities.adding import add_dataset
 from chessreg.entities.dataset import split_dataset
 from chessreg.errors import BadInputError, DivergedError
+from chessreg.experiments import token_legality
 from chessreg.experiments.perplexity import PerplexitySpec
 from chessreg.experiments.settings.games import GameBatches
 from chessreg.experiments.token_legality import TokenLegalitySpec, predictions, turns_of
@@ -25,6 +26,7 @@ from chessreg.models.decoding.next_tokens import next_token_logprobs
 from chessreg.models.language_model import LanguageModel
 from chessreg.registry import tables
 from chessreg.runs.kind import kind
+from chessreg.runs.resolve import with_references
 from chessreg.session import open_session
 from tests.experiments.test_moves_of_encodings import uci_model
 from tests.specs import train_spec
@@ -225,6 +227,21 @@ def test_the_shortest_games_and_pgn_characters(session: Any) -> None:
     assert all(row.detail["loose"] is None for row in scores)
     (everything, *_) = session.query("legal moves by phase", run=report.run_id.hex).rows
     assert (everything["loose"], everything["games_of"]) == (None, "the shortest")
+
+
+def test_the_shortest_games_by_tokens_count_promotions(session: Any) -> None:
+    spec = TokenLegalitySpec(checkpoint="uci", dataset="sample", games=30, shortest=True, shortest_by="tokens")
+    resolved = with_references(spec, session.inputs)
+    games, places = token_legality.chosen(resolved, session.inputs)
+    every = token_legality.chosen(resolved.model_copy(update={"games": games.total}), session.inputs)[1]
+    encoding = session.inputs.encoding(resolved.checkpoint)
+    length = {int(place): len(encoding.games(games, np.array([place])).ids) for place in every}
+    assert [length[int(place)] for place in every] == sorted(length.values())
+    assert places.tolist() == every[:30].tolist()
+    plies = {
+        int(p): int(n) for p, n in zip(every, games.table(["plies"]).column("plies").to_numpy()[every], strict=True)
+    }
+    assert any(length[p] != 1 + 2 * plies[p] for p in plies)  # some game has a promotion
 
 
 def test_a_promotion_is_due_and_what_comes_after_it_is_counted_apart(session: Any) -> None:

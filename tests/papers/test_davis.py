@@ -1,6 +1,9 @@
 """Davis's paper as a list of specs: complete, in order, with settings that its kinds know, and those of the paper."""
 
 import csv
+import json
+import re
+import shlex
 import time
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -113,7 +116,7 @@ def test_the_paper_size_is_that_of_the_specification():
     assert steps["edits-published-code"][1].protocol == "published-code"
     assert steps["edits-paper"][1].protocol == "paper"
     assert {steps[name][1].scales for name in ("edits-published-code", "edits-paper")} == {(0.5,)}
-    assert {str(layer) for layer in range(1, 12)} == set(steps["edits-published-code"][1].layer_sets)
+    assert {str(layer) for layer in range(12)} == set(steps["edits-published-code"][1].layer_sets)
     assert steps["figure-4"][1].board == "d5=. e5=p d7=p e7=."
     assert len(steps["figure-4"][1].layer_sets) == Made.request.layers  # it is not said which: specification 6.5
 
@@ -180,7 +183,9 @@ def test_games_that_choose_are_none_of_those_that_are_reported():
         for step, spec in steps.values():
             dataset = getattr(spec, "dataset", None)
             if step.kind in ("edit", "markov", "perplexity", "token-legality") and dataset is not None:
-                assert dataset == ("test:validation" if step.choice else "test:test")
+                every_game = {"legality-shortest": "train", "edits-published-code": "test", "edits-paper": "test"}
+                wanted = "test:validation" if step.choice else "test:test"
+                assert dataset == (every_game.get(step.name, wanted) if size == "paper" else wanted)
             elif step.kind in ("cache", "sae"):
                 assert dataset == ("test:test" if step.name.endswith("-test") else "train")
 
@@ -255,6 +260,65 @@ def complete(session):
         return sql.scalar(select(func.count()).where(tables.Run.completed_at.is_not(None)))
 
 
+@pytest.fixture(scope="module")
+def davis(tmp_path_factory):
+    root = tmp_path_factory.mktemp("davis")
+    make_davis(root)
+    return root
+
+
+def test_a_dry_run_counts_the_games_that_are_there_and_says_which_are_too_few(davis, capsys):
+    """260 games: half to fit, a tenth to choose, two fifths to test (104 before the parts are made)."""
+    place = ["--registry", str(davis / "registry.db"), "--store", str(davis / "store"), "paper", "davis"]
+    words = [*place, "--checkpoint", "model", "--dataset", "games", "--size", "paper", "--dry-run"]
+    assert run_command_line([*words, "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    steps = {step["step"]: step for step in plan["steps"]}
+    full = {step.name: step for step in find("davis").steps(Request("model", "games", "games", 2, 32, "paper"))}
+    assert (steps["legality"]["units"], full["legality"].units) == (104, 120_000)
+    assert steps["edits"]["rows"]["trial"] == 104 * 7 * 15  # its games are named though its settings follow
+    probe = steps["model-joint-0-blocks"]
+    assert probe["units"] == full["model-joint-0-blocks"].units == 2  # layers
+    assert probe["rows"]["score"] <= full["model-joint-0-blocks"].rows["score"] / 900
+    assert "games:test has 104 games, fewer than the 200,000 that this size reads" in plan["too_few_games"]
+    rate = 1e9
+    assert (
+        sum(step["cpu_seconds"] or 0 for step in plan["steps"]) < sum(seconds(s, rate) or 0 for s in full.values()) / 50
+    )
+    assert run_command_line([*words, "--only", "legality"]) == 0
+    assert "games:test has 104 games, fewer than the 120,000" in capsys.readouterr().err
+
+
+def test_tens_of_millions_of_trials_are_a_matter_for_postgresql(davis, capsys, monkeypatch):
+    from chessreg.cli import paper as command
+
+    place = ["--registry", str(davis / "registry.db"), "--store", str(davis / "store"), "paper", "davis"]
+    words = [*place, "--checkpoint", "model", "--dataset", "games", "--size", "paper", "--dry-run"]
+    assert run_command_line(words) == 0
+    assert "PostgreSQL" not in capsys.readouterr().err
+    monkeypatch.setattr(command, "MANY_TRIALS", 50_000)
+    assert run_command_line(words) == 0
+    assert re.search(r"trials need about \d+ GB in SQLite; PostgreSQL suits so many better", capsys.readouterr().err)
+
+
+def test_every_command_that_the_report_prints_runs_as_printed(davis, capsys):
+    place = ["--registry", str(davis / "registry.db"), "--store", str(davis / "store")]
+    tables_of = davis / "tables"
+    only = [word for step in ("legality", "perplexity-exclude") for word in ("--only", step)]
+    words = ["paper", "davis", "--checkpoint", "model", "--dataset", "games", "--size", "small"]
+    assert run_command_line([*place, *words, *only, "--output", str(tables_of)]) == 0
+    printed = set()
+    for page in tables_of.glob("*.md"):
+        printed |= set(re.findall(r"(?m)^ {4}(chessreg .+)$", page.read_text()))
+    assert {command.split()[1] for command in printed} == {"query", "paper"}
+    for command in sorted(printed):
+        _, *arguments = shlex.split(command.replace("--rows N", "--rows 1"))
+        dry = ["--dry-run"] if arguments[0] == "paper" and "--report" not in arguments else []
+        where = ["--output", str(tables_of)] if arguments[0] == "paper" else []
+        assert run_command_line([*place, *arguments, *dry, *where]) == 0, (command, capsys.readouterr().err)
+    capsys.readouterr()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_the_small_paper_goes_on_where_it_was_killed_and_writes_every_table_and_figure(tmp_path, spawn):
@@ -290,7 +354,7 @@ def test_the_small_paper_goes_on_where_it_was_killed_and_writes_every_table_and_
     assert {line["quantity"] for line in lines} == {each.quantity for each in work.paper.expectations}
     assert {line["outcome"] for line in lines} <= {"met", "missed", "not decided", "open"}
     published = (tmp_path / "tables" / "protocols-published.csv").read_text()
-    assert "the paper's number fits its published code alone" in published
+    assert "checkpoint: not the paper's (no tag davis-2026:gpt)" in published
 
 
 def test_probes_are_planned_about_as_long_as_they_take():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.edit.checks import check
+from chessreg.experiments.edit.checks import check, check_context
 from chessreg.experiments.edit.spec import (
     DAVIS_PRESETS,
     PAPER,
@@ -181,6 +181,7 @@ class NextTokenEdit(Edit):
                     f"every game ends within {min(spec.prefixes)} plies, the longest has {longest}",
                     "shorter --prefixes, or longer games",
                 )
+            check_context(spec, inputs)
         super().check(spec, inputs)
 
     def run(self, task: Task[NextTokenEditSpec, NextTokenEditOptions]) -> None:

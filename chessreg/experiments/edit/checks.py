@@ -6,9 +6,17 @@ from collections.abc import Iterable, Sequence
 
 from chessreg.encodings import Encoding, Tokens
 from chessreg.errors import BadInputError
-from chessreg.experiments.edit.spec import BLACK, EditSettings, EditSpec, NextTokenEditSpec, settings_of
+from chessreg.experiments.edit.spec import (
+    BLACK,
+    EMBEDDING_PROBE,
+    EMBEDDINGS,
+    EditSettings,
+    EditSpec,
+    NextTokenEditSpec,
+    settings_of,
+)
 from chessreg.experiments.settings.sites import site_name
-from chessreg.models.hook_points import check_editable, hook_point
+from chessreg.models.hook_points import RESID_PRE, check_editable, hook_point
 from chessreg.registry import tables
 from chessreg.runs.inputs import Inputs
 
@@ -35,7 +43,11 @@ def check(spec: EditSettings, inputs: Inputs) -> None:
                 f"{option} reads residuals without their mean, and --scale-rule {spec.scale_rule} needs them raw",
                 "--scale-rule single_scale, or chessreg run edit-next-token",
             )
-        fitted.append({row.layer for row in probes})
+        if option != EMBEDDING_PROBE:
+            fitted.append({row.layer for row in probes})
+    known = set.intersection(*fitted)
+    if EMBEDDING_PROBE in spec.probes and len(fitted) == 1:
+        known.add(EMBEDDINGS)
     if isinstance(spec, NextTokenEditSpec):
         check_next_token(spec, inputs, encoding, checkpoint)
         if rule.target is not None:
@@ -43,7 +55,7 @@ def check(spec: EditSettings, inputs: Inputs) -> None:
                 f"--scale-rule {spec.scale_rule} is of whole moves",
                 "--scale-rule ln-final, ln-next, residual-norm or single_scale",
             )
-    check_layers(spec, inputs, set.intersection(*fitted), checkpoint)
+    check_layers(spec, inputs, known, checkpoint)
     if isinstance(spec, EditSpec) and spec.sae is not None:
         layers = {layer for setting in settings_of(spec, inputs) for layer in setting.layers}
         check_saes(inputs, spec.sae, spec.expansion, layers, checkpoint)
@@ -60,7 +72,13 @@ def check_probe(name: str, probe: tables.Probe, checkpoint: tables.Checkpoint, e
         raise BadInputError(f"{name} was fitted on another checkpoint than --checkpoint", "chessreg probe list")
     if probe.classes != 13 or (name != "--shuffled-probe" and probe.label != "piece"):
         raise BadInputError(f"an edit needs probes of label piece, these read {probe.label}")
-    check_editable(name, probe.hook_point)
+    if name != EMBEDDING_PROBE:
+        check_editable(name, probe.hook_point)
+    elif probe.hook_point != hook_point(0, RESID_PRE):
+        raise BadInputError(
+            f"{name} is of {probe.hook_point}, not of the embeddings",
+            f"fit it with --hook-point '{RESID_PRE}' --layers 0",
+        )
     if checkpoint.residual == "centred" and not probe.detail["centred"]:
         raise BadInputError(
             f"{name} reads residuals with their mean, this checkpoint's are centred",
@@ -137,8 +155,21 @@ def check_next_token(
     else:
         plies = list(spec.prefixes) or [2]
     if spec.probe_tokens == "match" and spec.token_mask == "last":
-        for ply in sorted({min(ply, 4 + ply % 2) for ply in plies}):
+        for ply in sorted(plies):
             check_probe_tokens(spec, inputs, encoding, ply)
+
+
+def check_context(spec: NextTokenEditSpec, inputs: Inputs) -> None:
+    """Raises BadInputError for prefixes that are all longer than the model's context."""
+    checkpoint, encoding = inputs.checkpoint_row(spec.checkpoint), inputs.encoding(spec.checkpoint)
+    shortest = min(spec.prefixes)
+    tokens = len(encoding.prompt(knight_moves(shortest)))
+    if tokens > checkpoint.block_size:
+        raise BadInputError(
+            f"a game has about {tokens} tokens after {shortest} plies, and the model's context is "
+            f"{checkpoint.block_size} tokens",
+            "shorter --prefixes",
+        )
 
 
 def check_probe_tokens(spec: NextTokenEditSpec, inputs: Inputs, encoding: Encoding, ply: int) -> None:
@@ -148,7 +179,7 @@ def check_probe_tokens(spec: NextTokenEditSpec, inputs: Inputs, encoding: Encodi
     references = {"--black-probe": (spec.black_probe,), "--other-black-probes": spec.other_black_probes}
     if not black:
         references = {"--probe": (spec.probe,), "--other-probes": spec.other_probes}
-    prompt = encoding.prompt(KNIGHTS[:ply])
+    prompt = encoding.prompt(knight_moves(min(ply, 4 + ply % 2)))  # as many have every phase of a turn
     tokens = Tokens.of([prompt])
     fitted = [(option, reference) for option, own in references.items() for reference in own if reference is not None]
     for option, reference in fitted:
@@ -164,7 +195,9 @@ def check_probe_tokens(spec: NextTokenEditSpec, inputs: Inputs, encoding: Encodi
         raise BadInputError(f"{option} was fitted {where}, and {side} is to move after {ply} plies", hint)
 
 
-KNIGHTS = ("Nf3", "Nf6", "Ng1", "Ng8", "Nf3")  # some game, whose tokens have every phase of a turn
+def knight_moves(plies: int) -> tuple[str, ...]:
+    """The moves of some game with this many plies."""
+    return (("Nf3", "Nf6", "Ng1", "Ng8") * (plies // 4 + 1))[:plies]
 
 
 def of_white(site: str, encoding: Encoding) -> bool:

@@ -70,9 +70,7 @@ class EditedModel(Generic[S]):
         """The probes of a run by the layer that they edit; without a reference none."""
         if reference is None:
             return {}
-        return {
-            layer: finite(load_probe(self.inputs, reference, self.spec.layer_of_probe(layer))) for layer in self.layers
-        }
+        return {layer: finite(load_probe(self.inputs, *self.spec.probe_at(reference, layer))) for layer in self.layers}
 
     # -- conditions -------------------------------------------------------------------------------------------------
 
@@ -143,7 +141,7 @@ class EditedModel(Generic[S]):
             return source, drawn + (black if source == SHUFFLED else [])
         if source == SHUFFLED:
             return source, [f"{spec.shuffled_probe}/layer-{layer}" for layer in layers]
-        references = [f"{spec.probe}/layer-{spec.layer_of_probe(layer)}" for layer in layers]
+        references = ["{}/layer-{}".format(*spec.probe_at(spec.probe, layer)) for layer in layers]
         references += [f"{reference}/layer-{layer}" for reference in black for layer in layers]
         return source_of(self.probes[layers[0]]) if source == "edit" else source, references
 

@@ -34,7 +34,7 @@ from chessreg.experiments.edit.spec import CLEAN, NextTokenEditOptions, NextToke
 from chessreg.experiments.edit.states import State, selection_split
 from chessreg.experiments.edit.three_boards import write_probabilities
 from chessreg.experiments.settings import games as selections
-from chessreg.models.decoding.next_tokens import NextTokens
+from chessreg.models.decoding.next_tokens import NextTokens, unused_ids
 from chessreg.models.decoding.session import session_of
 from chessreg.models.devices import prepare
 from chessreg.models.edits import ResidualEdit
@@ -198,7 +198,6 @@ class SiteEditor(CaseEdits):
         self.interventions = self.record(task)
         size = self.model.outputs
         self.origins = np.array([-1 if (o := self.encoding.origin_of(i)) is None else o for i in range(size)])
-        self.masked = sorted(getattr(self.encoding, "masked_ids", ()))  # LCB's piece letters (Davis 1.2)
         self.edited_layers = sorted({layer for condition in self.all_conditions for layer in self.layers_of(condition)})
 
     def run(self, overlap: Callable[[Games, np.ndarray], None]) -> None:
@@ -241,7 +240,7 @@ class SiteEditor(CaseEdits):
         if not fitting:
             return Stored([], np.zeros((0, 1 + len(self.all_conditions), self.model.outputs), np.float32))
         tokens, later = self.clean(fitting, patched)
-        logprobs = tokens.logprobs.cpu().numpy().astype(np.float64)
+        logprobs = self.masked(tokens.logprobs)
         cases, sites = self.cases(fitting, logprobs)
         if not cases:
             return Stored([], np.zeros((0, 1 + len(self.all_conditions), self.model.outputs), np.float32))
@@ -278,11 +277,9 @@ class SiteEditor(CaseEdits):
 
     def cases(self, fitting: Sequence[Prefix], logprobs: np.ndarray) -> tuple[list[Case], np.ndarray]:
         """The prefixes that are edited, and their numbers; the others' rows say why they are not."""
-        scores = logprobs[: len(fitting)].copy()
-        scores[:, self.masked] = -np.inf
         cases, sites = [], []
         for number, prefix in enumerate(fitting):
-            favourite = int(scores[number].argmax())
+            favourite = int(logprobs[number].argmax())
             square = None if self.origins[favourite] < 0 else int(self.origins[favourite])
             if reason := reason_to_skip(self.spec, prefix, square):
                 self.skipped(prefix, favourite, reason)
@@ -315,7 +312,7 @@ class SiteEditor(CaseEdits):
             }
             scales = np.concatenate([self.scales(own, cases) for own in conditions])
             edits = [self.edit(layer, np.concatenate(vectors[layer]), scales) for layer in layers]
-            logprobs = tokens.edited(np.tile(sites, len(conditions)), edits).cpu().numpy().astype(np.float64)
+            logprobs = self.masked(tokens.edited(np.tile(sites, len(conditions)), edits))
             for number, own in enumerate(conditions):
                 part = slice(number * len(cases), (number + 1) * len(cases))
                 lengths = self.lengths(tokens, sites, layers[0], vectors[layers[0]][number], scales[part])
@@ -331,8 +328,18 @@ class SiteEditor(CaseEdits):
         edits = [self.edit(layer, vectors[layer], scales) for layer in layers]
         logprobs = session_of(self.model, len(cases), edits).feed([case.state.prompt for case in cases])
         lengths = self.lengths(tokens, sites, layers[0], vectors[layers[0]], scales)
-        values = logprobs.cpu().numpy().astype(np.float64)
+        values = self.masked(logprobs)
         return Outcome(condition.name, condition.setting.number, scales, values, *lengths)
+
+    def masked(self, logprobs: torch.Tensor) -> np.ndarray:
+        """Log-probabilities [n, outputs] as float64, with `mask_unused` those of the tokens that games are written
+        with."""
+        values: np.ndarray = logprobs.cpu().numpy().astype(np.float64)
+        unused = sorted(unused_ids(self.encoding)) if self.spec.mask_unused else []
+        if unused:
+            values[:, unused] = -np.inf
+            values -= np.logaddexp.reduce(values, axis=1, keepdims=True)
+        return values
 
     def lengths(
         self, tokens: NextTokens, sites: np.ndarray, layer: int, vectors: np.ndarray, scales: np.ndarray
@@ -446,5 +453,5 @@ def divergence(clean: np.ndarray, edited: np.ndarray) -> np.ndarray:
     [0.0]
     """
     least = math.log(np.finfo(np.float64).tiny)
-    difference = clean - np.maximum(edited, least)
-    return np.maximum(np.where(clean > least, np.exp(clean) * difference, 0.0).sum(1), 0.0)
+    difference = np.where(clean > least, clean - np.maximum(edited, least), 0.0)
+    return np.maximum((np.exp(clean) * difference).sum(1), 0.0)

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 MOST_EDITS = 10_000  # of one state
 LONGEST_GAME = 17_697  # plies
+EMBEDDING_PROBE = "--embedding-probe"
+EMBEDDINGS = -1  # stands for the layer before block 0
 CLEAN = "clean"
 WHITE, BLACK = "white-segments", "black-segments"
 BY_SIDE = "by-side"  # every token, with the direction of the side that is to move there
@@ -179,8 +181,12 @@ class EditSettings(GameSelection):
         return {}
 
     def layer_of_probe(self, layer: int) -> int:
-        """The layer of the probe that edits this layer."""
+        """The layer of the probe that edits this layer; EMBEDDINGS: the embeddings."""
         return layer
+
+    def probe_at(self, reference: str, layer: int) -> tuple[str, int]:
+        """The run and the layer of the probe that edits this layer, of the run `reference`."""
+        return reference, self.layer_of_probe(layer)
 
 
 class EditSpec(EditSettings):
@@ -271,6 +277,14 @@ class NextTokenEditSpec(EditSettings):
     probe_shift: Annotated[int, AtMost(1000, "no model has more layers")] = Field(
         0, ge=-1000, description="layer of the probe minus the layer it edits (Davis's code: -1)"
     )
+    mask_unused: bool = Field(
+        True, description="give no probability to tokens that no game is written with (LCB's piece letters)"
+    )
+    embedding_probe: Annotated[str | None, Ref("run:probe")] = Field(
+        None,
+        description="piece probes of the embeddings (blocks.0.hook_resid_pre), for layer 0 with --probe-shift -1, as "
+        "Davis's code. Left out: layer 0 cannot be edited with that shift",
+    )
     decay: float = Field(
         0.0, ge=0, description="k of a scale that falls with the token's index i: scale times exp(-k i)"
     )
@@ -292,6 +306,10 @@ class NextTokenEditSpec(EditSettings):
             raise BadInputError("--prefixes needs games", "give --dataset instead of --moves")
         if self.moves and self.patch != "none" and not self.later:
             raise BadInputError("--patch needs a later board", "give --later MOVES, or --dataset instead of --moves")
+        if self.embedding_probe is not None and self.probe_shift != -1:
+            raise BadInputError(
+                "--embedding-probe edits layer 0 with --probe-shift -1", "--probe-shift -1, or leave it out"
+            )
         if self.later and not self.moves:
             raise BadInputError("--later follows on --moves", "of games --future says how far the later board is")
         if self.patch == "raw" and self.token_mask != "last":
@@ -311,11 +329,16 @@ class NextTokenEditSpec(EditSettings):
     @property
     def probes(self) -> dict[str, str]:
         several = {"--other-probes": self.other_probes, "--other-black-probes": self.other_black_probes}
-        return super().probes | {
-            f"{option} ({place})": reference
-            for option, references in several.items()
-            for place, reference in enumerate(references, 1)
-        }
+        of_embeddings = {} if self.embedding_probe is None else {EMBEDDING_PROBE: self.embedding_probe}
+        return (
+            super().probes
+            | of_embeddings
+            | {
+                f"{option} ({place})": reference
+                for option, references in several.items()
+                for place, reference in enumerate(references, 1)
+            }
+        )
 
     @property
     def other_directions(self) -> dict[str, tuple[str, int]]:
@@ -324,6 +347,12 @@ class NextTokenEditSpec(EditSettings):
 
     def layer_of_probe(self, layer: int) -> int:
         return layer + self.probe_shift
+
+    def probe_at(self, reference: str, layer: int) -> tuple[str, int]:
+        wanted = self.layer_of_probe(layer)
+        if wanted == EMBEDDINGS and reference == self.probe and self.embedding_probe is not None:
+            return self.embedding_probe, 0
+        return reference, wanted
 
     @property
     def protocol(self) -> str:
@@ -436,6 +465,8 @@ def probed_layers(reference: str, inputs: Inputs) -> list[int]:
 def edited_layers(spec: EditSettings, inputs: Inputs) -> list[int]:
     """The model's layers for which there is a probe."""
     layers, probed = inputs.checkpoint(spec.checkpoint)[0].layers, probed_layers(spec.probe, inputs)
+    if isinstance(spec, NextTokenEditSpec) and spec.embedding_probe is not None:
+        probed = [EMBEDDINGS, *probed]
     return [layer for layer in range(layers) if spec.layer_of_probe(layer) in probed]
 
 

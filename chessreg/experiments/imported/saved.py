@@ -52,6 +52,25 @@ def require_hook_point(pattern: str) -> None:
         raise BadInputError(f"no hook point {clipped(pattern)!r}", f"there are {', '.join(PATTERNS)}")
 
 
+def files_by_place(
+    paths: Sequence[Path], inputs: Inputs | None = None, checkpoint: str | None = None
+) -> dict[str, tuple[Path, ...]]:
+    """Return the files of each label, phase and hook point that the paths of Davis's probes name; all in one group
+    if there is only one, or if a path names none. `checkpoint`: their model, whose depth says which is the last."""
+    from chessreg.models.importers.davis_probes import BLOCKS, place_of_path
+
+    blocks = (
+        BLOCKS
+        if not (inputs and checkpoint)
+        else inputs.checkpoint_row(inputs.reference("checkpoint", checkpoint)).layers
+    )
+    groups: dict[str, tuple[Path, ...]] = {}
+    for path in paths:
+        place = place_of_path(path, blocks)
+        groups[place] = (*groups.get(place, ()), path)
+    return {"": tuple(paths)} if "" in groups else groups
+
+
 def settings_of_paths(
     files: Sequence[ProbeFile], paths: Sequence[Path], inputs: Inputs | None, options: Mapping[str, Any]
 ) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 
 if TYPE_CHECKING:
-    from chessreg.experiments.markov.similarity import Test
+    from chessreg.experiments.markov.similarity import Population, Test
     from chessreg.games.datasets.dataset import Games
     from chessreg.runs.task import Task
 
@@ -67,6 +67,8 @@ class MarkovTest(BaseModel):
     within: float = Field(description="mean over classes of the mean cosine within a class")
     population: float = Field(description="mean cosine of random pairs of one phase, of the reference population")
     population_sd: float
+    members_mean: float | None = Field(None, description="the same of pairs of the chosen move orders")
+    members_sd: float | None = None
     null_mean: float = Field(description="mean of T over random sets of the classes' sizes")
     null_sd: float
     null_low: float = Field(description="its 2.5 % quantile")
@@ -86,6 +88,7 @@ class Markov(Kind):
     """
 
     name = "markov"
+    version = 2
     main_settings = (
         "layers",
         "hook_points",
@@ -197,8 +200,9 @@ def emit_class(
 
 def compared(
     spec: MarkovSpec, classes: Classes, states: Mapping[str, np.ndarray], centre: bool
-) -> tuple[Test, dict[str, np.ndarray]]:
-    """The test of one hook point, and the classes' mean cosines with each control, float64 [classes], NaN of none."""
+) -> tuple[Test, dict[str, np.ndarray], Population]:
+    """The test of one hook point, the classes' mean cosines with each control, float64 [classes], NaN of none, and the
+    population of the members."""
     from chessreg.experiments.markov import similarity
 
     layout = similarity.Layout(classes.number, classes.prefixes.phase[classes.member])
@@ -208,8 +212,10 @@ def compared(
     controls = {"apart": similarity.apart(units, layout, classes.prefixes.move[classes.member])}
     for name in PARTNERS:
         controls[name] = similarity.with_partners(units, units_of[name], layout)
-    whole = similarity.population(units_of.get("reference", units), layout)
-    return similarity.compare(units, layout, whole, spec.resamples, spec.seed, spec.replacement), controls
+    members = similarity.population(units, layout)
+    whole = similarity.population(units_of["reference"], layout) if "reference" in units_of else members
+    test = similarity.compare(units, layout, whole, spec.resamples, spec.seed, spec.replacement)
+    return test, controls, members
 
 
 def emit_tests(
@@ -217,11 +223,11 @@ def emit_tests(
     classes: Classes,
     point: str,
     layer: int,
-    tests_of: Mapping[str, tuple[Test, dict[str, np.ndarray]]],
+    tests_of: Mapping[str, tuple[Test, dict[str, np.ndarray], Population]],
 ) -> None:
     """The rows of a hook point: of each class, of the tests, and of the random groupings."""
     unit = task.resolved.units - 1
-    for cosine, (test, _) in tests_of.items():
+    for cosine, (test, _, members) in tests_of.items():
         low, high = np.quantile(test.null, [0.025, 0.975])
         task.emit(
             "statistic",
@@ -235,6 +241,8 @@ def emit_tests(
                 within=float(test.within.mean()),
                 population=test.population.mean,
                 population_sd=test.population.deviation,
+                members_mean=members.mean,
+                members_sd=members.deviation,
                 null_mean=float(test.null.mean()),
                 null_sd=float(test.null.std(ddof=1)) if len(test.null) > 1 else 0.0,
                 null_low=float(low),
@@ -250,7 +258,7 @@ def emit_tests(
         )
         for resample, value in enumerate(test.null.tolist()):
             task.emit("metric_point", unit, name=f"{point} {cosine}", step=resample, value=value)
-    (raw, plain), (centred, moved) = tests_of["raw"], tests_of["centred"]
+    (raw, plain, _), (centred, moved, _) = tests_of["raw"], tests_of["centred"]
     columns = {"excess": raw.within - raw.population.mean, **plain, "centred": centred.within,
                "centred_excess": centred.within - centred.population.mean,
                **{f"centred_{name}": values for name, values in moved.items()}}  # fmt: skip

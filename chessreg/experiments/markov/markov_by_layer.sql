@@ -25,6 +25,8 @@
 --       1 / (1 + resamples)
 --   p_holm: after Holm's correction over the hook points of the run
 --   d: Cohen's d: T in standard deviations of the cosine of random pairs, with its interval, positions resampled
+--   t_members: T against random pairs of these move orders, whatever the reference population
+--   d_members: d against the same pairs
 --   apart: mean cosine of move orders to one position whose last moves differ
 --   same_last: with another board after as many plies and the same last move
 --   beyond_last: within less same_last, with its interval; T that a shared last move explains is not in it
@@ -45,6 +47,8 @@
 -- statistics:
 --   t = mean(excess, positions)
 --   d = mean(effect, effect_n)
+--   t_members = mean(excess_members, members_n)
+--   d_members = mean(effect_members, effect_members_n)
 --   p_holm = holm(p, run_id, cosine)
 --   beyond_last = mean_difference(with_last, last_n, same_last, last_n)
 --   log10_p_last = paired_log10_p(last_difference, last_squares, last_n)
@@ -73,7 +77,10 @@
 
 -- statement: cells
 -- One row per hook point and cosine of a run.
-SELECT t.*, m.reference_population, m.equal, m.replacement, r.run, r.done, r.planned, r.created_at, k.checkpoint_id, c.checkpoint,
+SELECT t.* EXCLUDE (members_mean, members_sd),
+       CASE m.reference_population WHEN 'members' THEN t.population ELSE t.members_mean END AS members_mean,
+       CASE m.reference_population WHEN 'members' THEN t.population_sd ELSE t.members_sd END AS members_sd,
+       m.reference_population, m.equal, m.replacement, r.run, r.done, r.planned, r.created_at, k.checkpoint_id, c.checkpoint,
        c.place AS checkpoint_place,
        CASE WHEN c.random_init THEN coalesce(parent.checkpoint, right(replace(c.parent_id::VARCHAR, '-', ''), 6)) END
            AS twin_of,
@@ -97,6 +104,9 @@ SELECT n.cell, p.run_id, p.unit, p.attempt_id, p.item, n.run, n.checkpoint_id, n
        CASE n.cosine WHEN 'raw' THEN p.excess ELSE p.centred_excess END AS excess,
        CASE n.cosine WHEN 'raw' THEN p.excess ELSE p.centred_excess END
            / CASE WHEN n.d IS NOT NULL THEN n.population_sd END AS effect,
+       CASE n.cosine WHEN 'raw' THEN p.value ELSE p.centred END - n.members_mean AS excess_members,
+       (CASE n.cosine WHEN 'raw' THEN p.value ELSE p.centred END - n.members_mean)
+           / nullif(n.members_sd, 0) AS effect_members,
        CASE n.cosine WHEN 'raw' THEN p.apart ELSE p.centred_apart END AS apart,
        CASE n.cosine WHEN 'raw' THEN p.same_last ELSE p.centred_same_last END AS same_last,
        CASE n.cosine WHEN 'raw' THEN p.nearest ELSE p.centred_nearest END AS nearest
@@ -122,7 +132,9 @@ ORDER BY n.cell
 
 -- statement: clusters
 -- A cluster is one position.
-SELECT cell, excess, 1 AS positions, effect, CASE WHEN effect IS NOT NULL THEN 1 END AS effect_n,
+SELECT cell, excess, 1 AS positions, effect, CASE WHEN effect IS NOT NULL THEN 1 END AS effect_n, excess_members,
+       CASE WHEN excess_members IS NOT NULL THEN 1 END AS members_n, effect_members,
+       CASE WHEN effect_members IS NOT NULL THEN 1 END AS effect_members_n,
        CASE WHEN same_last IS NOT NULL THEN within END AS with_last, same_last,
        CASE WHEN same_last IS NOT NULL THEN 1 END AS last_n, within - same_last AS last_difference,
        (within - same_last) ** 2 AS last_squares, CASE WHEN nearest IS NOT NULL THEN within END AS with_nearest, nearest,

@@ -36,9 +36,10 @@ class MarkovSpec(GameSelection):
         False, description="draw each random set with replacement; else the move orders are dealt anew to the positions"
     )
     reference_population: Literal["members", "same-plies", "prefixes"] = Field(
-        "members",
+        "prefixes",
         description="the population whose mean cosine T subtracts and whose deviation d divides by: the chosen move "
-        "orders; as many random beginnings of the same plies; or as many of any ply (Davis's wider population)",
+        "orders; as many random beginnings of the same plies; or as many of any ply (Davis's wider population). T "
+        "and d against the chosen move orders are always reported too",
     )
     partner_controls: bool = Field(
         True,

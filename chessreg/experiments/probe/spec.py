@@ -37,7 +37,7 @@ _DAVIS: Mapping[str, Any] = {  # Davis specification 4.2 and 4.3; torch.nn.Linea
 }
 _READINGS: Mapping[str, Mapping[str, Any]] = {  # the text, what its code does, and what is right (1.3, 4.2, 8)
     "paper": {"alignment": "post-ply", "split": "row"},
-    "published-code": {"alignment": "pre-ply", "split": "row", "seed": 42},
+    "published-code": {"alignment": "pre-ply", "split": "row", "seed": 42, "max_grad_norm": 1.0},
     "corrected": {"alignment": "post-ply", "split": "game"},
 }
 DAVIS: Mapping[str, Mapping[str, Any]] = {  # one for each label: the joint one has smaller steps
@@ -143,6 +143,12 @@ class ProbeSpec(Spec):
     weight_decay: float = Field(0.01, ge=0, description="AdamW's (Karvonen Table 4)")
     beta1: Beta = Field(0.9, description="AdamW's (Karvonen Table 4)")
     beta2: Beta = Field(0.99, description="AdamW's (Karvonen Table 4)")
+    max_grad_norm: float | None = Field(
+        None,
+        gt=0,
+        description="clip each layer's gradient, of the loss averaged over positions and squares, to this norm "
+        "(Davis's code: 1.0, its trainer's default). Left out: not clipped",
+    )
     init: float = Field(0.1, ge=0, description="standard deviation of the first weights, times 1/sqrt(d_model)")
     normalize_activations: bool = Field(True, description="divide each layer's activations by their root mean square")
     allow_overlap: AllowOverlap = ALLOW_OVERLAP

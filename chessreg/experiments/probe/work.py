@@ -100,6 +100,13 @@ def gradient_in_one_pass(
     return torch.bmm(residual.mT, logits.flatten(2).div_(positions))
 
 
+def clipped_gradient(gradient: torch.Tensor, squares: int, limit: float) -> torch.Tensor:
+    """Return the gradient [layer, d_model, squares * classes], of each layer at most so long that, divided by the
+    squares, its norm is `limit`: as `torch.nn.utils.clip_grad_norm_` clips that of a loss averaged over squares."""
+    norms = torch.linalg.vector_norm(gradient, dim=(1, 2), keepdim=True) / squares
+    return gradient * (limit / (norms + 1e-6)).clamp(max=1.0)
+
+
 def fit(
     spec: ProbeSpec,
     data: ProbeData,
@@ -142,6 +149,8 @@ def fit(
                 else:
                     target = torch.from_numpy((data.labels[places] - standard.mean) / standard.std).float()
                 slope = gradient(torch.from_numpy(residual).to(device) / scale, weight, target.to(device), outputs)
+                if spec.max_grad_norm is not None:
+                    slope = clipped_gradient(slope, squares, spec.max_grad_norm)
                 optimizer.step(slope, spec.learning_rate * SCHEDULES[spec.schedule](step / steps))
                 step += 1
                 if step % 20 == 0:

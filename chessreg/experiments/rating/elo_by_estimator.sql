@@ -75,6 +75,13 @@ FROM (
         AND unit = 0
 )
 
+-- statement: sources
+-- The rating, and the matches of its player.
+SELECT cell, run_id FROM base
+UNION
+SELECT b.cell, s.side_run_id FROM base AS b
+JOIN rated_sides AS s ON s.run_id = b.run_id AND s.unit = b.unit AND s.player = b.player
+
 -- statement: table
 SELECT b.cell, b.run, b.player, c.checkpoint, b.assist, b.origin, b.estimator, b.draw_weight, b.against, b.rating,
        b.low AS rating_low, b.high AS rating_high, b.counted, b.games, b.wins AS w, b.draws AS d, b.losses AS l, b.score, b.scoring,

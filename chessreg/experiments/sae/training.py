@@ -47,7 +47,7 @@ class Trainer:
         self.gradient = {name: torch.empty_like(value) for name, value in self.sae.parameters().items()}
         self.fired_at = torch.zeros(self.features, dtype=torch.int64)  # tokens read when each latent last fired
         self.curve: list[dict[str, float]] = []
-        self.since = np.zeros(5)  # steps since the last point of the curve, and sums of loss, sse, l1, l0
+        self.since = np.zeros(6)  # steps since the last point of the curve, and sums of loss, sse, l1, l0, spread
         self.late = np.zeros(2)  # of the last fifth of a stage: steps, and the sum of their L0
 
     # -- where it stands ------------------------------------------------------------------------------------------
@@ -126,7 +126,8 @@ class Trainer:
             raise DivergedError(
                 f"the SAE's loss at {self.point} is not finite at step {self.step}", "a smaller --learning-rate"
             )
-        self.since += [1, *values]
+        spread = float((x - x.mean(0)).square().sum(1).mean())  # of the batch, as SAELens has it
+        self.since += [1, *values, spread]
         if self.step > 0.8 * steps:
             self.late += [1, values[3]]
         if self.step % max(1, steps // POINTS) == 0 or self.step == steps:
@@ -149,12 +150,13 @@ class Trainer:
 
     def note(self) -> None:
         """A point of the curve: means since the last one."""
-        count, loss, sse, l1, l0 = self.since.tolist()
+        count, loss, sse, l1, l0, spread = self.since.tolist()
         self.curve.append({
             "step": self.step, "train_loss": loss / count, "train_sse": sse / count, "train_l1": l1 / count,
             "train_l0": l0 / count, "train_dead_fraction": self.dead_fraction,
+            "train_explained_variance": 1 - sse / spread if spread > 0 else 0.0,
         })  # fmt: skip
-        self.since = np.zeros(5)
+        self.since = np.zeros(6)
 
     def end_stage(self) -> None:
         """A short training gives its L0, and the next begins anew; the real one is complete."""

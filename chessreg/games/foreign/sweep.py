@@ -1,7 +1,8 @@
 """Wins, draws and losses against Stockfish's levels, a line a level, as Junkin's sweeps are (specification 4.3).
 
 A line is `level,wins,draws,losses`, under a header or without one, or names its numbers as his first sweeps do:
-`Checkpoint: 0, Wins: 37, Draws: 62, Losses: 1`, where the first is the level. A level is a number or `Stockfish N`: -1
+`Checkpoint: 0, Wins: 37, Draws: 62, Losses: 1`, where the first is the level. A file that several runs appended to
+repeats the header. A level is a number or `Stockfish N`: -1
 is skill 0 at one node, -2 the random mover. Neither model nor color, limit or help is recorded.
 """
 
@@ -48,7 +49,7 @@ def read(text: str) -> list[LevelCount]:
     text without any."""
     counts: list[LevelCount] = []
     for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or (not counts and HEADER.fullmatch(line)):
+        if not line.strip() or HEADER.fullmatch(line):
             continue
         found = LINE.fullmatch(NAMED.sub(r"\1,\2,\3,\4", line))
         if found is None:

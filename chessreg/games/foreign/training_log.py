@@ -1,8 +1,9 @@
 """What a training script printed: losses by step, and evaluations of its checkpoints (Junkin, specification 3.4, 6).
 
-`iter N: loss X, time Yms` is a step of training, as nanoGPT prints it; `ckptN.pt, loss, acc` an evaluation of a
-checkpoint, `ckptN_causal.pt` of the variant `causal`. Time, name and level of Python's logging may stand before it, as
-in his files, one of which has two such messages in a line. What else a log says is left aside, and counted.
+`iter N: loss X, time Yms` is a step of training, `step N: train loss X, val loss Y` an evaluation of both losses, as
+nanoGPT prints them; `ckptN.pt, loss, acc` an evaluation of a checkpoint, `ckptN_causal.pt` of the variant `causal`.
+Time, name and level of Python's logging may precede it, as in his files, one of which has two such messages in a line.
+Other lines are counted and left out.
 """
 
 from __future__ import annotations
@@ -15,8 +16,13 @@ from dataclasses import dataclass
 from chessreg.errors import BadInputError
 
 STEP = re.compile(r"iter\s+(\d{1,12})\s*:\s*loss\s+([^\s,]+)\s*,\s*time\s+([^\s,]+?)\s*ms\b.*", re.IGNORECASE)
+LOSSES = re.compile(
+    r"step\s+(\d{1,12})\s*:\s*train loss\s+([^\s,]+)\s*,\s*val loss\s+([^\s,]+)(?:\s*,.*)?", re.IGNORECASE
+)
 EVALUATION = re.compile(r"(?:\S*/)?ckpt(\d{1,12})(?:_(\w{1,32}))?\.pt\s*,\s*([^\s,]+)\s*,\s*([^\s,%]+)\s*(%?)\s*")
-BEGINS = re.compile(r"\s*(iter\s+\d|(?:\S*/)?ckpt\d+\w*\.pt\s*,)", re.IGNORECASE)
+BEGINS = re.compile(r"\s*(iter\s+\d|step\s+\d+\s*:\s*train\b|(?:\S*/)?ckpt\d+\w*\.pt\s*,)", re.IGNORECASE)
+FORMS = {"iter": "iter N: loss X, time Yms", "step": "step N: train loss X, val loss Y"}
+FORM_OF_EVALUATION = "ckptN.pt, loss, accuracy"
 LOGGED = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?: - [^\s,]+ - [A-Z]+ -)? ")
 """What logging writes before a message."""
 LINES_TRIED = 5_000  # lines, before a file is no training log
@@ -28,7 +34,7 @@ class LogPoint:
     that was evaluated twice keeps both."""
 
     line: int
-    name: str  # loss, step_milliseconds, heldout_loss, heldout_accuracy; /VARIANT behind it
+    name: str  # loss, evaluated_loss, step_milliseconds, heldout_loss, heldout_accuracy; /VARIANT behind it
     step: int
     value: float
     repeat: int
@@ -74,15 +80,17 @@ def read(text: str) -> TrainingLog:
         if not BEGINS.match(line):
             others += 1
             continue
-        step, evaluation = STEP.fullmatch(line), EVALUATION.fullmatch(line)
-        if step:
+        step, evaluation, losses = STEP.fullmatch(line), EVALUATION.fullmatch(line), LOSSES.fullmatch(line)
+        if losses:
+            at, names, texts = int(losses[1]), ("evaluated_loss", "heldout_loss"), losses.groups()[1:]
+        elif step:
             at, names, texts = int(step[1]), ("loss", "step_milliseconds"), step.groups()[1:3]
         elif evaluation:
             variant = f"/{evaluation[2]}" if evaluation[2] else ""
             at, names = int(evaluation[1]), (f"heldout_loss{variant}", f"heldout_accuracy{variant}")
             texts = evaluation.groups()[2:4]
         else:
-            form = "iter N: loss X, time Yms" if line.lower().startswith("iter") else "ckptN.pt, loss, accuracy"
+            form = next((form for word, form in FORMS.items() if line.lower().startswith(word)), FORM_OF_EVALUATION)
             raise BadInputError(f"line {number}: {line[:60]!r} is not {form}")
         values = [_number(value, number) for value in texts]
         if step and values[1] < 0:
@@ -105,7 +113,7 @@ def read(text: str) -> TrainingLog:
     if not any("loss" in point.name or "accuracy" in point.name for point in points):
         raise BadInputError(
             "the log tells no loss that is a number",
-            "lines such as: iter 100: loss 3.2, time 115ms; ckpt4000.pt, 2.7, 25",
+            "lines such as: iter 100: loss 3.2, time 115ms; step 500: train loss 3.1, val loss 3.2; ckpt9.pt, 2.7, 25",
         )
     return TrainingLog(tuple(points), tuple(not_finite), others, lines)
 

@@ -75,6 +75,21 @@ class GPT2Config:
         if self.activation not in ACTIVATIONS:
             raise BadInputError(f"activation {self.activation} is none of {', '.join(ACTIVATIONS)}")
 
+    @classmethod
+    def of_file(cls, config: Mapping[str, Any], tied_head: bool) -> GPT2Config:
+        """The shape that a config.json gives, by the names of the library transformers."""
+        return cls(
+            n_layer=config["n_layer"],
+            n_head=config["n_head"],
+            n_embd=config["n_embd"],
+            block_size=config["n_positions"],
+            vocab_size=config["vocab_size"],
+            d_mlp=config.get("n_inner"),
+            activation=config.get("activation_function", "gelu_new"),
+            layer_norm_epsilon=config.get("layer_norm_epsilon", 1e-5),
+            tied_head=tied_head,
+        )
+
 
 def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool = True) -> Tensor:
     """PyTorch's own kernel. Causal without a mask; one query sees every key."""

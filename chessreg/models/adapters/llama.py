@@ -26,7 +26,7 @@ from chessreg.models.adapters.base import (
     read_weights,
 )
 from chessreg.models.adapters.bridge import Bridged, configuration, initial, named_weights, with_tokens
-from chessreg.models.adapters.gpt2 import fused
+from chessreg.models.adapters.gpt2 import GPT2, GPT2Config, fused
 from chessreg.models.slot_cache import RowKeys, SlotCache, attend_by_rows
 
 EMBEDDING, HEAD, PREFIX = "model.embed_tokens.weight", "lm_head.weight", "model."
@@ -190,8 +190,12 @@ class Llama(CausalDecoder):
 
 
 def served(hf: Any) -> Network:
-    """A model of the library transformers as it is served: a Llama here, others by a bridge, which changes them."""
+    """A model of the library transformers as it is served: GPT-2 and Llama by their adapters, others by a bridge, which
+    changes them."""
     config = configuration(hf.config)
+    if hf.config.model_type == GPT2.architecture:
+        weights = {name: weight.detach() for name, weight in named_weights(hf).items()}
+        return GPT2.of_weights(GPT2Config.of_file(config, HEAD not in weights), weights)
     if hf.config.model_type == Llama.architecture and reads(config):
         return Llama.of_weights(config, {name: weight.detach() for name, weight in named_weights(hf).items()})
     return Bridged(hf)

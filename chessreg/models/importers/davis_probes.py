@@ -18,6 +18,9 @@ from chessreg.models.hook_points import LN_FINAL, RESID_POST, RESID_PRE
 from chessreg.models.importers.directions import Origin, ProbeFile
 
 LABELS = {"to_color": "color", "to_piece_by_color": "piece", "to_piece": "type"}
+LABEL = re.compile("|".join(sorted(LABELS, key=len, reverse=True)))
+WORDS = ("layer", "phase")  # before the numbers in a path
+PLACES = {RESID_PRE: "embeddings", RESID_POST: "blocks", LN_FINAL: "final"}
 CLASSES = {3: "color", 7: "type", 13: "piece"}
 ORDER = {  # our class → its place in the author's file
     "color": [0, 2, 1],  # black, white, empty → black, empty, white
@@ -59,13 +62,13 @@ def read_probe(path: Path, name: str) -> ProbeFile:
             "known are [3, 7 or 13 classes, d_model], alike on all squares",
         )
     label = CLASSES[shapes[0][0]]
-    labels = re.findall("|".join(sorted(LABELS, key=len, reverse=True)), name)
+    labels = LABEL.findall(name)
     if labels and LABELS[labels[-1]] != label:
         raise BadInputError(f"{file_name} has {shapes[0][0]} classes, which are not those of {labels[-1]}")
     weights = np.stack([tensors[key].float().numpy() for key in keys])  # [square, class, d_model]
     if not np.isfinite(weights).all():
         raise BadInputError(f"{file_name} holds NaN or infinite values")
-    index, phase = (re.findall(rf"{word}-(\d{{1,4}})(?!\d)", name) for word in ("layer", "phase"))
+    index, phase = (re.findall(rf"{word}-(\d{{1,4}})(?!\d)", name) for word in WORDS)
     if phase and int(phase[-1]) >= len(davis.phases):
         raise BadInputError(f"{file_name}: there is no phase {int(phase[-1])}", "phases are 0 to 5 (Davis 1.3)")
     origin = Origin(
@@ -81,6 +84,20 @@ def read_probe(path: Path, name: str) -> ProbeFile:
         file=file_name,
     )
     return ProbeFile(np.ascontiguousarray(weights[:, ORDER[label]].transpose(2, 0, 1)), origin)
+
+
+def place_of_path(path: Path, blocks: int = BLOCKS) -> str:
+    """Return the label, phase and place that the path of one of Davis's files names, as part of a name; empty for any
+    other path.
+
+    >>> place_of_path(Path("to_piece_by_color/layer-07/phase-0/model.safetensors"))
+    'piece-0-blocks'
+    """
+    labels, (index, phase) = LABEL.findall(str(path)), (re.findall(rf"{w}-(\d{{1,4}})(?!\d)", str(path)) for w in WORDS)
+    if not (labels and index and phase):
+        return ""
+    place = PLACES.get(hook_point_of(int(index[-1]), blocks)[0], "")
+    return f"{LABELS[labels[-1]]}-{int(phase[-1])}-{place}"
 
 
 def hook_point_of(index: int, blocks: int = BLOCKS) -> tuple[str, int]:

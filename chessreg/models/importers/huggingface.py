@@ -188,17 +188,7 @@ def gpt2_config(config: dict[str, Any], tied_head: bool) -> GPT2Config:
     """The shape that a GPT-2's config.json gives."""
     from chessreg.models.adapters.gpt2 import GPT2Config
 
-    return GPT2Config(
-        n_layer=config["n_layer"],
-        n_head=config["n_head"],
-        n_embd=config["n_embd"],
-        block_size=config["n_positions"],
-        vocab_size=config["vocab_size"],
-        d_mlp=config.get("n_inner"),
-        activation=config.get("activation_function", "gelu_new"),
-        layer_norm_epsilon=config.get("layer_norm_epsilon", 1e-5),
-        tied_head=tied_head,
-    )
+    return GPT2Config.of_file(config, tied_head)
 
 
 def check_gpt2(folder: Path, config: dict[str, Any]) -> None:

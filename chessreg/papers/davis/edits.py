@@ -12,15 +12,16 @@ from typing import Any
 
 from chessreg.errors import BadInputError
 from chessreg.papers.cost import forward, probing
-from chessreg.papers.davis.readout import AT_END, JOINT, early
+from chessreg.papers.davis.readout import AT_END, JOINT, early, every_game
 from chessreg.papers.davis.saes import compared, groups, of_latents
-from chessreg.papers.davis.sizes import FUTURE, SIZES, Size
+from chessreg.papers.davis.sizes import SIZES, Size
 from chessreg.papers.plan import Made, Request, Step, Values, references
 
 SWEEP, EDITS, STRENGTH, FIGURE_4 = "edit-sweep", "edits", "edit-strength", "figure-4"
 CODE_SCALE = 0.5  # specification 6.1
 CODE_LAYER, CODE_LAYERS = 7, 12  # of Figures 4 to 6 in the code, and of how many
 MIDDLE = "-at-code-layer"
+MONTH = 200_000  # no month of 2013 has more games
 LINEAR = {"probe": "early-joint-3", "black_probe": "early-joint-1"}  # after Black's move, and after White's
 DERIVED = {"sae": "sae-latents", "cd": "sae-contrast", "dm": "means"}
 CASE = {"moves": "e2e4 d7d5", "board": "d5=. d7=p e7=. e5=p"}  # specification 6.5
@@ -86,7 +87,7 @@ class Edits:
 
     def __init__(self, request: Request, size: Size) -> None:
         self.request, self.size = request, size
-        self.needed = {"checkpoint": request.checkpoint, "min_plies": max(size.prefixes) + FUTURE + 1}
+        self.needed = {"checkpoint": request.checkpoint, "min_plies": size.edit_min_plies}
 
     def step(
         self, name: str, serves: str, games: int, conditions: int, settings: Values, *, probes: Values = LINEAR,
@@ -114,7 +115,7 @@ class Edits:
         return Step(
             name, "edit-next-token", with_choice if choose else values, serves, after, units=units,
             rows={"trial": units * (1 + conditions)}, bytes=4 * 72 * units * (1 + conditions),
-            choice=part == "validation",
+            choice=part == "validation", reads=(values["dataset"], games),
             operations=forward(request, games * 2 * max(size.prefixes) + units * conditions),
         )  # fmt: skip
 
@@ -139,15 +140,22 @@ def edits(request: Request, size: Size) -> Iterator[Step]:
         {"shuffled_label_controls": 0}, probes=final, choose=("layers", "scales"),
     )  # fmt: skip
     paper = {"probe": "paper-joint-3", "black_probe": "paper-joint-1"}
+    every = every_game(request, size, request.test)
+    games = size.edit_games if size.every_layer else size.other_games
+    if every:
+        every["allow_overlap"] = True  # the author checks none: short games of one month occur in another
+        games = MONTH
+    code = {"probe": "code-joint-0"} | ({"embedding_probe": "code-joint-0-embeddings"} if size.every_layer else {})
     for name, preset, probes, lowest in (
         ("edits-paper", "davis-paper", paper, 0),
-        ("edits-published-code", "davis-published-code", {"probe": "code-joint-0"}, 1),
+        ("edits-published-code", "davis-published-code", code, 0 if size.every_layer else 1),
     ):
         sets = [layer for layer in range(lowest, layers) if size.every_layer or layer == code_layer(layers)]
         if sets:
             yield step(
-                name, "Figure 5 and section 4.7", size.edit_games if size.every_layer else size.other_games,
-                3 * len(sets), {"preset": preset, "layer_sets": tuple(map(str, sets)), "scales": (CODE_SCALE,)},
+                name, "Figure 5 and section 4.7", games, 3 * len(sets),
+                {"preset": preset, "layer_sets": tuple(map(str, sets)), "scales": (CODE_SCALE,),
+                 **every},
                 probes=probes,
             )  # fmt: skip
     many = tuple(f"0-{layer}" for layer in range(1, layers))  # as the ICMLA figure, "layer 0 to k"

@@ -42,7 +42,7 @@ def language_model(request: Request, size: Size) -> Iterator[Step]:
     yield Step(
         "legality-shortest", "token-legality",
         {"preset": "davis", "checkpoint": request.checkpoint, "dataset": f"{request.test}:test",
-         "games": size.shortest_games, "allow_overlap": True},
+         "games": size.shortest_games, "allow_overlap": True, **every_game(request, size, request.fit)},
         "Table 2, as the published code: the shortest games, among which some are the model's own",
         ("parts",), units=size.shortest_games, rows={"score": 6 * size.shortest_games},
         operations=forward(request, size.shortest_games * TOKENS_A_GAME / 4),
@@ -65,6 +65,15 @@ def caches(request: Request, size: Size) -> Iterator[Step]:
                 bytes=2 * LAST_POSITIONS * games * (request.layers + 2) * request.d_model,
                 scratch=True, operations=forward(request, games * TOKENS_A_GAME),
             )  # fmt: skip
+    if published := every_game(request, size, request.fit):
+        yield Step(
+            "published-fit", "cache",
+            {"checkpoint": request.checkpoint, "games": size.fit_games, "sites": "all", "last_sites": LAST_POSITIONS,
+             "hook_points": SITES, "alignment": "pre-ply", **published},
+            "Figure 5 and section 4.7", units=size.fit_games, rows={"metric_point": size.fit_games},
+            bytes=2 * LAST_POSITIONS * size.fit_games * (request.layers + 2) * request.d_model,
+            scratch=True, operations=forward(request, size.fit_games * TOKENS_A_GAME),
+        )  # fmt: skip
     for part, dataset, games in of_parts(request, size.early_games, max(1, size.early_games // 4)):
         yield Step(
             f"early-{part}", "cache",
@@ -74,6 +83,14 @@ def caches(request: Request, size: Size) -> Iterator[Step]:
             bytes=2 * (size.early_plies + 1) * games * request.layers * request.d_model,
             scratch=True, operations=forward(request, games * 2 * size.early_plies),
         )  # fmt: skip
+
+
+def every_game(request: Request, size: Size, dataset: str) -> dict[str, Any]:
+    """The settings of published numbers' games: the whole dataset with its short and repeated games. None at smaller
+    sizes, and with one dataset for fitting and testing, whose parts must stay apart."""
+    if not size.as_published or request.fit == request.test:
+        return {}
+    return {"dataset": dataset, "min_plies": 0, "keep_duplicates": True}
 
 
 def of_parts(request: Request, fit: int, test: int) -> list[tuple[str, str, int]]:
@@ -107,16 +124,17 @@ def probes(request: Request, size: Size) -> Iterator[Step]:
                     yield step(who, label, phase, place)
                 if who == "model" and place in size.promotions:
                     yield step(who, label, PROMOTION, place)
+    cache = "@published-fit" if every_game(request, size, request.fit) else "@model-fit"
+    published: Values = {"cache": cache, "test_cache": None, "last_sites": LAST_POSITIONS}
     for phase in AT_END:
         yield early(request, size, f"early-joint-{phase}", phase, {})
+        yield early(request, size, f"paper-joint-{phase}", phase, {"preset": "davis-paper", **published})
+    yield early(request, size, "code-joint-0", 0, {"preset": "davis-published-code", **published})
+    if size.every_layer:
         yield early(
-            request, size, f"paper-joint-{phase}", phase,
-            {"preset": "davis-paper", "cache": "@model-fit", "test_cache": None, "last_sites": LAST_POSITIONS},
+            request, size, "code-joint-0-embeddings", 0,
+            {"preset": "davis-published-code", **published, "hook_point": RESID_PRE},
         )  # fmt: skip
-    yield early(
-        request, size, "code-joint-0", 0,
-        {"preset": "davis-published-code", "cache": "@model-fit", "test_cache": None, "last_sites": LAST_POSITIONS},
-    )  # fmt: skip
     for place in PLACES:
         for phase in PHASES:
             joint, color, kind = (f"@model-{label}-{phase}-{place}" for label in LABELS)

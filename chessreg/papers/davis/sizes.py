@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from chessreg.papers.plan import SizeName
 
 GRID = (4, 9, 14, 19, 24, 29, 34)  # plies of the edited prefixes (specification 6.3)
-FUTURE = 6  # plies that a game must go on
 
 
 @dataclass(frozen=True)
@@ -19,6 +18,8 @@ class Size:
     early_games: int  # whose first plies the probes of the edits are fitted on
     early_plies: int
     min_plies: int  # of games that probes and language models are tested on: short ones are alike
+    edit_min_plies: int  # of games that are edited
+    as_published: bool  # the steps of published numbers read every game, as the author does
     prefixes: tuple[int, ...]  # plies
     twins: int
     epochs: int
@@ -60,17 +61,18 @@ LARGE = (8.0, 16.0, 32.0)
 
 SIZES: dict[SizeName, Size] = {
     "small": Size(
-        fit_games=200, test_games=60, early_games=60, early_plies=16, min_plies=12, prefixes=(4, 9), twins=1, epochs=2,
-        sae_probe_epochs=1, promotions=("blocks",), twin_labels=("joint",), expansion=2, smaller=(1,),
-        smaller_everywhere=False, sae_tokens=8_000, sae_batch=500, sae_learning_rate=3e-4,
-        sae_l1=None, sae_centre=False, sae_layers=64, sae_l0=None, sae_search_tokens=None,
-        heldout_games=20, sweep_games=12, scales=(0.5, 1.0), edit_games=16, other_games=8, every_layer=False,
-        markov_games=1000, markov_classes=20, resamples=50, lm_games=20, shortest_games=20,
+        fit_games=200, test_games=60, early_games=60, early_plies=16, min_plies=12, edit_min_plies=16,
+        as_published=False, prefixes=(4, 9), twins=1, epochs=2, sae_probe_epochs=1, promotions=("blocks",),
+        twin_labels=("joint",), expansion=2, smaller=(1,), smaller_everywhere=False, sae_tokens=8_000,
+        sae_batch=500, sae_learning_rate=3e-4, sae_l1=None, sae_centre=False, sae_layers=64, sae_l0=None,
+        sae_search_tokens=None, heldout_games=20, sweep_games=12, scales=(0.5, 1.0), edit_games=16, other_games=8,
+        every_layer=False, markov_games=1000, markov_classes=20, resamples=50, lm_games=20, shortest_games=20,
         match_games=2, opponent="random", move_limit=5, adjudication="none",
     ),
     "reference": Size(
-        fit_games=23_000, test_games=5_000, early_games=3_000, early_plies=40, min_plies=20, prefixes=GRID, twins=3,
-        epochs=15, sae_probe_epochs=4, promotions=("blocks",), twin_labels=("joint",), expansion=16, smaller=(4,),
+        fit_games=23_000, test_games=5_000, early_games=3_000, early_plies=40, min_plies=20, edit_min_plies=41,
+        as_published=False, prefixes=GRID, twins=3, epochs=15, sae_probe_epochs=4,
+        promotions=("blocks",), twin_labels=("joint",), expansion=16, smaller=(4,),
         smaller_everywhere=False, sae_tokens=1_500_000, sae_batch=256, sae_learning_rate=1e-2,
         sae_l1=3.0, sae_centre=True, sae_layers=4, sae_l0=None, sae_search_tokens=None,
         heldout_games=200, sweep_games=200, scales=(*SCALES, *LARGE),
@@ -78,8 +80,9 @@ SIZES: dict[SizeName, Size] = {
         resamples=1_000, lm_games=1_000, shortest_games=1_000, match_games=200,
     ),
     "paper": Size(
-        fit_games=120_133, test_games=10_000, early_games=20_000, early_plies=40, min_plies=20, prefixes=GRID, twins=3,
-        epochs=15, sae_probe_epochs=15, promotions=("embeddings", "blocks", "final"),
+        fit_games=120_133, test_games=10_000, early_games=20_000, early_plies=40, min_plies=20, edit_min_plies=20,
+        as_published=True, prefixes=GRID, twins=3, epochs=15, sae_probe_epochs=15,
+        promotions=("embeddings", "blocks", "final"),
         twin_labels=("joint", "color", "type"), expansion=16, smaller=(2, 4, 8), smaller_everywhere=True,
         sae_tokens=1_000_000_000, sae_batch=4096, sae_learning_rate=3e-4, sae_l1=None, sae_centre=False,
         sae_layers=64, sae_l0=30.0, sae_search_tokens=10_000_000,

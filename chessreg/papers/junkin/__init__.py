@@ -14,7 +14,7 @@ from chessreg.experiments.finetune import tunable
 from chessreg.experiments.puzzles import PuzzlesSpec, select
 from chessreg.experiments.settings.decisions import placed
 from chessreg.papers.junkin.expectations import EXPECTATIONS
-from chessreg.papers.junkin.models import ladder, language_models, twins
+from chessreg.papers.junkin.models import TWINS, by_positions, cut, ladder, language_models, twins
 from chessreg.papers.junkin.sizes import SIZES
 from chessreg.papers.parts import parts
 from chessreg.papers.plan import Paper, Request, Sheet, Step
@@ -31,19 +31,27 @@ def steps(request: Request) -> list[Step]:
     further = [(shape, seed) for shape in size.shapes for seed in shape.seeds[1:]]
     counts = {"dataset": request.positions}
     return [
-        *parts(request),
+        *(() if by_positions(request, size) else parts(request)),
+        cut(request),
         Step("move-counts", "move-counts", counts, "Appendix F", units=1, rows={"metric_point": 60}),
         *(step for shape, seed in first for step in twins(request, size, shape, seed)),
         *language_models(request, size),
-        *ladder(size),
+        *ladder(request, size),
         *(step for shape, seed in further for step in twins(request, size, shape, seed)),
     ]
 
 
+def remarks(request: Request) -> list[str]:
+    """The line about the models of games, where the request has none."""
+    if not request.without_games:
+        return []
+    return [f"models of games (games-*, and the steps that need them) are left out: {request.without_games}"]
+
+
 def check(session: Session, request: Request) -> None:
-    """Raises BadInputError where the language model is none that can be tuned, where no game that is fitted or tested
-    on has one of the positions, and where the puzzles have no solution. Datasets whose bytes are elsewhere are passed
-    over."""
+    """Raises BadInputError where a language model cannot be tuned or has the name of a twin, where no game that is
+    fitted or tested on has one of the positions, and where the puzzles have no solution. Datasets whose bytes are
+    elsewhere are passed over."""
     inputs = session.inputs
     here = {name: inputs.reference("dataset", name) for name in named(request) if holds(session, name)}
     if (positions := here.get(str(request.positions))) is not None:
@@ -56,13 +64,16 @@ def check(session: Session, request: Request) -> None:
             select(PuzzlesSpec(checkpoint="", dataset=here[request.puzzles]), inputs)
         except BadInputError as error:
             raise BadInputError(f"--puzzle-dataset {request.puzzles}: {error.message}", error.hint) from error
-    if request.language_model is not None:
-        tunable(inputs.checkpoint_row(inputs.reference("checkpoint", request.language_model)))
+    for model in request.language_models:
+        tunable(inputs.checkpoint_row(inputs.reference("checkpoint", model.name)))
+        if model.name in TWINS:
+            raise BadInputError(f"--language-model {model.name} has the name of a twin of this paper",
+                                f"chessreg checkpoint name {model.name} OTHER")  # fmt: skip
 
 
 def named(request: Request) -> list[str]:
     """The datasets of a request."""
-    return [name for name in (request.fit, request.test, request.positions, request.puzzles) if name is not None]
+    return [name for name in (request.fit, request.test, request.positions, request.puzzles) if name]
 
 
 def holds(session: Session, dataset: str) -> bool:
@@ -82,10 +93,10 @@ PAPER = Paper(
               "move accuracy by model", steps=("accuracy-*",),
               plots=("move accuracy by model", "cross-entropy by model")),
         Sheet("curves", "Figures of loss: while the models learn", "training curves",
-              steps=("bidirectional-*", "causal-*", "games-*", "language-model", "tuned-*"),
+              steps=("bidirectional-*", "causal-*", "games-*", "language-model-*", "tuned-*"),
               plots=("loss curves", "accuracy curves"), published=False),
         Sheet("training", "Table D.3: how the models are trained", "training settings",
-              steps=("bidirectional-*", "causal-*", "games-*", "language-model", "tuned-*"),
+              steps=("bidirectional-*", "causal-*", "games-*", "language-model-*", "tuned-*"),
               tables=("Appendix D.3",)),
         Sheet("puzzles", "Puzzles by rating", "puzzles by rating", steps=("puzzles-*",), plots=("puzzles by rating",),
               published=False),
@@ -93,21 +104,25 @@ PAPER = Paper(
               plots=("decoding modes",)),
         Sheet("prompts", "Section 4.3: prompts, before and after tuning, with and without legal moves",
               "prompt ablation", steps=("decoding-*", "prompts-*"), plots=("prompt ablation",)),
+        Sheet("edit-distance", "Samples by their edit distance from the greedy answer, on positions that were "
+              "learned and on others (his repository)", "edit distance of answers", steps=("distance-*",),
+              plots=("edit distance of answers",), published=False),
         Sheet("move-counts", "Appendix F: legal moves per position", "legal moves per position",
               steps=("move-counts",), plots=("legal moves per position", "positions within a list of legal moves")),
         Sheet("wins", "Wins, draws and losses by level", "wins by level", steps=("ladder-*",),
               plots=("wins by level",)),
         Sheet("draws", "Drawn games by their evaluation before the model's last move (his repository)",
               "draws by evaluation", steps=("ladder-*",), plots=("draws by evaluation",)),
-        Sheet("elo", "Ratings by every estimator", "elo by estimator", steps=("ratings",),
+        Sheet("elo", "Ratings by every estimator", "elo by estimator", steps=("ratings", "ratings-*"),
               plots=("elo by estimator", "performance by level")),
     ),
     firsts={
         "masks": ("accuracy-*",),
-        "language models": ("decoding-*", "prompts-*"),
-        "ladder": ("ladder-*", "ratings"),
+        "language models": ("decoding-*", "prompts-*", "distance-*"),
+        "ladder": ("ladder-*", "ratings", "ratings-*"),
     },
     expectations=EXPECTATIONS,
     check=check,
+    remarks=remarks,
     trains=True,
 )  # fmt: skip

@@ -74,7 +74,8 @@ def alone(row: Row, made: Made) -> bool:
 
 
 def listed(row: Row, made: Made) -> bool:
-    return bool(row["legal_list"])
+    """Whether a prompt lists the legal moves, and a model tuned without a list answered the same positions."""
+    return bool(row["legal_list"]) and row["list_legal"] is not None
 
 
 def prompt(row: Row) -> str:

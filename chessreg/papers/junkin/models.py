@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,42 +34,77 @@ PROMPT = {True: 335, False: 92}
 PRETRAINED_ON = "junkin-1"
 """The template that the language model reads first, with its legal moves, every token of it predicted."""
 DRAWS = "nodes=10000"  # Stockfish's limit for drawn games, as they stood before the model's last move
+SAMPLES = 20  # of each position, in the figure of edit distances
 MOVES = 40
 """Of the model in a game of the ladder, about."""
-NO_HELP: dict[str, Any] = {"color": "both", "opening": "random:6", "policy": "legal", "temperatures": (0.001,)}
-"""How models of the ladder play: at the temperature of the author's first attempt (specification 7.2)."""
+
+
+# -- the positions of a request --------------------------------------------------------------------------------------
+
+
+def by_positions(request: Request, size: Size) -> bool:
+    """Whether all models learn and are measured on parts of the positions, the same ones; otherwise twins do so on
+    parts of the games, and language models on parts of the positions."""
+    return size.one_set or not request.fit
+
+
+def cut(request: Request) -> Step:
+    """The positions' own parts, cut by game, or by position where no game is known."""
+    shares = "fit=0.5,validation=0.1,test=0.4"
+    return Step("positions", "split", {"dataset": request.positions, "parts": shares, "seed": 0}, "all tables")
+
+
+def learned(request: Request, size: Size) -> dict[str, Any]:
+    """The positions that twins learn and are held out, as settings of `train`."""
+    name = request.positions
+    if not by_positions(request, size):
+        return {"datasets": (name,), "source_games": fitted_on(request),
+                "heldout": name, "heldout_source_games": f"{request.test}:validation"}  # fmt: skip
+    games = {"source_games": request.fit, "heldout_source_games": request.test} if request.fit else {}
+    return {"datasets": (f"{name}:fit",), "heldout": f"{name}:validation", **games}
+
+
+def asked(request: Request, size: Size) -> dict[str, Any]:
+    """The positions that every model is asked, none of which it has learned, as settings of `move-accuracy`."""
+    name = request.positions
+    if not by_positions(request, size):
+        return {"dataset": name, "source_games": f"{request.test}:test", "unseen_of": fitted_on(request),
+                "positions": size.positions}  # fmt: skip
+    games = {"source_games": request.test} if request.test else {}
+    return {"dataset": f"{name}:test", "unseen_of": f"{name}:fit", "positions": size.positions, **games}
+
+
+def needed(request: Request, size: Size) -> tuple[str, ...]:
+    """The steps that cut these parts."""
+    return ("positions",) if by_positions(request, size) else ("parts",)
+
+
+# -- twins -----------------------------------------------------------------------------------------------------------
 
 
 def twins(request: Request, size: Size, shape: Shape, seed: int) -> Iterator[Step]:
     """Twins of one shape and seed, and what each answers to positions and puzzles."""
     parameters = 12 * shape.n_layer * shape.n_embd**2
     less = size.steps_at_games_compute or max(1, round(size.steps * READ / TOKENS["causal"]))
-    trained = [(name, f"{name}-{shape.name}-{seed}", size.steps) for name in TWINS]
-    if seed == shape.seeds[0]:  # as many model FLOPs as its twin of games
+    trained = [(name, f"{name}-{shape.name}-{seed}", size.steps) for name in TWINS if name != "games" or request.fit]
+    if seed == shape.seeds[0] and request.fit:  # as many model FLOPs as its twin of games
         trained.append(("causal", f"causal-{shape.name}-{seed}-at-games-compute", less))
+    after = needed(request, size)
     for name, model, steps in trained:
         settings: dict[str, Any] = {
-            **TWINS[name], **size.training, "datasets": (request.positions,), "source_games": fitted_on(request),
-            "heldout": request.positions, "heldout_source_games": f"{request.test}:validation",
-            "heldout_moves": size.heldout_moves, "heldout_steps": size.heldout_steps, "n_layer": shape.n_layer,
-            "n_head": shape.n_head, "n_embd": shape.n_embd, "steps": steps, "batch_moves": size.batch_moves,
-            "seed": seed,
+            **TWINS[name], **size.training, **learned(request, size), "heldout_moves": size.heldout_moves,
+            "heldout_steps": size.heldout_steps, "n_layer": shape.n_layer, "n_head": shape.n_head,
+            "n_embd": shape.n_embd, "steps": steps, "batch_moves": size.batch_moves, "seed": seed,
         }  # fmt: skip
         counted = steps != size.steps and size.steps_at_games_compute is None
         twin = f"games-{shape.name}-{seed}"
         yield Step(
             model, "train", AtComputeOf(twin, settings) if counted else settings,
-            "sections 3.1 and 4.2", ("parts", twin) if counted else ("parts",), units=1,
+            "sections 3.1 and 4.2", (*after, twin) if counted else after, units=1,
             rows={"metric_point": 3 * steps // 20},
             bytes=4 * parameters, operations=6.0 * parameters * TOKENS[name] * steps * size.batch_moves,
         )  # fmt: skip
-        yield Step(
-            f"accuracy-{model}", "move-accuracy",
-            {"checkpoint": f"@{model}/checkpoint", "dataset": request.positions, "source_games": f"{request.test}:test",
-             "unseen_of": fitted_on(request), "positions": size.positions},
-            "sections 4.2 and 4.3", ("parts",), units=size.positions // 15, rows={"prediction": size.positions},
-            operations=2.0 * parameters * TOKENS[name] * size.positions,
-        )  # fmt: skip
+        yield accuracy(request, size, model, f"@{model}/checkpoint", 2.0 * parameters * TOKENS[name])
         if request.puzzles is not None and name != "games" and steps == size.steps:
             yield Step(
                 f"puzzles-{model}", "puzzles",
@@ -77,6 +112,15 @@ def twins(request: Request, size: Size, shape: Shape, seed: int) -> Iterator[Ste
                 "puzzles", units=size.puzzles, rows={"prediction": size.puzzles},
                 operations=2.0 * parameters * TOKENS[name] * 2 * size.puzzles,
             )  # fmt: skip
+
+
+def accuracy(request: Request, size: Size, model: str, checkpoint: str, operations: float) -> Step:
+    """What a model answers to the positions that all are asked; `operations` are those of one position."""
+    return Step(
+        f"accuracy-{model}", "move-accuracy", {"checkpoint": checkpoint, **asked(request, size)},
+        "sections 4.2 and 4.3", needed(request, size), units=size.positions // 15, rows={"prediction": size.positions},
+        operations=operations * size.positions,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -95,29 +139,68 @@ class AtComputeOf:
         return {**self.settings, "steps": max(1, round(tokens / (TOKENS["causal"] * self.settings["batch_moves"])))}
 
 
+# -- language models -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A language model of the paper: its name in steps, the checkpoint that is tuned, its tuning, and the weights of
+    its blocks (0: not known). `initial`: its shape, where its weights are to be drawn."""
+
+    label: str
+    checkpoint: str
+    tuning: Values
+    weights: int = 0
+    initial: Values | None = None
+
+
+def readers(request: Request, size: Size) -> list[Reader]:
+    """The language models that are given, or else those of initial weights that the size has."""
+    if not request.language_models:
+        return [
+            Reader(label, made_by(f"language-model-{label}"), size.tuning_of(shape["family"]),
+                   12 * shape["n_layer"] * shape["n_embd"] ** 2, shape)
+            for label, shape in size.language_models.items()
+        ]  # fmt: skip
+    found = []
+    for model in request.language_models:
+        rate = {} if model.learning_rate is None else {"learning_rate": model.learning_rate}
+        found.append(Reader(model.name, model.name, {**size.tuning_of(model.architecture), **rate}, model.weights))
+    return found
+
+
 def language_models(request: Request, size: Size) -> Iterator[Step]:
-    """A language model that has read prompts, one of initial weights unless it is given, and what became of it by
-    tuning on each template with as many supervised moves; what both answer by these templates, and by every published
-    one. Its positions are parts of their own, cut by game."""
-    shares = "fit=0.5,validation=0.1,test=0.4"
-    yield Step("positions", "split", {"dataset": request.positions, "parts": shares, "seed": 0}, "section 4.3")
+    """Each language model, one of initial weights unless it is given, and what became of it by tuning on each template
+    with as many supervised moves; what both answer by these templates, and by every published one."""
     read = {"datasets": (f"{request.positions}:fit",), "heldout": f"{request.positions}:validation"}
-    known = request.language_model
-    shape = size.language_model
-    weights = 0 if known else 12 * shape["n_layer"] * shape["n_embd"] ** 2
-    if known is None:
-        yield finetuned("language-model", {**size.tuning, **shape, **read, "loss": "all"}, PRETRAINED_ON, weights)
-    first, then = known or made_by("language-model"), made_by(f"tuned-{PRETRAINED_ON}")
-    for template in size.templates:
-        tuned = f"tuned-{template}"
-        yield asking(request, f"decoding-before-{template}", first, template, size.decoding_positions)
-        yield finetuned(tuned, {**size.tuning, **read, "checkpoint": first}, template, weights)
-        yield asking(request, f"decoding-{tuned}", made_by(tuned), template, size.decoding_positions)
-    done = {("after", PRETRAINED_ON), *(("before", template) for template in size.templates)}
-    for template in size.prompts:
-        for name, model in (("before", first), ("after", then)):
-            if size.prompt_positions != size.decoding_positions or (name, template) not in done:
-                yield asking(request, f"prompts-{name}-{template}", model, template, size.prompt_positions)
+    for reader in readers(request, size):
+        if reader.initial is not None:
+            drawn = {**reader.tuning, **reader.initial, **read, "loss": "all"}
+            yield finetuned(f"language-model-{reader.label}", drawn, PRETRAINED_ON, reader.weights)
+        first, then = reader.checkpoint, made_by(tuned_of(reader, PRETRAINED_ON))
+        for template in size.templates:
+            tuned = tuned_of(reader, template)
+            yield asking(request, size, f"decoding-before-{reader.label}-{template}", first, template,
+                         size.decoding_positions)  # fmt: skip
+            yield finetuned(tuned, {**reader.tuning, **read, "checkpoint": first}, template, reader.weights)
+            yield asking(request, size, f"decoding-{tuned}", made_by(tuned), template, size.decoding_positions)
+        known = {("after", PRETRAINED_ON), *(("before", template) for template in size.templates)}
+        for template in size.prompts:
+            for name, model in (("before", first), ("after", then)):
+                if name == "after" and not size.asked_after:
+                    continue
+                if size.prompt_positions != size.decoding_positions or (name, template) not in known:
+                    yield asking(request, size, f"prompts-{name}-{reader.label}-{template}", model, template,
+                                 size.prompt_positions)  # fmt: skip
+        if size.distance_positions:
+            yield from distances(request, size, reader.label, then)
+        if by_positions(request, size):
+            yield accuracy(request, size, reader.label, then, 2.0 * reader.weights * PROMPT[True])
+
+
+def tuned_of(reader: Reader, template: str) -> str:
+    """The step that tunes a language model on a template."""
+    return f"tuned-{reader.label}-{template}"
 
 
 def made_by(step: str) -> str:
@@ -134,36 +217,73 @@ def finetuned(name: str, settings: dict[str, Any], template: str, weights: int) 
     )  # fmt: skip
 
 
-def asking(request: Request, name: str, model: str, template: str, positions: int) -> Step:
+def asking(request: Request, size: Size, name: str, model: str, template: str, positions: int) -> Step:
     """What a language model answers to unseen positions by one template."""
     return Step(
         name, "decoding",
-        {"checkpoint": model, "dataset": f"{request.positions}:test", "template": template,
+        {"checkpoint": model, "dataset": f"{request.positions}:test", "template": template, **size.written,
          "positions": positions},
         "section 4.3, Appendix C", ("positions",), units=positions, rows={"prediction": 2 * positions},
     )  # fmt: skip
 
 
-def ladder(size: Size) -> Iterator[Step]:
-    """The twins of positions of the largest shape against every rung, without help by Stockfish, and their ratings by
-    every estimator where a rung has a known one."""
-    shape, rungs = size.shapes[-1], parse_ladder(size.rungs)
-    moves = MOVES * size.games
-    thought = moves * sum(thinking(rung.text) for rung in rungs if rung.needs_process)
-    for name in ("bidirectional", "causal"):
+def distances(request: Request, size: Size, label: str, model: str) -> Iterator[Step]:
+    """Samples of a tuned model's answers to positions that it learned, and to others (a figure of his repository)."""
+    for part in ("fit", "test"):
         yield Step(
-            f"ladder-{name}", "play",
-            {"checkpoint": f"@{name}-{shape.name}-{shape.seeds[0]}/checkpoint", "ladder": size.rungs,
-             "games": size.games, "evaluate_draws": DRAWS, **NO_HELP},
-            "section 4 and Appendix I", units=size.games * len(rungs), rows={"game": size.games * len(rungs)},
-            operations=24.0 * shape.n_layer * shape.n_embd**2 * TOKENS[name] * moves * len(rungs),
-            engine_seconds=thought,
+            f"distance-{label}-{part}", "decoding",
+            {"checkpoint": model, "dataset": f"{request.positions}:{part}", "template": PRETRAINED_ON, **size.written,
+             "positions": size.distance_positions, "samples": SAMPLES},
+            "edit distances (his repository)", ("positions",), units=size.distance_positions,
+            rows={"prediction": 4 * size.distance_positions},
         )  # fmt: skip
-    known = sum(engine_rating(rung) is not None for rung in rungs)
+
+
+# -- the ladder ------------------------------------------------------------------------------------------------------
+
+
+def ladder(request: Request, size: Size) -> Iterator[Step]:
+    """Every model against every rung, without help by Stockfish, and their ratings by every estimator: twins of the
+    largest shape, and language models as they are tuned. The model of games is rated by its games with White too."""
+    shape = size.shapes[-1]
+    blocks = 12 * shape.n_layer * shape.n_embd**2
+    players = {
+        name: (f"@{name}-{shape.name}-{shape.seeds[0]}/checkpoint", blocks * TOKENS[name])
+        for name in size.twins_that_play if name != "games" or request.fit
+    }  # fmt: skip
+    if size.language_models_play:
+        players |= {
+            reader.label: (made_by(tuned_of(reader, PRETRAINED_ON)), reader.weights * PROMPT[True])
+            for reader in readers(request, size)
+        }
+    for name, (checkpoint, work) in players.items():
+        yield playing(size, name, checkpoint, work)
+    yield from rated(size, [f"@ladder-{name}" for name in players], "ratings", "both")
+    if "games" in players:
+        yield from rated(size, ["@ladder-games"], "ratings-games-white", "white")
+
+
+def playing(size: Size, name: str, checkpoint: str, work: int) -> Step:
+    """One model's ladder; `work` is the products of weights and tokens of one move."""
+    rungs = parse_ladder(size.rungs)
+    thought = MOVES * size.games * sum(thinking(rung.text) for rung in rungs if rung.needs_process)
+    preset = size.protocol.get("preset")
+    return Step(
+        f"ladder-{name}", "play",
+        {**size.protocol, "checkpoint": checkpoint, "ladder": size.rungs, "games": size.games, "evaluate_draws": DRAWS},
+        f"section 4 and Appendix I: {f'preset {preset}, ' if preset else ''}{size.games:,} games a level, both colors",
+        units=size.games * len(rungs), rows={"game": size.games * len(rungs)},
+        operations=2.0 * work * MOVES * size.games * len(rungs), engine_seconds=thought,
+    )  # fmt: skip
+
+
+def rated(size: Size, runs: Sequence[str], name: str, color: str) -> Iterator[Step]:
+    """The ratings of these ladders where a rung has a known one."""
+    known = sum(engine_rating(rung) is not None for rung in parse_ladder(size.rungs))
     if known:
         units = len(SIDE_BY_SIDE) + len(WEIGHTS) * known
         yield Step(
-            "ratings", "rating",
-            {"runs": ("@ladder-bidirectional", "@ladder-causal"), "estimator": "all", "anchors": "levels-truncated"},
-            "section 4 and Appendix I", units=units, rows={"rating": 2 * units},
+            name, "rating",
+            {"runs": tuple(runs), "estimator": "all", "anchors": "levels-truncated", "color": color},
+            "section 4 and Appendix I", units=units, rows={"rating": len(runs) * units},
         )  # fmt: skip

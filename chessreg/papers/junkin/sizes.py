@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from chessreg.experiments.finetune import Finetune
 from chessreg.papers.plan import SizeName
 
 
@@ -25,8 +26,9 @@ class Shape:
 
 @dataclass(frozen=True)
 class Size:
-    """How much of everything is done at one size. `training` and `tuning` are settings of `train` and `finetune`,
-    `language_model` those of the model of initial weights that is tuned."""
+    """How much of everything is done at one size. `training` are settings of `train`; `tuning` of `finetune`, by
+    family of language models, those of Llama for every other family; `language_models` those of models of initial
+    weights, by name. `written` are settings of prompts, `protocol` of the games of the ladder."""
 
     shapes: tuple[Shape, ...]
     training: Mapping[str, Any]
@@ -34,17 +36,28 @@ class Size:
     batch_moves: int
     heldout_moves: int
     heldout_steps: int
-    positions: int  # that the twins are asked
+    positions: int  # that the models are asked
     puzzles: int
-    language_model: Mapping[str, Any]
-    tuning: Mapping[str, Any]
+    language_models: Mapping[str, Mapping[str, Any]]
+    tuning: Mapping[str, Mapping[str, Any]]
     templates: tuple[str, ...]  # that models are tuned on
     decoding_positions: int  # positions that language models are asked by these
-    prompts: tuple[str, ...]  # that are asked before and after tuning
+    prompts: tuple[str, ...]  # that are asked before tuning
     prompt_positions: int  # positions that are asked by these
     rungs: tuple[str, ...]
     games: int  # on each rung
+    protocol: Mapping[str, Any]
+    written: Mapping[str, Any] = field(default_factory=dict)
+    twins_that_play: tuple[str, ...] = ("bidirectional", "causal", "games")
+    language_models_play: bool = True
+    asked_after: bool = False  # whether `prompts` are asked after tuning too
+    distance_positions: int = 0  # of training and of test, of which answers are sampled
+    one_set: bool = True  # whether all models learn and are asked the same positions
     steps_at_games_compute: int | None = None  # of the causal control; None: counted of the twin of games
+
+    def tuning_of(self, family: str) -> Mapping[str, Any]:
+        """The settings of `finetune` for a model of this family."""
+        return self.tuning.get(family, self.tuning["llama"])
 
 
 QUICK: Mapping[str, Any] = {  # short trainings on a CPU; the author's settings otherwise
@@ -57,35 +70,50 @@ LEVELS = "stockfish:0-10@nodes=1000"
 BELOW = ("random", "capture", "stockfish:-1+random=0.4", "stockfish:-1+random=0.2", "stockfish:-1+random=0.1",
          "stockfish:-1")  # fmt: skip
 LLAMA: Mapping[str, Any] = {"family": "llama", "tokenizer": "bpe"}
+PYTHIA: Mapping[str, Any] = {"family": "gpt_neox", "tokenizer": "bpe"}
 BRIEF: Mapping[str, Any] = {"steps": 600, "learning_rate": 2e-3}
 """Of a language model's first reading, before it is tuned. Short: each prompt teaches it some thirty legal moves, which
 it then knows without the list, too."""
 PROMPTS = tuple(f"junkin-{number}" for number in range(1, 7))
+AS_PUBLISHED: Mapping[str, Any] = {"notation": "san", "layout": "flattened_with_slashes"}
+"""Moves in SAN and positions with slashes, as the paper states; its code differs in both."""
+NO_HELP: Mapping[str, Any] = {"color": "both", "opening": "random:6", "policy": "legal", "temperatures": (0.001,)}
+"""How models of the reference's ladder play: at the temperature of the author's first attempt (specification 7.2)."""
+PROTOCOL: Mapping[str, Any] = {"preset": "junkin-2025"}
+TINY: Mapping[str, Any] = {"n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 640}
+BRIEFLY: Mapping[str, Any] = {"steps": 12, "batch_positions": 8, "warmup_steps": 2, "heldout_positions": 20,
+                              "heldout_steps": 12, "template": "junkin-1", **AS_PUBLISHED}  # fmt: skip
 
 SIZES: dict[SizeName, Size] = {
     "small": Size(
         shapes=(Shape(2, 2, 32, (1,)),), training={**QUICK, **DRAWN, "warmup_steps": 5}, steps=40, batch_moves=64,
         heldout_moves=100, heldout_steps=20, positions=300, puzzles=100,
-        language_model={**LLAMA, "n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 640},
-        tuning={"steps": 12, "batch_positions": 8, "learning_rate": 3e-3, "warmup_steps": 2, "heldout_positions": 20,
-                "heldout_steps": 12},
-        templates=("junkin-small", "junkin-1"), decoding_positions=24, prompts=("junkin-2",), prompt_positions=12,
-        rungs=("random", "capture"), games=4,
+        language_models={"llama": {**LLAMA, **TINY}, "pythia": {**PYTHIA, **TINY}},
+        tuning={"llama": {**BRIEFLY, "learning_rate": 3e-3}, "gpt_neox": {**BRIEFLY, "learning_rate": 1e-2}},
+        templates=("junkin-1",), decoding_positions=24, prompts=("junkin-1", "junkin-2"), prompt_positions=12,
+        distance_positions=6,
+        rungs=("random", LEVELS), games=2, protocol=PROTOCOL, written=AS_PUBLISHED,
     ),
     "reference": Size(
         shapes=(Shape(4, 4, 128, (1, 2)), Shape(6, 6, 192, (1,))), training={**QUICK, "warmup_steps": 200}, steps=4454,
         batch_moves=256, heldout_moves=1000, heldout_steps=440, positions=50_000, puzzles=10_000,
-        language_model={**LLAMA, "n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 640, **BRIEF},
-        tuning={"steps": 2000, "batch_positions": 32, "learning_rate": 1e-3, "warmup_steps": 100},
+        language_models={"llama": {**LLAMA, "n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 640, **BRIEF}},
+        tuning={"llama": {"steps": 2000, "batch_positions": 32, "learning_rate": 1e-3, "warmup_steps": 100}},
         templates=("junkin-small", "junkin-1"), decoding_positions=12_800, prompts=PROMPTS, prompt_positions=1000,
-        rungs=(*BELOW, LEVELS), games=100, steps_at_games_compute=1656,  # that its results were trained with
+        rungs=(*BELOW, LEVELS), games=100, protocol=NO_HELP, twins_that_play=("bidirectional", "causal"),
+        language_models_play=False, asked_after=True, one_set=False,
+        steps_at_games_compute=1656,  # that its results were trained with
     ),
     "paper": Size(
         shapes=(Shape(8, 8, 512, (1, 2, 3)),), training={**DRAWN, "warmup_steps": 2000}, steps=200_000,
-        batch_moves=2048, heldout_moves=8000, heldout_steps=8000, positions=1_000_000, puzzles=10_000,
-        language_model={**LLAMA, "n_layer": 16, "n_head": 32, "n_embd": 2048, "block_size": 700},
-        tuning={"steps": 100_000, "batch_positions": 8192, "learning_rate": 8e-5, "warmup_steps": 1000},
-        templates=("junkin-small", *PROMPTS), decoding_positions=12_800, prompts=PROMPTS, prompt_positions=12_800,
-        rungs=("stockfish:0-10@time=0.1",), games=1000,
+        batch_moves=2048, heldout_moves=8000, heldout_steps=8000, positions=12_800, puzzles=10_000,
+        language_models={
+            "llama": {**LLAMA, "n_layer": 16, "n_head": 32, "n_embd": 2048, "block_size": 700},
+            "pythia": {**PYTHIA, "n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 700},
+        },
+        tuning={"llama": Finetune.presets["paper"], "gpt_neox": Finetune.presets["paper-pythia"]},
+        templates=("junkin-1",), decoding_positions=12_800, prompts=PROMPTS, prompt_positions=12_800,
+        distance_positions=800,
+        rungs=("stockfish:0-10@time=0.1",), games=1000, protocol=PROTOCOL, written=AS_PUBLISHED,
     ),
 }  # fmt: skip

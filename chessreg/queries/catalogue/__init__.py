@@ -31,6 +31,7 @@ kind in `markov.py` they are `markov.sql` and `markov_*.sql`. A file has a heade
     -- statements of: games.sql to cells       those of the file beside this one, up to that name, before its own
     -- statement: cells        relations that the following statements may name; `scoped` is the runs in scope
     -- statement: base         one row per result, with cell, run_id, unit and attempt_id
+    -- statement: sources      where a row is computed from more runs than those of `base`: cell, run_id
     -- statement: table        one row per cell, ORDER BY cell
     -- statement: clusters     per cell: distinct (counts of a cluster), and how many clusters have them
     -- statement: rows         what lies behind a cell; `board` is what `chessreg board` takes

@@ -10,7 +10,8 @@
 -- columns:
 --   run: the training run, or the imported log
 --   origin: ours, or imported
---   metric: loss (of training), heldout_loss, heldout_accuracy and what else was measured
+--   metric: loss (of training), evaluated_loss (on training data, at an evaluation), heldout_loss, heldout_accuracy and
+--       what else was measured
 --   variant: of the model, where the log tells one (causal)
 --   evaluation: the first, second, … value that is told of these steps
 --   step [steps]: updates; of several points the last
@@ -27,7 +28,7 @@
 --   y: value
 --   series: run, metric, variant, evaluation
 --   panels: origin
---   where: metric IN ('loss', 'heldout_loss')
+--   where: metric IN ('loss', 'evaluated_loss', 'heldout_loss')
 -- plot: accuracy curves
 --   form: lines
 --   x: step
@@ -37,12 +38,15 @@
 --   where: metric = 'heldout_accuracy'
 
 -- statement: cells
+-- The model of a training run is the one that it made, not the one that it began with; of an import, the one it names.
 SELECT r.run_id, r.run, CASE WHEN r.kind IN ('train', 'finetune') THEN 'ours' ELSE 'imported' END AS origin, c.checkpoint_id, c.checkpoint
 FROM scoped AS r
 LEFT JOIN (
     SELECT k.run_id, v.checkpoint_id, v.checkpoint FROM checkpoint AS k JOIN checkpoints AS v ON v.checkpoint_id = k.id
     UNION ALL
-    SELECT i.run_id, i.checkpoint_id, v.checkpoint FROM run_checkpoint AS i JOIN checkpoints AS v USING (checkpoint_id)
+    SELECT i.run_id, i.checkpoint_id, v.checkpoint
+    FROM run_checkpoint AS i JOIN checkpoints AS v USING (checkpoint_id)
+    JOIN scoped AS s ON s.run_id = i.run_id AND s.kind = 'imported-curves'
 ) AS c ON c.run_id = r.run_id
 WHERE r.kind IN ('train', 'finetune', 'imported-curves')
 

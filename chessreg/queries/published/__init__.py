@@ -1,20 +1,25 @@
-"""The papers' own numbers, and ours beside them.
+"""The papers' own numbers, with ours next to them.
 
-A TOML file holds the values of one paper. A series says which query recomputes it, which of its columns is the same
-quantity (`measure`), which of our rows plays the part of each value (`role`, an SQL condition), and what must hold for
-the two to be comparable (`needs`, conditions with the reason to print when they fail). `layers` (each reading of what
-the paper prints, as 3-6 or 5,7,9) and `scale` are such needs of an edit; scales of contrastive vectors are compared as
-those of sums over eight positions, which the paper's are. A series of `settings` is not measured: its values are the
-same as ours or differ. That a checkpoint or dataset is the paper's own cannot be seen from the bytes here (they are not
-public, or were never hashed): whoever imports it says so with a tag,
+A TOML file holds the values of one paper. A series names the query that recomputes it, the column that is the same
+quantity (`measure`), and the rows of ours that are compared with each value (`role`, an SQL condition).
+
+Our number is comparable if every recorded setting of every run behind its row equals the paper's. `run` names the
+paper's run that gave the value (`paper_runs`), with its full settings; `with` changes some of them for a series or a
+value. Every difference is listed. Other conditions are on facts of a row that are not settings: `facts` (columns with
+the paper's values), `counts` (the same within 1 %), and `needs` (SQL conditions, with the reason to print when they
+fail). `layers` (each reading of the paper's text, as 3-6 or 5,7,9) and `scale` are such conditions on an edit. Scales
+of contrastive vectors are compared as those of sums over eight positions, which the paper's are.
+
+A series of `settings` is not measured: its values are the same as ours or differ. The bytes do not show that a
+checkpoint or dataset is the paper's own, because most are not public. A user marks them with a tag, for example
 `chessreg checkpoint tag CHECKPOINT karvonen-2024:8-layer`.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from math import isclose
 from pathlib import Path
@@ -22,7 +27,10 @@ from typing import TYPE_CHECKING, Any
 
 from chessreg.errors import ChessregError, NotFoundError
 from chessreg.queries.catalogue import Column
+from chessreg.queries.published.paper_runs import Comparison, PaperRun, PaperRuns, RecordedRun
+from chessreg.queries.published.recorded import runs_by_row, world_of
 from chessreg.queries.result import QueryResult
+from chessreg.runs.spec import merged
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,6 +47,7 @@ class Need:
     otherwise: str
 
 
+EDITED = ("layers", "scale")  # keys of a value that are conditions on its edit
 AUTHORS_POSITIONS = 8  # that Karvonen's contrastive vectors are sums over (specification 5.1)
 TOLERANCE = 0.01  # of scales and of numbers of games: within this they are the paper's
 
@@ -66,16 +75,25 @@ class Value:
     setting: bool = False
     tolerance: float = 1e-6
     alike: tuple[Need, ...] = ()
+    runs: tuple[str, ...] = ()  # the runs of the paper that gave it, one for each kind of experiment
+    changes: Mapping[str, Any] = field(default_factory=dict)  # of their settings
+    described: PaperRuns = field(default_factory=lambda: PaperRuns())
+    columns: frozenset[str] = frozenset()  # of the row, that have conditions or change nothing
+
+    @property
+    def paper_runs(self) -> list[PaperRun]:
+        """The paper's runs behind the value. Raises ChessregError for one that is not described."""
+        return [self.described.run(name, self.changes) for name in self.runs]
 
 
-def expanded(document: dict[str, Any]) -> list[Value]:
+def expanded(document: dict[str, Any], described: PaperRuns) -> list[Value]:
     """The values of one file. Raises ChessregError for a key that is not understood."""
     values = []
     needs = {name: Need(n["holds"], n["otherwise"]) for name, n in document.get("need", {}).items()}
     for series in document["series"]:
         for item in series["values"]:
             known = {"row", "column", "value", "role", "measure", "needs", "note", "lost", "factor", "layers", "scale",
-                     "tolerance"}  # fmt: skip
+                     "tolerance", "run", "with", "facts", "counts", "unaffected"}  # fmt: skip
             if unknown := set(item) - known:
                 raise ChessregError(f"{series['table']}: {', '.join(sorted(unknown))} means nothing here")
             wanted = (*series.get("needs", ()), *item.get("needs", ()))
@@ -83,7 +101,9 @@ def expanded(document: dict[str, Any]) -> list[Value]:
                 raise ChessregError(f"{series['table']}: no need is called {', '.join(sorted(missing))}")
             roles = [r for r in (series.get("role"), item.get("role")) if r]
             lost, setting = item.get("lost", False), series.get("settings", False)
-            named, of_edit = [needs[n] for n in dict.fromkeys(wanted)], needs_of_edit(item)
+            facts, counts = ({**series.get(key, {}), **item.get(key, {})} for key in ("facts", "counts"))
+            named = [*(needs[n] for n in dict.fromkeys(wanted)), *needs_of_row(facts, counts)]
+            of_edit, runs = needs_of_edit(item), item.get("run", series.get("run", []))
             values.append(
                 Value(
                     paper=document["paper"],
@@ -102,9 +122,39 @@ def expanded(document: dict[str, Any]) -> list[Value]:
                     setting=setting,
                     tolerance=item.get("tolerance", 1e-6),
                     alike=tuple(of_edit) if setting else (),
+                    runs=(runs,) if isinstance(runs, str) else tuple(runs),
+                    changes=merged(series.get("with", {}), item.get("with", {})),
+                    described=described,
+                    columns=frozenset(
+                        {*facts, *counts, *item.get("unaffected", ()), *(f"edit_{n}" for n in EDITED if n in item)}
+                    ),
                 )
             )
     return values
+
+
+def needs_of_row(facts: Mapping[str, Any], counts: Mapping[str, float]) -> list[Need]:
+    """That columns of our row have the paper's values, counts within 1 %."""
+    needs = []
+    for column, value in facts.items():
+        wanted, name = literal(value), f'"{column}"'
+        holds = f"abs({name} - {wanted}) <= 1e-9" if isinstance(value, float) else f"{name} = {wanted}"
+        text = str(value).replace("'", "''")
+        needs.append(Need(holds, f"'{column} ' || coalesce({name}::VARCHAR, 'unknown') || ', the paper''s {text}'"))
+    for column, number in counts.items():
+        name = f'"{column}"'
+        text = f"'{column} ' || coalesce({name}::VARCHAR, 'unknown') || ', the paper''s {number}'"
+        needs.append(Need(f"abs({name} / {number} - 1) <= {TOLERANCE}", text))
+    return needs
+
+
+def literal(value: Any) -> str:
+    """A value of a TOML file in SQL."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(literal, value))}]"
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    return str(value).lower()
 
 
 def needs_of_edit(item: dict[str, Any]) -> list[Need]:
@@ -123,12 +173,17 @@ def needs_of_edit(item: dict[str, Any]) -> list[Need]:
 @cache
 def values() -> tuple[Value, ...]:
     """Every published number, in the order of the files."""
+    files = sorted(Path(__file__).parent.glob("*.toml"))
+    documents = [tomllib.loads(path.read_text(encoding="utf-8")) for path in files]
+    by_paper: dict[str, list[dict[str, Any]]] = {}
+    for document in documents:
+        by_paper.setdefault(document["paper"], []).append(document)
+    described = {paper: PaperRuns(of_paper) for paper, of_paper in by_paper.items()}
     values: list[Value] = []
-    for path in sorted(Path(__file__).parent.glob("*.toml")):
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    for document in documents:
         for series in document["series"]:
             _unroll(series)
-        values += expanded(document)
+        values += expanded(document, described[document["paper"]])
     return tuple(values)
 
 
@@ -141,13 +196,18 @@ def _unroll(series: dict[str, Any]) -> None:
     for curve in series.pop("by", ()):
         for name, value in zip(series["names"], curve["values"], strict=True):
             role = f"({curve['role']}) AND {series['of'].format(name=name)}"
-            made.append({"row": f"{curve['row']}, {name}", "value": value, "role": role,
-                         **{k: curve[k] for k in ("column", "measure", "needs", "note") if k in curve}})  # fmt: skip
+            made.append({**shared_keys(curve), "row": f"{curve['row']}, {name}", "value": value, "role": role})
     for curve in series.pop("by_layer", ()):
         for layer, value in enumerate(curve["values"]):
             role = f"({curve['role']}) AND {series['layer'].format(layer=layer)}"
-            made.append({"row": f"{curve['row']}, layer {layer + 1}", "value": value, "role": role,
-                         **{k: curve[k] for k in ("column", "measure", "needs", "note") if k in curve}})  # fmt: skip
+            made.append(
+                {**shared_keys(curve), "row": f"{curve['row']}, layer {layer + 1}", "value": value, "role": role}
+            )
+
+
+def shared_keys(curve: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a row of numbers that each of them has."""
+    return {key: value for key, value in curve.items() if key != "values"}
 
 
 COLUMNS = {
@@ -165,9 +225,13 @@ COLUMNS = {
     "difference_low": "",
     "difference_high": "",
     "model": "our model",
-    "comparison": "comparable, or why not; of a setting: same, or differs",
+    "comparison": "comparable, or every difference; of a setting: same, or differs",
+    "not_stated": "our values of settings that the paper does not state",
     "note": "on the published number",
 }
+
+
+HIDDEN = ("not_stated",)  # in JSON, CSV and Parquet only
 
 
 def beside(database: Database, result: QueryResult, only: Sequence[str] = ()) -> QueryResult:
@@ -187,7 +251,11 @@ def beside(database: Database, result: QueryResult, only: Sequence[str] = ()) ->
     ours = described(engine, result)
     rows: list[dict[str, Any]] = []
     player_rows = players(engine, wanted, ours)
+    runs, world = (runs_by_row(database, result), world_of(database, engine)) if player_rows else ([], None)
     for number, value in enumerate(wanted):
+        for row in player_rows.get(number, []):
+            assert world
+            against(row, runs[row["place"]], value, Comparison(value.described, world))
         rows += compared(value, player_rows.get(number, []))
     types = {name: pa.float64() if name.split("_")[0] in ("published", "ours", "difference") else pa.string()
              for name in COLUMNS} | {"our_row": pa.int64()}  # fmt: skip
@@ -201,11 +269,15 @@ def beside(database: Database, result: QueryResult, only: Sequence[str] = ()) ->
         if lines:
             alike = sum(row["comparison"] in ("comparable", "same") for row in lines)
             notes.append(f"{alike} of {len(lines)} {text}")
+    if listed := sum(not (wanted[number].runs or wanted[number].setting) for number in player_rows):
+        notes.append(
+            f"{listed} of the published numbers are compared by listed conditions, not by the paper's full settings"
+        )
     meta = {**result.meta, "published": True, "rows": table.num_rows}
     units = {row["unit"] for row in rows}
     unit = units.pop() if len(units) == 1 else ""
     numbers = ("published", "ours", "difference")
-    columns = tuple(Column(n, unit if n in numbers else "", text) for n, text in COLUMNS.items())
+    columns = tuple(Column(n, unit if n in numbers else "", text, n in HIDDEN) for n, text in COLUMNS.items())
     return QueryResult(table, meta, notes, described=columns)
 
 
@@ -217,6 +289,22 @@ def with_ours(result: QueryResult) -> QueryResult:
         return result
     note = f"{left} published numbers have nothing of ours beside them; --format csv and --json list them all"
     return replace(result, table=result.table.take(keep), notes=[*result.notes, note])
+
+
+def against(row: dict[str, Any], runs: Sequence[RecordedRun], value: Value, comparison: Comparison) -> None:
+    """Add to the reasons of our row every difference between the settings of its runs and the paper's, and name the
+    values of settings that the paper does not state."""
+    if value.setting:
+        return
+    differences, free = dict.fromkeys(filter(None, [row["reasons"]])), dict[str, None]()
+    if value.runs and not runs:
+        differences["no run of this registry is behind the row"] = None
+    for run in runs if value.runs else ():
+        by_paper_run = [(comparison.differences(run, paper), paper) for paper in value.paper_runs]
+        texts, paper = min(by_paper_run, key=lambda each: (each[1].kind != run.kind, len(each[0])))
+        differences |= dict.fromkeys(texts)
+        free |= dict.fromkeys(comparison.unstated(run, paper))
+    row["reasons"], row["not_stated"] = "; ".join(differences), ", ".join(free) or None
 
 
 def players(engine: Engine, wanted: list[Value], ours: pa.Table) -> dict[int, list[dict[str, Any]]]:
@@ -273,7 +361,8 @@ def compared(value: Value, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for row in rows:
         factor = value.factor
         mine = {f"ours{end}": _times(row[of], factor) for end, of in (("", "ours"), ("_low", "low"), ("_high", "high"))}
-        mine |= {"our_row": row["place"] + 1, "model": row["model"]}
+        mine |= {"our_row": row["place"] + 1, "model": row["model"],
+                 "not_stated": row.get("not_stated")}  # fmt: skip
         if row["reasons"]:
             lines.append({**line, **mine, "comparison": f"not comparable: {row['reasons']}"})
         else:
@@ -301,7 +390,7 @@ def described(engine: Engine, result: QueryResult) -> pa.Table:
     answer = engine.answer(
         {
             "checkpoints": """SELECT checkpoint_id, layers, d_model, random_init, tags, parent_id, architecture,
-                tokenizer AS encoding FROM checkpoints""",
+                attention, tokenizer AS encoding FROM checkpoints""",
             # of a vector that is no probe's, the scale at which a sum over eight positions does the same
             "interventions": f"""SELECT i.intervention_id, i.source, i.scale_rule, i.blank, i.side, i.token_mask,
                 layers_text(TRY_CAST(i.layers AS BIGINT[])) AS layers,
@@ -346,6 +435,7 @@ def described(engine: Engine, result: QueryResult) -> pa.Table:
             ("model_tags", trained.get("tags")),
             ("model_encoding", model.get("encoding")),
             ("model_architecture", model.get("architecture")),
+            ("model_attention", model.get("attention")),
             ("model_tuned", model.get("parent_id") is not None and not model.get("random_init")),
             ("edit_source", edit.get("source")),
             ("edit_scale", edit.get("scale")),
@@ -387,6 +477,7 @@ TYPES = {
     "model_tags": "string",
     "model_encoding": "string",
     "model_architecture": "string",
+    "model_attention": "string",
     "model_tuned": "bool_",
     "edit_source": "string",
     "edit_scale": "float64",

@@ -401,6 +401,79 @@ def test_several_tokens_are_edited_each_by_its_own_norm(squares):
         assert rows["edit"].mass_original == pytest.approx(p[begins(chess.Board(clean.fen))].sum(), abs=1e-5)
 
 
+def test_tokens_that_no_game_has_get_no_probability_unless_asked(squares, tmp_path):
+    """LCB's piece letters, as in legality: every distribution of a case is that of the other tokens."""
+    network = random_gpt2(GPT2Config(2, 2, 16, CONTEXT, 77), 3)
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if "wte" in name:
+                parameter[3:9] *= 50  # piece letters are what it predicts
+    save_checkpoint(network, tmp_path / "lcb", CheckpointInfo.of(network, "uci-square-77"))
+    import_checkpoint(squares.database, squares.store, tmp_path / "lcb", name="lcb")
+    cache = CacheSpec(checkpoint="lcb", dataset="sample:fit", sites="white-turns", games=20)
+    squares.run(cache, CacheOptions(threads=1), name="cache-lcb")
+    squares.run(ProbeSpec(cache="cache-lcb", epochs=1), ProbeOptions(threads=1), name="probe-lcb")
+    settings = {"checkpoint": "lcb", "probe": "probe-lcb", "black_probe": None, "dataset": "sample:test", "games": 4,
+                "prefixes": (4,), "layers": (0,), "king": "include", "shuffled_label_controls": 0}  # fmt: skip
+    _, by_unit = ran(squares, **settings)
+    assert done(by_unit)
+    _, unmasked = ran(squares, **settings, mask_unused=False)
+    assert {rows["skipped"].detail["skipped"] for rows in unmasked.values()} == {"no square"}
+    model, games = squares.model("lcb"), squares.dataset("sample")
+    for rows in done(by_unit):
+        clean = rows["clean"]
+        tokens = torch.tensor([model.encoding.prompt(boards_and_moves(games, clean.item)[1][: clean.ply])])
+        logits = model.logits(tokens)[0, -1].double()
+        logits[3:9] = -torch.inf
+        p = logits.softmax(-1).numpy()
+        begun = [i for i in range(77) if model.encoding.origin_of(i) is not None]
+        legal = {move.from_square for move in chess.Board(clean.fen).legal_moves}
+        assert clean.mass_original == pytest.approx(
+            sum(p[i] for i in begun if model.encoding.origin_of(i) in legal), abs=1e-5
+        )
+        assert rows["edit"].mass_original <= 1
+
+
+def test_the_published_code_edits_layer_0_with_the_probe_of_the_embeddings(squares):
+    """Block L's output is edited with the probe of hidden state L, of which 0 are the embeddings; against a hook."""
+    points = ("blocks.*.hook_resid_pre", "blocks.*.hook_resid_post")
+    cache = CacheSpec(checkpoint="squares", dataset="sample:fit", sites="white-turns", hook_points=points)
+    squares.run(cache, CacheOptions(threads=1), name="cache-of-embeddings")
+    fit = ProbeSpec(cache="cache-of-embeddings", epochs=1, layers=(0,), hook_point="blocks.*.hook_resid_pre")
+    squares.run(fit, ProbeOptions(threads=1), name="probe-of-embeddings")
+    settings = {
+        **NextTokenEdit().preset("davis-published-code"), "dataset": "sample:test", "games": 2, "prefixes": (4,),
+        "black_probe": None, "probe_shift": -1, "layer_sets": ("0", "1"),
+    }  # fmt: skip
+    with pytest.raises(BadInputError, match="no probe reads layer -1 for layer 0"):
+        ran(squares, **settings)
+    with pytest.raises(BadInputError, match=r"--embedding-probe is of .*resid_post, not of the embeddings"):
+        ran(squares, **settings, embedding_probe="probe-0")
+    _, by_unit = ran(squares, **settings, embedding_probe="probe-of-embeddings")
+    assert done(by_unit)
+    model, games = squares.model("squares"), squares.dataset("sample")
+    for rows in done(by_unit):
+        clean = rows["clean"]
+        tokens = torch.tensor([UCI.prompt(boards_and_moves(games, clean.item)[1][: clean.ply])])
+        square, piece = chess.parse_square(clean.detail["square"]), chess.Piece.from_symbol(clean.detail["piece"])
+        label = 6 + piece.piece_type * (1 if piece.color else -1)
+        for condition, layer, probe in (("edit-0", 0, "probe-of-embeddings"), ("edit-1", 1, "probe-white")):
+            weight = load_probe(squares.inputs, run_of(squares, probe), 0).weight[:, square, label]
+            vector = -torch.from_numpy(weight / np.linalg.norm(weight))
+
+            def hook(module, arguments, residual, vector=vector):
+                length = 0.5 * model.network.ln_f(residual[:, -1:]).norm(dim=-1, keepdim=True)
+                return torch.cat([residual[:, :-1], residual[:, -1:] + vector * length], 1)
+
+            handle = model.blocks[layer].register_forward_hook(hook)
+            try:
+                p = model.logits(tokens)[0, -1].softmax(-1).double().numpy()
+            finally:
+                handle.remove()
+            begun = p[begins(chess.Board(clean.fen))].sum()
+            assert rows[condition].mass_original == pytest.approx(begun, abs=1e-5)
+
+
 def test_a_scale_that_falls_with_the_position(squares):
     """The AAAI variant of 6.1: α(i) = α₀ exp(-k i), i the index of the edited token."""
     _, by_unit = ran(squares, **GAMES, layers=(1,), decay=0.05, random_controls=0, shuffled_label_controls=0)
@@ -427,7 +500,8 @@ def test_a_scale_that_falls_with_the_position(squares):
         ({**GAMES, "black_probe": "probe-dots"}, "--black-probe was fitted at dots, where White is to move"),
         ({**CASE, "layers": (3,), "probe_shift": -1}, "the model has no layer 3"),
         ({**CASE, "layers": (), "probe_shift": -5}, "no layer [567]: the probe of [012] is best, and --probe-shift -5"),
-        ({**GAMES, "black_probe": None}, "Black is to move after 5 plies .*--black-probe"),
+        ({**GAMES, "black_probe": None}, "Black is to move after 9 plies .*--black-probe"),
+        ({**GAMES, "prefixes": (34, 36)}, "about 69 tokens after 34 plies, and the model's context is 64 tokens"),
         ({**CASE, "probe": "reference-board"}, "another checkpoint"),
         ({**CASE, "checkpoint": "reference", "probe": "reference-board"}, "does not name a square or a move"),
         ({"moves": " ".join(["Nf3", "Nf6", "Ng1", "Ng8"] * 8)}, "65 tokens, .* 64 positions"),
@@ -534,7 +608,8 @@ def test_queries_of_legal_move_mass(squares, everything):
     published = beside(squares.database, squares.query("legal move mass by edit")).rows
     lines = [row for row in published if row["column"] == "argmax as of None" and row["row"] == "Probe"]
     assert lines
-    assert all("another model" in row["comparison"] for row in lines)
+    assert all("checkpoint: not the paper's (no tag davis-2026:gpt)" in row["comparison"] for row in lines)
+    assert any("patch unit, the paper's raw" in row["comparison"] for row in lines)
     assert not any(row["comparison"] == "comparable" for row in published)
 
 

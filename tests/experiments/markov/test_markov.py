@@ -124,6 +124,11 @@ def test_the_reference_population_is_computed_from_its_pairs_and_leaves_p_alone(
     of_members = statistics(session, session.run(members, PAST).run_id)["blocks.0.hook_resid_post raw"]
     assert (p, detail["at_least"]) == (of_members[1], of_members[3]["at_least"])
     assert detail["within"] == pytest.approx(of_members[3]["within"], abs=1e-6)
+    both = (found["t_members"], found["d_members"])
+    assert both == pytest.approx((of_members[0], of_members[3]["d"]), rel=1e-4)
+    assert (detail["members_mean"], detail["members_sd"]) == pytest.approx(
+        (of_members[3]["population"], of_members[3]["population_sd"]), abs=1e-6
+    )
     assert (detail["population"] == of_members[3]["population"]) == (reference == "members")
 
 
@@ -197,7 +202,12 @@ def test_the_papers_lost_numbers_stand_beside_ours(session):
     assert all(row["comparison"] == "not comparable: the paper's number is lost" for row in lost)
     ours = [row for row in rows if row["ours"] is not None]
     assert ours
-    assert all(row["comparison"].startswith("not comparable: another model") for row in ours)
+    for row in ours:
+        texts = row["comparison"].removeprefix("not comparable: ").split("; ")
+        assert "checkpoint: not the paper's (no tag davis-2026:gpt)" in texts
+        assert "equal position, the paper's placement" in texts
+        assert "resamples 60, the paper's 1000" in texts
+        assert "first_ply " in row["not_stated"]
 
 
 @pytest.mark.parametrize(

@@ -204,6 +204,20 @@ def test_metrics_are_those_computed_by_hand(opened: Session, streamed: Any) -> N
     assert latents[some].detail["frequency"] == pytest.approx(int(fired[some]) / len(codes))
 
 
+def test_explained_variance_along_training_is_that_of_the_batch():
+    """SAELens's: 1 minus the squared error over the squared distance from the batch's mean."""
+    spec = SaeSpec(cache="a", tokens=64, batch_tokens=64, normalize_activations=False)
+    trainer = Trainer(spec, hook_point(0), 2, 16, Path("/nowhere"), "cpu")
+    rows = 3 + torch.randn(64, 16, generator=torch.Generator().manual_seed(0))
+    trainer.learn_scale(rows)
+    with torch.no_grad():
+        error = (trainer.sae.decode(trainer.sae.encode(rows)) - rows).square().sum()
+    trainer.update(rows)
+    [point] = trainer.curve
+    wanted = 1 - float(error / (rows - rows.mean(0)).square().sum())
+    assert point["train_explained_variance"] == pytest.approx(wanted, rel=1e-4)
+
+
 def test_all_layers_of_one_pass_are_those_trained_alone(opened: Session, streamed: Any) -> None:
     alone = opened.run(SaeSpec(**STREAM, boards=3, layers=(1,))).run_id
     one, both = opened.sae(alone.hex), opened.sae("streamed", layer=1)
@@ -211,6 +225,9 @@ def test_all_layers_of_one_pass_are_those_trained_alone(opened: Session, streame
         assert torch.equal(getattr(one, name), value), name
     loss = points(opened, streamed, 1, "train_loss")
     assert loss[max(loss)] < 0.7 * loss[min(loss)]
+    explained = points(opened, streamed, 1, "train_explained_variance")
+    assert loss.keys() == explained.keys()
+    assert explained[min(explained)] < explained[max(explained)] <= 1
     torch.testing.assert_close(both.W_dec.norm(dim=1), torch.ones(64))
 
 

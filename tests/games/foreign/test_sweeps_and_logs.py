@@ -16,6 +16,8 @@ def test_a_sweep_is_read_with_and_without_its_header() -> None:
             (0, 37, 62, 1, 100),
             (10, 1, 32, 67, 100),
         ]
+    again = "level,wins,draws,losses\n0,37,62,1\nLevel, Wins, Draws, Losses\n10,1,32,67\n"  # of a second run
+    assert [(c.line, c.level) for c in sweep.read(again)] == [(2, 0), (4, 10)]
     assert [c.level for c in sweep.read("Stockfish 3,1,0,0\nstockfish4,0,1,0\nstockfish4,1,1,0")] == [3, 4, 4]
 
 
@@ -41,7 +43,7 @@ def test_a_sweep_that_names_its_numbers_is_read() -> None:
         ("0,1000000000,0,2\n", "line 1: 1,000,000,002 games against one level"),
         ("5,1,1,999999999\n", "line 1: 1,000,000,001 games against one level"),
         ("level,wins,draws,losses\n", "no line of results"),
-        ("0,1,2,3\nlevel,wins,draws,losses\n", "line 2"),
+        ("0,1,2,3\nlevel,wins,draws\n", "line 2"),
     ],
 )
 def test_a_line_that_is_no_result_is_named(text: str, said: str) -> None:
@@ -86,6 +88,22 @@ def test_what_logging_writes_before_a_message_is_left_aside() -> None:
     assert values == [(point.name, point.step, point.value) for point in plain.points]
     with pytest.raises(BadInputError, match=r"line 2: 'iter 6: loss' is not"):
         training_log.read(f"{stamp}iter 5: loss 1.0, time 3ms\n{stamp}iter 6: loss\n")
+
+
+def test_both_losses_of_nanogpt_s_evaluations_are_read() -> None:
+    text = (
+        "tokens per iteration will be: 491,520\nstep 0: train loss 4.2874, val loss 4.2823\n"
+        "iter 0: loss 4.2649, time 31337.18ms, mfu -100.00%\nstep 250: train loss 1.9, val loss nan\nstep 5 of 9 done\n"
+    )
+    assert training_log.fits(text)
+    log = training_log.read(text)
+    assert [(p.line, p.name, p.step, p.value) for p in log.points] == [
+        (2, "evaluated_loss", 0, 4.2874), (2, "heldout_loss", 0, 4.2823), (3, "loss", 0, 4.2649),
+        (3, "step_milliseconds", 0, 31337.18), (4, "evaluated_loss", 250, 1.9),
+    ]  # fmt: skip
+    assert (log.not_finite, log.others) == ((4,), 2)
+    with pytest.raises(BadInputError, match="line 1: 'step 3: train loss' is not step N: train loss X, val loss Y"):
+        training_log.read("step 3: train loss\n")
 
 
 def test_an_accuracy_is_a_share_where_no_line_says_percent() -> None:

@@ -1,0 +1,241 @@
+"""Runs as a paper describes them, and the differences of recorded runs from them.
+
+The TOML files of a paper's numbers describe each run behind them in a table `[run.NAME]`:
+
+    [run.edits]
+    kind = "edit-next-token"
+    preset = "davis-published-code"      # optional: settings of the kind's preset
+    settings = { checkpoint = "tag:davis-2026:gpt", probe = "run:probe", scale = 0.5 }
+    free = { seed = "not stated" }       # settings that the paper does not state, with the reason
+    shown = { layers = "layers" }        # settings that a column of the query shows, with the column
+
+Every setting of the kind that is not listed has its default. So the description is always complete: a setting that is
+added to a kind later is part of it. A setting is not compared only if the file lists it in `free` or `shown`. A seed
+that the file does not state is not compared.
+
+A reference in `settings` is one of these
+
+    tag:T              a checkpoint with tag T, or a whole dataset with that tag
+    part:T             a dataset with tag T, or a part of it
+    untrained:T        the random-init control of a checkpoint with tag T
+    run:NAME           a run that does not differ from the paper's run NAME
+    files:NAME         a file, or several, whose digests in the store are all in the list `[files] NAME`
+    none               no reference
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from chessreg.errors import ChessregError
+
+NONE: Mapping[str, Any] = MappingProxyType({})
+UNKNOWN = "unknown"
+ALWAYS_FREE = {"seed": "not stated", "replicate": "numbers repetitions of one run"}
+SELECTORS = ("tag:", "part:", "untrained:", "run:", "files:")
+
+
+@dataclass(frozen=True)
+class PaperRun:
+    """A run of a paper. `settings` holds every setting of the kind, nested ones as mappings. `defaults`, `free` (with
+    the reason) and `shown` (with the column) have dotted names."""
+
+    name: str
+    kind: str
+    version: int
+    settings: Mapping[str, Any]
+    defaults: Mapping[str, Any]
+    free: Mapping[str, str]
+    shown: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """A run of the registry, or of a plan: its kind, the kind's version, and its settings."""
+
+    kind: str
+    version: int
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class World:
+    """The inputs of recorded runs: the run behind a reference (None if there is none), and the tags of a checkpoint or
+    dataset. Tags of a random-init control are those of the model that it imitates, with `untrained:` before each."""
+
+    run_at: Callable[[str], RecordedRun | None]
+    tags_of: Callable[[str], frozenset[str]]
+
+
+class PaperRuns:
+    """The runs and the lists of files that the TOML files of one paper describe. Runs are read when they are needed,
+    because their kinds must be loaded. Raises ChessregError for two of one name."""
+
+    def __init__(self, documents: Sequence[Mapping[str, Any]] = ()) -> None:
+        self.entries: dict[str, Mapping[str, Any]] = {}
+        self.files: dict[str, Sequence[str]] = {}
+        for document in documents:
+            for key, known in (("run", self.entries), ("files", self.files)):
+                for name, entry in document.get(key, {}).items():
+                    if known.setdefault(name, entry) is not entry:
+                        raise ChessregError(f"two files of {document['paper']} describe {key} {name}")
+        self._runs: dict[str, PaperRun] = {}
+
+    def run(self, name: str, changes: Mapping[str, Any] = NONE) -> PaperRun:
+        """Return the run of this name, with other values of some settings. Raises ChessregError for an unknown name,
+        key or setting."""
+        from chessreg.runs.spec import merged
+
+        if name not in self.entries:
+            raise ChessregError(f"the published numbers name run {name}, which no file describes")
+        key = f"{name} {sorted(changes.items())}"
+        if key not in self._runs:
+            entry = self.entries[name]
+            settings = merged(dict(entry.get("settings", {})), dict(changes))
+            self._runs[key] = paper_run(name, {**entry, "settings": settings})
+        return self._runs[key]
+
+    def check(self) -> None:
+        """Raise ChessregError for a run that cannot be read, or that names a run or list the file does not have."""
+        from chessreg.runs.spec import flat
+
+        for run in map(self.run, self.entries):
+            values = [value if isinstance(value, list) else [value] for value in flat(run.settings).values()]
+            for form, _, name in (str(each).partition(":") for value in values for each in value if is_selector(each)):
+                if (form == "run" and name not in self.entries) or (form == "files" and name not in self.files):
+                    raise ChessregError(f"run {run.name} names {form}:{name}, which no file describes")
+
+
+def paper_run(name: str, entry: Mapping[str, Any]) -> PaperRun:
+    """Return the run of one table `[run.NAME]`. Raises ChessregError for an unknown key or setting."""
+    from chessreg.runs.kind import kind as find_kind
+    from chessreg.runs.spec import build, names_of, settings_of
+
+    if unknown := set(entry) - {"kind", "preset", "settings", "free", "shown"}:
+        raise ChessregError(f"run {name} has unknown keys: {', '.join(sorted(unknown))}")
+    kind = find_kind(entry["kind"])
+    preset = kind.preset(entry["preset"]) if "preset" in entry else {}
+    known = settings_of(kind.spec)
+    literal = {each.path for each in known if isinstance(each.default, str)}  # its `none` is a value like others
+    typed = {
+        key: None if value == "none" and key not in literal else value
+        for key, value in entry.get("settings", {}).items()
+    }
+    needed = {each.path: "not stated" for each in known if each.needed and each.path in entry.get("free", {})}
+    spec = build(kind.spec, needed | typed, preset)
+    always = {setting: why for setting, why in ALWAYS_FREE.items() if setting not in {*typed, *preset}}
+    free, shown = {**always, **entry.get("free", {})}, dict(entry.get("shown", {}))
+    for setting in (*free, *shown):
+        if setting.partition(".")[0] not in names_of(kind.spec):
+            raise ChessregError(f"run {name} lists {setting}, which is not a setting of {kind.name}")
+    defaults = {each.path: each.default for each in known if not each.needed}
+    return PaperRun(name, kind.name, kind.version, spec.model_dump(mode="json"), defaults, free, shown)
+
+
+class Comparison:
+    """Differences of recorded runs from the runs of one paper."""
+
+    def __init__(self, runs: PaperRuns, world: World) -> None:
+        self.runs, self.world = runs, world
+
+    def differences(self, ours: RecordedRun, paper: PaperRun) -> list[str]:
+        """Return a text for each setting of `ours` that differs from the paper's, inputs included."""
+        if ours.kind != paper.kind:
+            return [f"made by {ours.kind}, the paper's number by {paper.kind}"]
+        texts = self.of_settings(ours.settings, paper.settings, paper)
+        if ours.version != paper.version:
+            texts.append(f"made by version {ours.version} of {ours.kind}, described here for {paper.version}")
+        return texts
+
+    def unstated(self, ours: RecordedRun, paper: PaperRun) -> list[str]:
+        """Return our values of the settings that the paper does not state."""
+        from chessreg.runs.spec import flat
+
+        return [
+            f"{name} {called(value)}"
+            for name, value in flat(ours.settings).items()
+            if name in paper.free and name not in ALWAYS_FREE
+        ]
+
+    def of_settings(
+        self, ours: Mapping[str, Any], wanted: Mapping[str, Any], paper: PaperRun, prefix: str = ""
+    ) -> list[str]:
+        """Return the differences of (nested) settings. `prefix` begins their dotted names."""
+        texts: list[str] = []
+        for name in dict.fromkeys((*wanted, *ours)):
+            setting = prefix + name
+            if setting in paper.free or setting in paper.shown:
+                continue
+            theirs = wanted.get(name, UNKNOWN)
+            default = {} if isinstance(theirs, Mapping) else paper.defaults.get(setting, UNKNOWN)
+            mine = ours.get(name, default)  # a run of an earlier version of the kind has fewer settings
+            if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
+                texts += self.of_settings(mine, theirs, paper, f"{setting}.")
+            elif isinstance(mine, Mapping) or isinstance(theirs, Mapping):
+                texts.append(f"{setting} {called(mine)}, the paper's {called(theirs)}")
+            else:
+                texts += self.of_setting(setting, mine, theirs)
+        return texts
+
+    def of_setting(self, setting: str, ours: Any, wanted: Any) -> list[str]:
+        """Return the differences of one setting, at most one text for a value that is not a run."""
+        several = isinstance(wanted, list)
+        if is_selector(wanted) or (several and any(map(is_selector, wanted))):
+            return self.of_reference(setting, ours, wanted)
+        if is_equal(ours, wanted):
+            return []
+        return [f"{setting} {called(ours)}, the paper's {called(wanted)}"]
+
+    def of_reference(self, setting: str, ours: Any, wanted: Any) -> list[str]:
+        """Return the differences of an input, or of several, from the paper's."""
+        mine = ours if isinstance(ours, list | tuple) else [ours]
+        theirs = wanted if isinstance(wanted, list) else [wanted]
+        if len(theirs) == 1 and theirs[0].startswith("files:"):
+            theirs = theirs * len(mine)
+        if len(mine) != len(theirs):
+            return [f"{setting}: {len(mine)}, the paper has {len(theirs)}"]
+        return [text for pair in zip(mine, theirs, strict=True) for text in self.of_input(setting, *pair)]
+
+    def of_input(self, setting: str, ours: str | None, wanted: str) -> list[str]:
+        """Return the differences of one input from the paper's."""
+        form, _, name = wanted.partition(":")
+        if ours is None:
+            return [f"{setting} none, the paper has one"]
+        if form == "files":
+            return [] if ours.removeprefix("sha256:") in self.runs.files[name] else [f"{setting}: not the paper's file"]
+        if form == "run":
+            run = self.world.run_at(ours)
+            if run is None:
+                return [f"{setting}: not made by a run of this registry"]
+            return [f"{setting}: {text}" for text in self.differences(run, self.runs.run(name))]
+        whole, bracket, _ = ours.partition("[")
+        tags = self.world.tags_of(whole)
+        if form == "untrained":
+            return [] if f"untrained:{name}" in tags else [f"{setting}: not the random-init control of {name}"]
+        if name not in tags:
+            return [f"{setting}: not the paper's (no tag {name})"]
+        return [f"{setting} is a part of {name}, the paper's is all of it"] if bracket and form == "tag" else []
+
+
+def is_selector(value: Any) -> bool:
+    """Whether a setting of the paper names an input."""
+    return isinstance(value, str) and value.startswith(SELECTORS)
+
+
+def is_equal(ours: Any, wanted: Any) -> bool:
+    """Whether two JSON values are the same setting: 1 and 1.0 are, True and 1 are not."""
+    if isinstance(ours, list | tuple) and isinstance(wanted, list | tuple):
+        return len(ours) == len(wanted) and all(map(is_equal, ours, wanted))
+    return isinstance(ours, bool) == isinstance(wanted, bool) and bool(ours == wanted)
+
+
+def called(value: Any) -> str:
+    """A setting's value in a sentence."""
+    from chessreg.runs.spec import value_text
+
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {called(part)}" for name, part in value.items())
+    return value_text(tuple(value) if isinstance(value, list) else value) or "''"

@@ -1,0 +1,24 @@
+"""The commands that a report prints, as a shell would run them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def printed_commands(folder: Path) -> Iterator[list[str]]:
+    """The arguments of every chessreg command in the pages of a report, each once. Commands with places to be filled
+    in (`RUN:UNIT`, `--rows N`) are examples. A paper is done with --dry-run."""
+    seen: dict[str, None] = {}
+    for page in sorted(folder.glob("*.md")):
+        for indented, quoted in re.findall(r"^ {4}(chessreg .*)$|`(chessreg [^`]*)`", page.read_text(), re.MULTILINE):
+            seen[indented or quoted] = None
+    for text in seen:
+        words = shlex.split(text)[1:]
+        if any(re.fullmatch(r"[A-Z]+(:[A-Z]+)?", word) for word in words):
+            continue
+        if words[0] == "paper":
+            words = [*(word for word in words if word != "--report"), "--dry-run"]
+        yield words
