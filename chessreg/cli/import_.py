@@ -71,6 +71,11 @@ def import_() -> None:
     help="Attention heads of a state dict without settings.  [default: the number that predicts sample games best]",
 )
 @click.option(
+    "--attention",
+    type=click.Choice(["causal", "bidirectional"]),
+    help="Tokens that a token sees in a model of positions whose file does not record it.  [default: that of the file]",
+)
+@click.option(
     "--trained-on",
     multiple=True,
     metavar="DATASET",
@@ -87,10 +92,11 @@ def checkpoint(
     trained_on: tuple[str, ...],
     vocabulary: Path | None,
     heads: int | None,
+    attention: Any,
     **prompt: Any,
 ) -> None:
-    """Import a model: a nanoGPT ckpt.pt, a Lightning .ckpt or bare state dict of a GPT-2, a TransformerLens .pth, or a
-    Hugging Face folder with a causal model.
+    """Import a model: a nanoGPT ckpt.pt of games or of positions, a Lightning .ckpt or bare state dict of a GPT-2, a
+    TransformerLens .pth, or a Hugging Face folder with a causal model.
 
     GPT-2 and Llama are served fast; GPT-NeoX and others through TransformerLens. The model is converted to safetensors
     and compared, logit by logit, with the original's own weights (of a folder, with what transformers loads). Tokens in
@@ -115,9 +121,10 @@ def checkpoint(
 
     if (reference is None) == (source is None):
         raise click.UsageError("give a file or folder, or --reference")
-    if reference is not None and (encoding or trained_on or vocabulary or heads):
+    if reference is not None and (encoding or trained_on or vocabulary or heads or attention):
         raise click.UsageError(
-            "--encoding, --vocabulary, --heads and --trained-on do not apply to --reference: that model has them"
+            "--encoding, --vocabulary, --heads, --attention and --trained-on do not apply to --reference: that model "
+            "has them"
         )
     settings = {name: value for name, value in prompt.items() if value}
     if settings and encoding != "prompt":
@@ -132,10 +139,11 @@ def checkpoint(
         if encoding == "prompt":
             importers.check_folder(source)
         written = prompt_of_folder(source, **settings) if encoding == "prompt" else encoding
-        session = home.adding(needs=trained_on, check=lambda: importers.check(source, written, vocabulary, heads))
+        given = importers.UnrecordedSettings(heads, attention)
+        session = home.adding(needs=trained_on, check=lambda: importers.check(source, written, vocabulary, given))
         made = import_checkpoint(
             session.database, session.store, source, name=name, encoding=written, trained_on=trained_on or None,
-            vocabulary=vocabulary, heads=heads,
+            vocabulary=vocabulary, given=given,
         )  # fmt: skip
     tell(home, made)
 

@@ -39,6 +39,7 @@ HEAD, ADAPTER = "lm_head.weight", "adapter_config.json"
 
 class HuggingFaceFolder:
     name = "huggingface"
+    encoding: str | None = None
 
     def recognises(self, source: Source) -> bool:
         return source.path.is_dir() and (source.path / "config.json").is_file()

@@ -24,6 +24,7 @@ class NanoGPTFile:
     """A torch file whose dict has `model` (weights) and `model_args` (the shape)."""
 
     name = "nanogpt"
+    encoding: str | None = None
 
     def recognises(self, source: Source) -> bool:
         content = source.content

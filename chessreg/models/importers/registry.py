@@ -17,7 +17,7 @@ from chessreg.encodings.prompts import PromptEncoding
 from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
 from chessreg.models.checkpoint import INFO, CheckpointInfo, digest, read_info, save_checkpoint
 from chessreg.models.importers.game_check import GameCheck, check_on_games, loss_on_games
-from chessreg.models.importers.source import Source, open_source
+from chessreg.models.importers.source import NONE_GIVEN, Source, UnrecordedSettings, open_source
 from chessreg.models.importers.vocabulary import (
     META,
     TokenRows,
@@ -60,6 +60,8 @@ class ImportFormat(Protocol):
     """One way a checkpoint is kept on disk. A new one is a file in this folder that calls `register`."""
 
     name: str
+    encoding: str | None
+    """The encoding of every model of this format; None where files or the user name it."""
 
     def recognises(self, source: Source) -> bool:
         """Whether the content (never the file's name) is of this format."""
@@ -98,13 +100,13 @@ def import_checkpoint(
     encoding: str | Encoding | None = None,
     format: str | None = None,
     vocabulary: Path | None = None,
-    heads: int | None = None,
+    given: UnrecordedSettings = NONE_GIVEN,
 ) -> ImportReport:
     """Convert the checkpoint at `path` into `folder` (layout: checkpoint.py).
 
-    `encoding` None is the one that a folder of chessreg's own says, or that its vocabulary is, else pgn-char-32.
-    `vocabulary` is a file or folder with the order of the tokens, for a checkpoint that has none next to it; `heads`
-    the number of attention heads of a bare state dict. The format is recognised by content unless named. Tokens are
+    `encoding` None is that of the format, the one that a folder of chessreg's own says, or that its vocabulary is, else
+    pgn-char-32. `vocabulary` is a file or folder with the order of the tokens, for a checkpoint that has none next to
+    it; `given` are settings that the file does not record. The format is recognised by content unless named. Tokens are
     brought into the encoding's order. Nothing is written unless the conversion's logits agree with an independent
     forward pass over the raw weights. A pickle that would execute code is refused, never run.
     Raises NotFoundError (no such path) or BadInputError (unknown or damaged format, shapes, vocabulary, NaN).
@@ -112,9 +114,9 @@ def import_checkpoint(
     from chessreg.models.language_model import LanguageModel
 
     path = Path(path)
-    source = open_source(path, heads)
-    written, rows = encoding_to_read(source, encoding, vocabulary)
+    source = open_source(path, given)
     chosen = recognise(source, format)
+    written, rows = encoding_to_read(source, encoding or chosen.encoding, vocabulary)
 
     def loss(model: Network) -> float | None:
         own = in_order(model, fitted_rows(written, rows, model, path.name, named=encoding is not None))
@@ -143,13 +145,15 @@ def import_checkpoint(
 
 
 def check(
-    path: Path, encoding: str | Encoding | None = None, vocabulary: Path | None = None, heads: int | None = None
+    path: Path,
+    encoding: str | Encoding | None = None,
+    vocabulary: Path | None = None,
+    given: UnrecordedSettings = NONE_GIVEN,
 ) -> None:
     """Raise what `import_checkpoint` would for a path of no known format, for an encoding that does not exist and for a
     vocabulary that is not its."""
-    source = open_source(path, heads)
-    encoding_to_read(source, encoding, vocabulary)
-    recognise(source)
+    source = open_source(path, given)
+    encoding_to_read(source, encoding or recognise(source).encoding, vocabulary)
 
 
 def encoding_to_read(

@@ -22,7 +22,7 @@ from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from chessreg.models.adapters.base import Network
+    from chessreg.models.adapters.base import AttentionKind, Network
 
 LONGEST_NAME = 1000  # characters of a function or class that a pickle names
 CHUNK = 1 << 20  # bytes of a member that are in memory at once
@@ -39,16 +39,30 @@ EMBEDDINGS = ("wte.weight", "embed.W_E")
 
 
 @dataclass(frozen=True)
+class UnrecordedSettings:
+    """Settings that the user gives because the file does not record them; None where the user did not.
+
+    `heads` is the number of attention heads, `attention` the tokens that a token sees.
+    """
+
+    heads: int | None = None
+    attention: AttentionKind | None = None
+
+
+NONE_GIVEN = UnrecordedSettings()
+
+
+@dataclass(frozen=True)
 class Source:
     """A path and its content: `content` is the object of a torch file, None for a folder.
 
-    A bare state dict does not hold its number of attention heads: `heads` is the number that the user gave, and `loss`
-    gives the loss of a network on the sample games (None: not measured), by which the number can be found.
+    `given` are the settings that the file does not record. `loss` gives the loss of a network on the sample games
+    (None: not measured), by which a number of attention heads can be found.
     """
 
     path: Path
     content: Any = None
-    heads: int | None = None
+    given: UnrecordedSettings = NONE_GIVEN
     loss: Callable[[Network], float | None] = lambda _: None
 
     @cached_property
@@ -88,15 +102,15 @@ def contents(value: Any, most: int = 8) -> str:
     return f"the keys {', '.join(named[:most])}{more}" if named else "no keys"
 
 
-def open_source(path: Path, heads: int | None = None) -> Source:
+def open_source(path: Path, given: UnrecordedSettings = NONE_GIVEN) -> Source:
     """A folder, a torch file or a safetensors file. Raises NotFoundError or BadInputError."""
     if not path.exists():
         raise NotFoundError(f"no file or folder {path}")
     if path.is_dir():
-        return Source(path, heads=heads)
+        return Source(path, given=given)
     if not path.is_file():
         raise BadInputError(f"{path} is neither a file nor a folder")
-    return Source(path, read_safetensors(path) if is_safetensors(path) else read_torch_file(path), heads)
+    return Source(path, read_safetensors(path) if is_safetensors(path) else read_torch_file(path), given)
 
 
 def is_safetensors(path: Path) -> bool:

@@ -39,6 +39,7 @@ class StateDictFile:
     """A torch or safetensors file with the weights of a GPT-2, without nanoGPT's model_args."""
 
     name = "state_dict"
+    encoding: str | None = None
 
     def recognises(self, source: Source) -> bool:
         if source.weights is None or "model_args" in source.content:
@@ -148,7 +149,7 @@ def heads_of(source: Source, settings: dict[str, Any], width: int) -> tuple[int 
     Raises BadInputError for a number that does not divide the width.
     """
     saved = next((settings[key] for key in HEADS if type(settings.get(key)) is int), None)
-    heads, known_from = (source.heads, "--heads") if source.heads else (saved, "its settings")
+    heads, known_from = (source.given.heads, "--heads") if source.given.heads else (saved, "its settings")
     if heads is not None and (heads < 1 or width % heads):
         raise BadInputError(
             f"{source.path.name}: {heads} attention heads ({known_from}) do not divide {width} features", "--heads N"

@@ -34,6 +34,7 @@ class TransformerLensFile:
     """A torch file with the state dict of a HookedTransformer: `embed.W_E`, `blocks.0.attn.W_Q`, `unembed.W_U`, …"""
 
     name = "transformer_lens"
+    encoding: str | None = None
 
     def recognises(self, source: Source) -> bool:
         weights = source.weights
