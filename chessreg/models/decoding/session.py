@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from chessreg.errors import BadInputError, ChessregError, DivergedError
+from chessreg.models.adapters.base import VALUE_HEADS
 from chessreg.models.decoding.passes import Keep, Ragged, packed, rectangle
 from chessreg.models.decoding.recompute import TokenCache, recomputed
 from chessreg.models.edits import ResidualEdit, mask_named
@@ -142,7 +143,7 @@ class DecodingSession:
         """
         if self.edits:
             raise BadInputError("an edited session has no clean keys and values to branch from")
-        other = DecodingSession(self.model, len(self), edits)
+        other = type(self)(self.model, len(self), edits)
         other.tokens = [list(tokens) for tokens in self.tokens]
         touched = [self._first_touched(edits, tokens) for tokens in self.tokens]
         other._clean = [min(clean, first) for clean, first in zip(self._clean, touched, strict=True)]
@@ -231,7 +232,7 @@ class DecodingSession:
             self._residuals[self._watched[point], rows] = residual[last]
 
         hidden = self.forward(Ragged(group, counts, first, ids, positions, None, masks), keep)
-        self.logprobs[rows] = self.head(hidden[last])
+        self.logprobs[rows] = self.predicted([group[i] for i in computed], hidden[last])
         reusable = int(self.prefix_stable)
         for i in computed.tolist():
             self._known[group[i]] = True
@@ -244,6 +245,11 @@ class DecodingSession:
         chosen, encoding = mask_named(edit.token_mask), self.model.encoding
         masks = [chosen.of(np.array(self.tokens[row], np.int64), encoding) for row in group]
         return np.concatenate([mask[start:] for mask, start in zip(masks, first, strict=True)])
+
+    def predicted(self, rows: Sequence[int], hidden: Tensor) -> Tensor:
+        """Log-probabilities float32 [rows, outputs] of what comes next in these rows, whose final hidden states at the
+        last token are `hidden` [rows, d_model]."""
+        return self.head(hidden)
 
     def head(self, hidden: Tensor) -> Tensor:
         """Log-probabilities float32 [..., vocab] of final hidden states [..., d_model].
@@ -316,5 +322,7 @@ def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
 
 def session_of(model: LanguageModel, rows: int, edits: Sequence[ResidualEdit] = ()) -> DecodingSession:
     """A session of a model that can write the answers of its encoding. Raises as `LanguageModel.check_answers`."""
+    from chessreg.models.decoding.values import ValueSession
+
     model.check_answers()
-    return DecodingSession(model, rows, edits)
+    return (ValueSession if model.head in VALUE_HEADS else DecodingSession)(model, rows, edits)

@@ -21,7 +21,6 @@ class FenNanoGPTFile:
     """A nanoGPT file whose model_args are of a FEN encoder with one table for characters and actions."""
 
     name = "fen_nanogpt"
-    encoding: str | None = "fen-77"
 
     def recognises(self, source: Source) -> bool:
         from chessreg.models.adapters.fen_encoder import ACTIONS, TOKENS
@@ -31,6 +30,9 @@ class FenNanoGPTFile:
         arguments = plain(source.content["model_args"])
         sizes = {"vocab_size": ACTIONS, "block_size": TOKENS + 1}
         return isinstance(arguments, dict) and all(arguments.get(name) == size for name, size in sizes.items())
+
+    def encoding_of(self, source: Source) -> str | None:
+        return "fen-77"
 
     def read(self, source: Source) -> Imported:
         """The model with its embedding tied to its head. Raises BadInputError unless `attention` was given."""

@@ -39,10 +39,12 @@ HEAD, ADAPTER = "lm_head.weight", "adapter_config.json"
 
 class HuggingFaceFolder:
     name = "huggingface"
-    encoding: str | None = None
 
     def recognises(self, source: Source) -> bool:
         return source.path.is_dir() and (source.path / "config.json").is_file()
+
+    def encoding_of(self, source: Source) -> str | None:
+        return None
 
     def read(self, source: Source) -> Imported:
         if not self.recognises(source):

@@ -24,11 +24,13 @@ class NanoGPTFile:
     """A torch file whose dict has `model` (weights) and `model_args` (the shape)."""
 
     name = "nanogpt"
-    encoding: str | None = None
 
     def recognises(self, source: Source) -> bool:
         content = source.content
         return isinstance(content, dict) and "model" in content and "model_args" in content
+
+    def encoding_of(self, source: Source) -> str | None:
+        return None
 
     def read(self, source: Source) -> Imported:
         from chessreg.models.adapters.gpt2 import GPT2, GPT2Config

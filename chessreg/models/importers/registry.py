@@ -60,11 +60,12 @@ class ImportFormat(Protocol):
     """One way a checkpoint is kept on disk. A new one is a file in this folder that calls `register`."""
 
     name: str
-    encoding: str | None
-    """The encoding of every model of this format; None where files or the user name it."""
 
     def recognises(self, source: Source) -> bool:
         """Whether the content (never the file's name) is of this format."""
+
+    def encoding_of(self, source: Source) -> str | None:
+        """The encoding that a model of this format reads; None where a vocabulary or the user names it."""
 
     def read(self, source: Source) -> Imported:
         """Raises BadInputError naming what does not fit."""
@@ -116,7 +117,7 @@ def import_checkpoint(
     path = Path(path)
     source = open_source(path, given)
     chosen = recognise(source, format)
-    written, rows = encoding_to_read(source, encoding or chosen.encoding, vocabulary)
+    written, rows = encoding_to_read(source, encoding or chosen.encoding_of(source), vocabulary)
 
     def loss(model: Network) -> float | None:
         own = in_order(model, fitted_rows(written, rows, model, path.name, named=encoding is not None))
@@ -153,7 +154,7 @@ def check(
     """Raise what `import_checkpoint` would for a path of no known format, for an encoding that does not exist and for a
     vocabulary that is not its."""
     source = open_source(path, given)
-    encoding_to_read(source, encoding or recognise(source).encoding, vocabulary)
+    encoding_to_read(source, encoding or recognise(source).encoding_of(source), vocabulary)
 
 
 def encoding_to_read(
@@ -304,11 +305,11 @@ def compared_exactly(model: nn.Module) -> bool:
 
 
 def sha256_of(path: Path) -> str:
-    """sha256 of a file, or of the names and bytes of a folder's files."""
+    """sha256 of a file, or of the names and bytes of a folder's files, those in its folders too."""
     if path.is_file():
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     total = hashlib.sha256()
-    for file_path in sorted(p for p in path.iterdir() if p.is_file()):
-        total.update(file_path.name.encode() + bytes.fromhex(sha256_of(file_path)))
+    for file_path in sorted(p for p in path.rglob("*") if p.is_file()):
+        total.update(file_path.relative_to(path).as_posix().encode() + bytes.fromhex(sha256_of(file_path)))
     return total.hexdigest()

@@ -39,12 +39,14 @@ class StateDictFile:
     """A torch or safetensors file with the weights of a GPT-2, without nanoGPT's model_args."""
 
     name = "state_dict"
-    encoding: str | None = None
 
     def recognises(self, source: Source) -> bool:
         if source.weights is None or "model_args" in source.content:
             return False
         return "wte.weight" in source.weights or EMBEDDING in source.weights
+
+    def encoding_of(self, source: Source) -> str | None:
+        return None
 
     def read(self, source: Source) -> Imported:
         from chessreg.models.adapters.gpt2 import GPT2

@@ -34,11 +34,13 @@ class TransformerLensFile:
     """A torch file with the state dict of a HookedTransformer: `embed.W_E`, `blocks.0.attn.W_Q`, `unembed.W_U`, …"""
 
     name = "transformer_lens"
-    encoding: str | None = None
 
     def recognises(self, source: Source) -> bool:
         weights = source.weights
         return weights is not None and "embed.W_E" in weights and "unembed.W_U" in weights
+
+    def encoding_of(self, source: Source) -> str | None:
+        return None
 
     def read(self, source: Source) -> Imported:
         from chessreg.models.adapters.gpt2 import GPT2, GPT2Config
