@@ -132,8 +132,8 @@ class LanguageModel:
         self._check(tokens)
         tokens = tokens.to(self.device)
         with editing(self.network, self._masked(edits, tokens, None)):
-            read = (tokens,) if self.head == "state-value" or actions is None else (tokens, actions.to(self.device))
-            return torch.log_softmax(self.network(*read)[:, 0].float(), -1)
+            read = tokens if actions is None else torch.cat([tokens, actions.to(self.device)[:, None]], 1)
+            return torch.log_softmax(self.network(read)[:, 0].float(), -1)
 
     @torch.inference_mode()
     def residuals(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, LanguageModel]
     """The imported models; that of state values comes from an orbax folder and needs tensorstore."""
     root, made = tmp_path_factory.mktemp("searchless"), {}
     for name, (file, given) in FILES.items():
-        try:
-            imported(file, root / name, **given)
-        except NotFoundError as error:
-            assert "tensorstore" in str(error)
+        if file == "state-value" and find_spec("tensorstore") is None:
             continue
+        imported(file, root / name, **given)
         made[name] = LanguageModel.load(root / name)
     return made
 
@@ -139,7 +138,7 @@ def test_activations_of_action_values_are_those_with_the_first_legal_action(mode
     assert all(array.shape == (1, 77, 8) for array in activations.values())
     first = min(fen.action_ids[move.uci()] for move in chess.Board().legal_moves)
     with torch.no_grad():
-        whole = model.network.read(tokens, torch.tensor([first]))  # type: ignore[operator]
+        whole = model.network.read(torch.cat([tokens, torch.tensor([[first]])], 1))  # type: ignore[operator]
     assert torch.equal(activations["ln_final.hook_out"], whole[:, 1:78])
 
 
@@ -180,9 +179,7 @@ def test_a_file_that_cannot_be_read_is_refused_in_one_line(name: str, tmp_path: 
     content, given, reason = REFUSED[name]
     np.savez(tmp_path / "model.npz", allow_pickle=True, **content)  # type: ignore[arg-type]
     with pytest.raises(BadInputError) as caught:
-        import_checkpoint(
-            tmp_path / "model.npz", tmp_path / "out", given=UnrecordedSettings(**{"heads": 2, **given})
-        )
+        import_checkpoint(tmp_path / "model.npz", tmp_path / "out", given=UnrecordedSettings(**{"heads": 2, **given}))
     assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()

@@ -145,7 +145,8 @@ class Block(nn.Module):
 
 
 class SearchlessChess(Network):
-    """Token ids [batch, 77] to logits [batch, 1, actions or buckets]."""
+    """Token ids [batch, 77] to logits [batch, 1, actions or buckets]; of action values also [batch, 78], whose last
+    column is the action."""
 
     architecture = "searchless-chess"
     points = PATTERNS
@@ -177,28 +178,27 @@ class SearchlessChess(Network):
     ) -> Tensor:
         return self.read(tokens)[:, 1 : 1 + TOKENS]
 
-    def read(self, tokens: Tensor, actions: Tensor | None = None) -> Tensor:
-        """Final hidden states [batch, 78 or 79, d_model], of the token before the 77 and the action behind them too.
+    def read(self, tokens: Tensor) -> Tensor:
+        """Final hidden states [batch, 78 or 79, d_model], of the token before the 77 and of an action behind them too.
 
-        `actions` int64 [batch] are read by a model of action values alone. Raises BadInputError for other lengths.
+        Raises BadInputError for other lengths than those of the class.
         """
-        if tokens.shape[1] != TOKENS:
+        whole = F.pad(tokens, (1, 0))
+        if self.head == "action-value" and tokens.shape[1] == TOKENS:
+            whole = torch.cat([whole, first_legal_actions(tokens)[:, None]], 1)
+        if whole.shape[1] != self.config.length:
             raise BadInputError(
                 f"a {self.architecture} model reads {TOKENS} tokens, not {tokens.shape[1]}", "encode with fen-77"
             )
-        whole = F.pad(tokens, (1, 0))
-        if self.head == "action-value":
-            actions = first_legal_actions(tokens) if actions is None else actions
-            whole = torch.cat([whole, actions[:, None]], 1)
         embedded = self.embedded.at(self.embed(whole) * math.sqrt(self.d_model))
         residual = self.begin.at(embedded + self.places(whole.shape[1]).to(embedded))
         for block, point in zip(self.h, self.after, strict=True):
             residual = point.at(block(residual))  # type: ignore[operator]
         return self.normalised.at(self.ln_f(residual))
 
-    def forward(self, tokens: Tensor, actions: Tensor | None = None) -> Tensor:
-        """Logits [batch, 1, 1968], or [batch, 1, buckets] of the return; `actions` as in `read`."""
-        return self.unembed(self.read(tokens, actions)[:, -1:])
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits [batch, 1, 1968], or [batch, 1, buckets] of the return; `tokens` as in `read`."""
+        return self.unembed(self.read(tokens)[:, -1:])
 
     def places(self, length: int) -> Tensor:
         """The embeddings of the first positions [length, d_model]."""
@@ -260,6 +260,15 @@ class SearchlessChess(Network):
             else:
                 continue
             nn.init.trunc_normal_(module.weight, 0.0, deviation, -2 * deviation, 2 * deviation)
+
+    def matrices(self) -> list[nn.Parameter]:
+        """The weight matrices of the blocks: what Muon optimises."""
+        return [p for p in self.h.parameters() if p.dim() == 2]
+
+    def trained(self) -> SearchlessChess:
+        """A copy, float32 on the CPU, in eval mode."""
+        weights = {name: tensor.detach().cpu().float().clone() for name, tensor in self.state_dict().items()}
+        return SearchlessChess.of_weights(self.config, weights)
 
     def untrained(self, seed: int) -> SearchlessChess:
         with torch.random.fork_rng(devices=[]):
