@@ -176,8 +176,9 @@ class Train(Kind):
     """Train a model from scratch, of any size.
 
     A GPT-2 on games (Karvonen 2024, section 3 and Table 5; Davis 1.5, 2), a FEN encoder, causal or bidirectional, on
-    positions (Junkin 2.1), or DeepMind's transformer on moves or win probabilities (Ruoss et al. 2024). A GPT-2 on best moves is the FEN encoders' twin: it reads the game of its positions once,
-    and each best move is a branch that sees only the game before it.
+    positions (Junkin 2.1), or DeepMind's transformer on moves or win probabilities (Ruoss et al. 2024). A GPT-2 on best
+    moves is the FEN encoders' twin: it reads the game of its positions once, and each best move is a branch that sees
+    only the game before it.
 
     The whole training is one unit; its state is saved every few minutes in the run's folder, and an interrupted run
     goes on with the exact next batch. The checkpoint is the output `checkpoint`, in Hugging Face format.

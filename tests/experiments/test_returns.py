@@ -58,8 +58,12 @@ def measured(session: Session, model: str) -> dict[str, dict[str, object]]:
 
 @pytest.mark.parametrize(
     ("name", "path"),
-    [("behavioral_cloning", "behavioral-cloning.npz"), ("action_value", "action-value.npz"), ("state_value", "state-value")],
-)  # fmt: skip
+    [
+        ("behavioral_cloning", "behavioral-cloning.npz"),
+        ("action_value", "action-value.npz"),
+        ("state_value", "state-value"),
+    ],
+)
 def test_metrics_are_those_of_their_evaluators(bag: Session, name: str, path: str) -> None:
     if path == "state-value":
         pytest.importorskip("tensorstore", reason="the extra orbax is not installed")
