@@ -18,7 +18,7 @@ from chessreg.encodings import encoding
 from chessreg.encodings.fen77 import Fen77
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.checkpoint import load_model
-from chessreg.models.decoding.policies import Turn, choose, make_policy
+from chessreg.models.decoding.policies import Turn, check_policy, choose, make_policy
 from chessreg.models.decoding.session import session_of
 from chessreg.models.decoding.values import score_moves
 from chessreg.models.edits import ResidualEdit
@@ -115,6 +115,10 @@ def test_the_policy_value_refuses_a_model_of_actions(models: dict[str, LanguageM
     session.sync([fen.prompt(chess.Board())])
     with pytest.raises(BadInputError, match="--policy legal"):
         choose(make_policy("value"), session, fen, [Turn(0, chess.Board(), ("test",))])
+    check_policy("value", "state-value")
+    check_policy("retry:5", "action")
+    with pytest.raises(BadInputError, match="this one has the head next-token"):
+        check_policy("value", "next-token")
 
 
 def test_an_edit_of_one_row_changes_the_values_of_its_position_alone(models: dict[str, LanguageModel]) -> None:

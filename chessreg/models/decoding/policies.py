@@ -369,6 +369,17 @@ class Legal:
         return choices
 
 
+def check_policy(text: str, head: str) -> None:
+    """Raise BadInputError for a policy of values and a model whose head predicts something else."""
+    if text.partition(":")[0] == "value" and head not in ("action-value", "state-value"):
+        raise no_values(head)
+
+
+def no_values(head: str) -> BadInputError:
+    """The refusal of a model that predicts no values."""
+    return BadInputError(f"the policy value needs a model of values; this one has the head {head}", "give --policy legal")
+
+
 @POLICIES.named("value")
 @dataclass(frozen=True)
 class Value:
@@ -389,7 +400,7 @@ class Value:
         from chessreg.models.decoding.values import ValueSession, with_repetitions
 
         if not isinstance(session, ValueSession):
-            raise BadInputError(f"{session.model.name} predicts moves, not values", "give --policy legal")
+            raise no_values(session.model.head)
         choices: list[Choice | None] = []
         for draft in drafts:
             values = session.values(draft.row)
