@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import chess
 import numpy as np
@@ -15,6 +16,7 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.move_accuracy import MoveAccuracyOptions, MoveAccuracySpec
 from chessreg.experiments.settings.returns import kendall_tau
 from chessreg.games.datasets.bags import record, write_bag
+from chessreg.games.datasets.positions import Positions
 from chessreg.models.importers import UnrecordedSettings
 from chessreg.registry import tables
 from chessreg.runs.kind import kind
@@ -46,14 +48,15 @@ def bag(session: Session, tmp_path: Path) -> Session:
     return session
 
 
-def measured(session: Session, model: str) -> dict[str, dict[str, object]]:
+def measured(session: Session, model: str) -> dict[str, dict[str, Any]]:
     """FEN → the columns of its row."""
     report = session.run(MoveAccuracySpec(checkpoint=model, dataset="bag"), MoveAccuracyOptions(threads=1))
     items, _ = session.inputs.items(session.inputs.reference("dataset", "bag"))
+    assert isinstance(items, Positions)
     with session.database.read() as sql:
         rows = sql.query(tables.Prediction).filter_by(run_id=report.run_id).all()
         fens = items.fens([row.item for row in rows])
-        return {text: {**row.detail, "row": row} for text, row in zip(fens, rows, strict=True)}
+        return {text: {**(row.detail or {}), "row": row} for text, row in zip(fens, rows, strict=True)}
 
 
 @pytest.mark.parametrize(
@@ -73,7 +76,7 @@ def test_metrics_are_those_of_their_evaluators(bag: Session, name: str, path: st
     for number, text in enumerate(FENS):
         own = [found[text].get(metric) for metric in METRICS]
         theirs = EXPECTED[f"{name}/{number}/metrics"]
-        assert [np.nan if value is None else float(value) for value in own] == pytest.approx(  # type: ignore[arg-type]
+        assert [np.nan if value is None else float(value) for value in own] == pytest.approx(
             theirs.tolist(), abs=1e-5, nan_ok=True
         )
         returns = EXPECTED[f"returns/{number}"]
@@ -86,7 +89,7 @@ def test_metrics_are_those_of_their_evaluators(bag: Session, name: str, path: st
     assert row["log_loss"] == pytest.approx(means["log_loss"])
     assert (row["l2"] is None) == (name == "behavioral_cloning")
     views = kind("move-accuracy").board_views(
-        {"run_id": found[FENS[0]]["row"].run_id, "unit": found[FENS[0]]["row"].unit}, bag.inputs  # type: ignore[attr-defined]
+        {"run_id": found[FENS[0]]["row"].run_id, "unit": found[FENS[0]]["row"].unit}, bag.inputs
     )  # fmt: skip
     assert views[0].title.startswith("position ")
 

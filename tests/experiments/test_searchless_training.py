@@ -35,8 +35,8 @@ def value_of(move: chess.Move) -> float:
 @pytest.fixture
 def bags(session: Session, tmp_path: Path) -> Session:
     """Three datasets of 40 positions: all moves with values, positions with a value, best moves."""
-    random, boards = np.random.default_rng(0), []
-    board = chess.Board()
+    random, board = np.random.default_rng(0), chess.Board()
+    boards: list[chess.Board] = []
     while len(boards) < 40:
         boards.append(board.copy())
         legal = list(board.legal_moves)

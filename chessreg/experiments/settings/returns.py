@@ -67,7 +67,7 @@ def scored_decisions(inputs: Inputs, reference: str, field: str) -> ScoredDecisi
             best.append(ordered[int(returns[-1].argmax())])
     if not chosen:
         return None
-    return ScoredDecisions(items, np.array(chosen, np.int64), returns=tuple(returns), best=tuple(best))  # type: ignore[arg-type]
+    return ScoredDecisions(items, np.array(chosen, np.int64), returns=tuple(returns), best=tuple(best))
 
 
 @dataclass(frozen=True)

@@ -377,7 +377,9 @@ def check_policy(text: str, head: str) -> None:
 
 def no_values(head: str) -> BadInputError:
     """The refusal of a model that predicts no values."""
-    return BadInputError(f"the policy value needs a model of values; this one has the head {head}", "give --policy legal")
+    return BadInputError(
+        f"the policy value needs a model of values; this one has the head {head}", "give --policy legal"
+    )
 
 
 @POLICIES.named("value")

@@ -30,6 +30,7 @@ CHUNK = 1 << 20  # bytes of a member that are in memory at once
 MOST_BYTES = 64 << 20  # of a file that is no zip, in which names are looked for
 LARGEST_PLAIN_PICKLE_BYTES = 1 << 20
 MOST_PLAIN_VALUES = 100_000
+NPZ_DAMAGE: tuple[type[Exception], ...] = (*DAMAGE, OSError, MemoryError, zipfile.BadZipFile, zlib.error)
 MOST_UNPACKED = 100  # times the size of a compressed file of arrays
 
 STATE_DICTS = ("state_dict", "model_state_dict", "model")
@@ -163,7 +164,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
-    except (*DAMAGE, OSError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+    except NPZ_DAMAGE as error:
         raise BadInputError(f"{path.name} is damaged or holds more than arrays: {first_line(error)}") from error
 
 
