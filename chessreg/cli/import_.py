@@ -98,10 +98,7 @@ def checkpoint(
     encoding: str | None,
     trained_on: tuple[str, ...],
     vocabulary: Path | None,
-    heads: int | None,
-    attention: Any,
-    predicts: Any,
-    **prompt: Any,
+    **others: Any,
 ) -> None:
     """Import a model: a nanoGPT ckpt.pt of games or of positions, a Lightning .ckpt or bare state dict of a GPT-2, a
     TransformerLens .pth, a Hugging Face folder with a causal model, or DeepMind's searchless_chess parameters (.npz, or
@@ -130,12 +127,13 @@ def checkpoint(
 
     if (reference is None) == (source is None):
         raise click.UsageError("give a file or folder, or --reference")
-    if reference is not None and (encoding or trained_on or vocabulary or heads or attention or predicts):
+    unrecorded = [others.pop(name) for name in ("heads", "attention", "predicts")]
+    if reference is not None and (encoding or trained_on or vocabulary or any(unrecorded)):
         raise click.UsageError(
             "--encoding, --vocabulary, --heads, --attention, --predicts and --trained-on do not apply to --reference: "
             "that model has them"
         )
-    settings = {name: value for name, value in prompt.items() if value}
+    settings = {name: value for name, value in others.items() if value}
     if settings and encoding != "prompt":
         raise click.UsageError(f"--{next(iter(settings)).replace('_', '-')} is of prompts: give --encoding prompt")
     if source is None:
@@ -148,7 +146,7 @@ def checkpoint(
         if encoding == "prompt":
             importers.check_folder(source)
         written = prompt_of_folder(source, **settings) if encoding == "prompt" else encoding
-        given = importers.UnrecordedSettings(heads, attention, predicts)
+        given = importers.UnrecordedSettings(*unrecorded)
         session = home.adding(needs=trained_on, check=lambda: importers.check(source, written, vocabulary, given))
         made = import_checkpoint(
             session.database, session.store, source, name=name, encoding=written, trained_on=trained_on or None,

@@ -342,7 +342,7 @@ def verdicts(
 
 def metrics(session: Any, row: int, logprobs: Mapping[str, float], returns: np.ndarray) -> ReturnMetrics:
     """The metrics of one row of a session, whose model gives its legal moves these log-probabilities."""
-    from chessreg.models.decoding.values import ValueSession
+    from chessreg.models.decoding.session import ValueSession
 
     if isinstance(session, ValueSession):
         return metrics_of_values(session.values(row), returns)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from chessreg.errors import BadInputError, DivergedError, NotFoundError
-from chessreg.models.adapters.base import AttentionKind, HeadKind, Network
+from chessreg.models.adapters.base import VALUE_HEADS, AttentionKind, HeadKind, Network
 from chessreg.models.checkpoint import CheckpointInfo, load_model, read_info
 from chessreg.models.edits import ResidualEdit, editing, mask_named
 from chessreg.models.hook_points import hook_point
@@ -187,6 +187,14 @@ class LanguageModel:
             raise BadInputError(
                 f"{self.info.encoding} has {answers:,} answers, a {self.adapter} model writes {self.outputs} tokens",
                 "chessreg run train --architecture fen-encoder --help",
+            )
+
+    def check_writes(self) -> None:
+        """Raise BadInputError for a model of values, whose moves are not written token by token."""
+        if self.head in VALUE_HEADS:
+            raise BadInputError(
+                f"a model with the head {self.head} predicts returns and writes no tokens",
+                "chessreg run move-accuracy and chessreg run edit score its legal moves",
             )
 
     def bridge(self, hook_points: Sequence[str] = ()) -> Any:

@@ -18,6 +18,7 @@ from chessreg.encodings import encoding
 from chessreg.encodings.fen77 import Fen77
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.checkpoint import load_model
+from chessreg.models.decoding.next_tokens import NextTokens
 from chessreg.models.decoding.policies import Turn, check_policy, choose, make_policy
 from chessreg.models.decoding.session import session_of
 from chessreg.models.decoding.values import score_moves
@@ -124,6 +125,13 @@ def test_the_policy_value_refuses_a_model_of_actions(models: dict[str, LanguageM
     check_policy("retry:5", "action")
     with pytest.raises(BadInputError, match="this one has the head next-token"):
         check_policy("value", "next-token")
+
+
+def test_a_model_of_values_writes_no_tokens(models: dict[str, LanguageModel]) -> None:
+    prompt = fen.prompt(chess.Board())
+    with pytest.raises(BadInputError, match="predicts returns and writes no tokens"):
+        NextTokens(models["action_value"], [prompt], [(0, 76)], [0])
+    assert len(NextTokens(models["behavioral_cloning"], [prompt], [(0, 76)], [0])) == 1
 
 
 def test_an_edit_of_one_row_changes_the_values_of_its_position_alone(models: dict[str, LanguageModel]) -> None:

@@ -399,7 +399,8 @@ class Value:
         object.__setattr__(self, "move_tokens", 0)  # nothing is written
 
     def advance(self, session: DecodingSession, encoding: Encoding, drafts: Sequence[Draft]) -> list[Choice | None]:
-        from chessreg.models.decoding.values import ValueSession, with_repetitions
+        from chessreg.models.decoding.session import ValueSession
+        from chessreg.models.decoding.values import with_repetitions
 
         if not isinstance(session, ValueSession):
             raise no_values(session.model.head)

@@ -18,6 +18,7 @@ from chessreg.models.hook_points import hook_point
 from chessreg.models.slot_cache import CALL, SlotCache
 
 if TYPE_CHECKING:
+    from chessreg.models.decoding.values import MoveValues
     from chessreg.models.language_model import LanguageModel
 
 PREFILL_TOKENS = 16_384  # the most query positions in one pass: bounds memory, not results
@@ -296,6 +297,40 @@ class DecodingSession:
         return apart < max(lengths) * read + TOKEN * max(counts) * len(rows)
 
 
+class ValueSession(DecodingSession):
+    """A session of a model of values, whose rows are positions.
+
+    Its log-probabilities are over the actions: the softmax of the legal moves' expected returns, at temperature 1, and
+    -inf for all others. A policy with temperature T thus draws from the softmax of returns / T, as DeepMind's engines.
+    """
+
+    def __init__(self, model: LanguageModel, rows: int, edits: Sequence[ResidualEdit] = ()) -> None:
+        super().__init__(model, rows, edits)
+        self._scored: dict[int, tuple[list[int], MoveValues]] = {}
+
+    def select(self, rows: Sequence[int]) -> None:
+        self._scored.clear()
+        super().select(rows)
+
+    def predicted(self, rows: Sequence[int], hidden: Tensor) -> Tensor:
+        from chessreg.models.decoding.values import action_log_probs
+
+        return action_log_probs(self._score(rows), self.model.outputs).to(self.model.device)
+
+    def values(self, row: int) -> MoveValues:
+        """The values of the legal moves of a row's position."""
+        self.refresh()
+        tokens, values = self._scored.get(row, ([], None))
+        return values if values is not None and tokens == self.tokens[row] else self._score([row])[0]
+
+    def _score(self, rows: Sequence[int]) -> list[MoveValues]:
+        from chessreg.models.decoding.values import score_positions
+
+        values = score_positions(self.model, [self.tokens[row] for row in rows], self.edits, rows)
+        self._scored |= {row: (list(self.tokens[row]), each) for row, each in zip(rows, values, strict=True)}
+        return values
+
+
 def group_by_length(rows: Sequence[int], counts: Sequence[int], limit: int, packed: bool = False) -> list[list[int]]:
     """Split rows, in order of rising counts, into passes of at most `limit` positions and little padding; `packed`
     ones have none, whatever the order."""
@@ -322,7 +357,5 @@ def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
 
 def session_of(model: LanguageModel, rows: int, edits: Sequence[ResidualEdit] = ()) -> DecodingSession:
     """A session of a model that can write the answers of its encoding. Raises as `LanguageModel.check_answers`."""
-    from chessreg.models.decoding.values import ValueSession
-
     model.check_answers()
     return (ValueSession if model.head in VALUE_HEADS else DecodingSession)(model, rows, edits)

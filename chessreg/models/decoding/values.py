@@ -18,7 +18,6 @@ from torch import Tensor
 
 from chessreg.encodings.fen77 import Fen77
 from chessreg.errors import DivergedError
-from chessreg.models.decoding.session import DecodingSession
 from chessreg.models.edits import ResidualEdit
 
 if TYPE_CHECKING:
@@ -121,41 +120,20 @@ def with_repetitions(board: chess.Board, values: MoveValues) -> np.ndarray:
     return returns
 
 
-class ValueSession(DecodingSession):
-    """A session of a model of values, whose rows are positions.
+def score_positions(
+    model: LanguageModel, positions: Sequence[Sequence[int]], edits: Sequence[ResidualEdit], rows: Sequence[int]
+) -> list[MoveValues]:
+    """`score_moves` of positions that are 77 tokens each."""
+    fen = Fen77()
+    return score_moves(model, [chess.Board(fen.decode(tokens)) for tokens in positions], edits, rows)
 
-    Its log-probabilities are over the actions: the softmax of the legal moves' expected returns, at temperature 1, and
-    -inf for all others. A policy with temperature T thus draws from the softmax of returns / T, as DeepMind's engines.
-    """
 
-    def __init__(self, model: LanguageModel, rows: int, edits: Sequence[ResidualEdit] = ()) -> None:
-        super().__init__(model, rows, edits)
-        self._scored: dict[int, tuple[list[int], MoveValues]] = {}
-
-    def select(self, rows: Sequence[int]) -> None:
-        self._scored.clear()
-        super().select(rows)
-
-    def predicted(self, rows: Sequence[int], hidden: Tensor) -> Tensor:
-        fen = Fen77()
-        boards = [chess.Board(fen.decode(self.tokens[row])) for row in rows]
-        out = torch.full((len(rows), self.model.outputs), -torch.inf, device=self.model.device)
-        for place, (row, values) in enumerate(
-            zip(rows, score_moves(self.model, boards, self.edits, rows), strict=True)
-        ):
-            self._scored[row] = list(self.tokens[row]), values
-            if values.moves:
-                actions = [fen.action_ids[move.uci()] for move in values.moves]
-                returns = torch.from_numpy(values.returns).float().to(out.device)
-                out[place, actions] = torch.log_softmax(returns, -1)
-        return out
-
-    def values(self, row: int) -> MoveValues:
-        """The values of the legal moves of a row's position."""
-        self.refresh()
-        tokens, values = self._scored.get(row, ([], None))
-        if values is None or tokens != self.tokens[row]:
-            board = chess.Board(Fen77().decode(self.tokens[row]))
-            [values] = score_moves(self.model, [board], self.edits, [row])
-            self._scored[row] = list(self.tokens[row]), values
-        return values
+def action_log_probs(values: Sequence[MoveValues], actions: int) -> Tensor:
+    """The softmax of the expected returns of the legal moves of each position, -inf for the other actions: logarithms,
+    float32 [positions, actions]."""
+    fen, out = Fen77(), torch.full((len(values), actions), -torch.inf)
+    for place, each in enumerate(values):
+        if each.moves:
+            legal = [fen.action_ids[move.uci()] for move in each.moves]
+            out[place, legal] = torch.log_softmax(torch.from_numpy(each.returns).float(), -1)
+    return out
