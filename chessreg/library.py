@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
 from chessreg.errors import ChessregError
@@ -194,13 +194,17 @@ class Registry(Session):
         trained_on: Sequence[str] | None = None,
         vocabulary: str | Path | None = None,
         heads: int | None = None,
+        attention: Literal["causal", "bidirectional"] | None = None,
+        predicts: Literal["action-value", "state-value"] | None = None,
     ) -> UUID:
         """Convert a model's file or folder, check it by its logits and on sample games, and return the checkpoint's id.
 
+        `heads`, `attention` and `predicts` are those of `chessreg import checkpoint`: what a file does not record.
         Raises NotFoundError (no such file or dataset) and BadInputError (no checkpoint, code in a pickle, another
         vocabulary, a name that is taken).
         """
         from chessreg.entities.checkpoint import import_checkpoint
+        from chessreg.models.importers import UnrecordedSettings
 
         return import_checkpoint(
             self.database,
@@ -210,7 +214,7 @@ class Registry(Session):
             encoding=encoding,
             trained_on=trained_on,
             vocabulary=None if vocabulary is None else Path(vocabulary),
-            heads=heads,
+            given=UnrecordedSettings(heads, attention, predicts),
         ).id
 
     def merge(self, other: str | Path) -> MergeReport:

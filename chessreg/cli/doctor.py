@@ -43,6 +43,7 @@ REQUIRED = (
 OPTIONAL = {  # module → the package that brings it, and what for
     "ray": ("ray", "launching on a Ray cluster"),
     "obstore": ("obstore", "stores in S3"),
+    "tensorstore": ("tensorstore", "import of orbax folders"),
     "textual_serve": ("textual-serve", "the TUI in a browser"),
 }
 

@@ -68,7 +68,19 @@ def import_() -> None:
     "--heads",
     type=click.IntRange(1),
     metavar="N",
-    help="Attention heads of a state dict without settings.  [default: the number that predicts sample games best]",
+    help="Attention heads of a file without settings.  [default: of searchless_chess 8, 4 at a width of 64; else "
+    "the number that predicts sample games best]",
+)
+@click.option(
+    "--attention",
+    type=click.Choice(["causal", "bidirectional"]),
+    help="Tokens that a token sees in a model of positions whose file does not record it.  [default: that of the file]",
+)
+@click.option(
+    "--predicts",
+    type=click.Choice(["action-value", "state-value"]),
+    help="Values of a searchless_chess model with return buckets.  [default: state-value with 78 positions, else "
+    "action-value]",
 )
 @click.option(
     "--trained-on",
@@ -86,11 +98,11 @@ def checkpoint(
     encoding: str | None,
     trained_on: tuple[str, ...],
     vocabulary: Path | None,
-    heads: int | None,
-    **prompt: Any,
+    **others: Any,
 ) -> None:
-    """Import a model: a nanoGPT ckpt.pt, a Lightning .ckpt or bare state dict of a GPT-2, a TransformerLens .pth, or a
-    Hugging Face folder with a causal model.
+    """Import a model: a nanoGPT ckpt.pt of games or of positions, a Lightning .ckpt or bare state dict of a GPT-2, a
+    TransformerLens .pth, a Hugging Face folder with a causal model, or DeepMind's searchless_chess parameters (.npz, or
+    an orbax folder: pip install 'chessreg[orbax]').
 
     GPT-2 and Llama are served fast; GPT-NeoX and others through TransformerLens. The model is converted to safetensors
     and compared, logit by logit, with the original's own weights (of a folder, with what transformers loads). Tokens in
@@ -115,11 +127,13 @@ def checkpoint(
 
     if (reference is None) == (source is None):
         raise click.UsageError("give a file or folder, or --reference")
-    if reference is not None and (encoding or trained_on or vocabulary or heads):
+    unrecorded = [others.pop(name) for name in ("heads", "attention", "predicts")]
+    if reference is not None and (encoding or trained_on or vocabulary or any(unrecorded)):
         raise click.UsageError(
-            "--encoding, --vocabulary, --heads and --trained-on do not apply to --reference: that model has them"
+            "--encoding, --vocabulary, --heads, --attention, --predicts and --trained-on do not apply to --reference: "
+            "that model has them"
         )
-    settings = {name: value for name, value in prompt.items() if value}
+    settings = {name: value for name, value in others.items() if value}
     if settings and encoding != "prompt":
         raise click.UsageError(f"--{next(iter(settings)).replace('_', '-')} is of prompts: give --encoding prompt")
     if source is None:
@@ -132,10 +146,11 @@ def checkpoint(
         if encoding == "prompt":
             importers.check_folder(source)
         written = prompt_of_folder(source, **settings) if encoding == "prompt" else encoding
-        session = home.adding(needs=trained_on, check=lambda: importers.check(source, written, vocabulary, heads))
+        given = importers.UnrecordedSettings(*unrecorded)
+        session = home.adding(needs=trained_on, check=lambda: importers.check(source, written, vocabulary, given))
         made = import_checkpoint(
             session.database, session.store, source, name=name, encoding=written, trained_on=trained_on or None,
-            vocabulary=vocabulary, heads=heads,
+            vocabulary=vocabulary, given=given,
         )  # fmt: skip
     tell(home, made)
 

@@ -91,7 +91,8 @@ def uci(home: Home, checkpoint: str, intervention: str, options: tuple[str, ...]
     \b
     Options of the engine, with their defaults:
       Policy legal        how a move is chosen: legal (the model's probabilities, renormalised over legal moves),
-                          trie (token by token among those that go on to a legal move), retry:N, free
+                          trie (token by token among those that go on to a legal move), retry:N, free, or
+                          value (the highest expected return, of a model of values)
       Temperature 0       0: the most probable; one number for each try of retry:N, or own: the policy's
       Seed 0              of the draws, with the number of the game and the ply
       Intervention        an intervention's id or a vector run's name or id; empty: the model as it is

@@ -29,6 +29,7 @@ from store.files import explained
 
 if TYPE_CHECKING:
     from chessreg.models.checkpoint import CheckpointInfo
+    from chessreg.models.importers import UnrecordedSettings
     from chessreg.session import Session
     from store import Artifact, Store
 
@@ -167,10 +168,12 @@ def import_warnings(row: Row) -> list[str]:
             "moves, or its logits are not finite"
         )
     else:
+        cause = "its tokens are in another order: --vocabulary FILE gives the order"
+        if row["detail"].get("source", {}).get("attention_from") == "user":
+            cause = "it was trained with another --attention"
         found.append(
             f"warning: the model does not predict the sample games: {row['import_loss']:.2f} nats per token, single "
-            f"tokens have {row['import_entropy']:.2f}. It is untrained, or its tokens are in another order: "
-            "--vocabulary FILE gives the order"
+            f"tokens have {row['import_entropy']:.2f}. It is untrained, or {cause}"
         )
     return found
 
@@ -257,11 +260,11 @@ def import_checkpoint(
     trained_on: Sequence[str] | None = None,
     fetched: dict[str, Any] | None = None,
     vocabulary: Path | None = None,
-    heads: int | None = None,
+    given: UnrecordedSettings | None = None,
 ) -> Registered:
     """Convert the file or folder `source`, verify it by logits, check it on sample games, publish and register it.
 
-    `encoding`, `vocabulary` and `heads` are those of `importers.import_checkpoint`;
+    `encoding`, `vocabulary` and `given` are those of `importers.import_checkpoint`;
     `encodings.prompts.prompt_of_folder` makes an encoding for a language model. The same weights imported again are
     recognised. `trained_on` names datasets of the registry (None: unknown); `fetched` says where the file was
     downloaded from.
@@ -279,7 +282,9 @@ def import_checkpoint(
     references = None if trained_on is None else [inputs.reference("dataset", reference) for reference in trained_on]
     register.prepare(database, name)
     with store.stage(NOUN) as folder:
-        report = importers.import_checkpoint(source, folder, encoding=encoding, vocabulary=vocabulary, heads=heads)
+        report = importers.import_checkpoint(
+            source, folder, encoding=encoding, vocabulary=vocabulary, given=given or importers.NONE_GIVEN
+        )
         info = report.info
         if is_ours(source, folder):  # comes home unchanged, and so keeps its digest
             for file in files_of(source):

@@ -112,6 +112,7 @@ class Decoding(Kind):
     def run(self, task: Task[DecodingSpec, DecodingOptions]) -> None:
         spec, model = task.spec, task.model(task.spec.checkpoint)
         model.check_answers()
+        model.check_writes()
         written = prompted_by(spec, model.encoding)
         positions = selected(spec, task.inputs)
         prompt_columns = {"prompt": prompt_name(written), "legal_list": lists_moves(written)}

@@ -10,9 +10,17 @@ import chess
 import numpy as np
 from pydantic import BaseModel, Field
 
+from chessreg.encodings.fen77 import Fen77
 from chessreg.errors import BadInputError
 from chessreg.experiments.legality import text_of
 from chessreg.experiments.settings.decisions import Decisions, decisions
+from chessreg.experiments.settings.returns import (
+    ReturnMetrics,
+    ScoredDecisions,
+    metrics_of_moves,
+    metrics_of_values,
+    scored_decisions,
+)
 from chessreg.games.boards.boardframe import BoardFrame, Role
 from chessreg.models.decoding.policies import Turn, choose, make_policy
 from chessreg.registry import tables
@@ -35,7 +43,10 @@ GREEDY = "free"
 
 class MoveAccuracySpec(Spec):
     checkpoint: CheckpointRef = Field(description="the model, of positions or of games")
-    dataset: DatasetRef = Field(description="positions with a best move, or one part of them (NAME:PART)")
+    dataset: DatasetRef = Field(
+        description="positions with a best move, or with the win probability of every legal move (ChessBench's action "
+        "values), or one part of them (NAME:PART)"
+    )
     source_games: Annotated[str | None, Ref("dataset")] = Field(
         None, description="the games that they are of: only their positions are taken; a model of games needs them"
     )
@@ -69,6 +80,16 @@ class MoveRow(BaseModel):
     legal_moves: int | None = Field(None, description="legal moves of the position")
     chosen: str | None = Field(None, description="the most probable legal move, UCI")
     tokens: int | None = Field(None, description="tokens of the best move")
+    best_uci: str | None = Field(None, description="the best move by its win probability, UCI, in a dataset of these")
+    top: bool | None = Field(None, description="whether the model's first legal move has the highest win probability")
+    log_loss: float | None = Field(None, description="bits, of the returns or of the best move (Ruoss et al. 2024)")
+    entropy: float | None = Field(None, description="of the predicted distributions, in bits")
+    tau: float | None = Field(None, description="Kendall's τ-b between the orders of the legal moves")
+    tau_argsort: float | None = Field(None, description="what DeepMind's code reports as Kendall's τ")
+    l2: float | None = Field(None, description="mean squared error of the moves' win probabilities")
+    consistency: float | None = Field(
+        None, description="squared difference of a state's predicted return and that of its best move"
+    )
     intervention_id: str | None = Field(None, description="what was added to the model, hex")
 
 
@@ -79,6 +100,9 @@ class MoveAccuracy(Kind):
     *legal* are defined as in Junkin 2025. Cross-entropy is the sum over a move's tokens, in nats, which is
     comparable between encodings. Runs with the same dataset and number of positions use the same positions, one
     model at a time: their differences are paired. One unit is one game.
+
+    A dataset with the win probability of every legal move also gives the metrics of Ruoss et al. 2024: action accuracy,
+    Kendall's τ, log loss in bits and, of a model of values, the L2 error of win probabilities.
     """
 
     name = "move-accuracy"
@@ -96,7 +120,7 @@ class MoveAccuracy(Kind):
     spec = MoveAccuracySpec
     options = MoveAccuracyOptions
     columns: ClassVar[Mapping[str, type[BaseModel]]] = {"prediction": MoveRow}
-    queries = ("move accuracy by model", "mask ablation")
+    queries = ("move accuracy by model", "mask ablation", "value prediction by model")
 
     def units(self, spec: MoveAccuracySpec, inputs: Inputs) -> int:
         return int(select(spec, inputs).groups().max()) + 1
@@ -136,6 +160,8 @@ class MoveAccuracy(Kind):
                 if (verdict := verdicts.get(number)) is not None:
                     columns |= {"text": verdict.text[:32], "value": verdict.nats}
                     extra = MoveRow(ply=int(plies[place]), intervention_id=edited_by, **verdict.columns)
+                if isinstance(selection, ScoredDecisions):
+                    extra.best_uci = selection.best[place]
                 task.emit("prediction", int(group[place]), extra, **columns)
             task.done(*units)
 
@@ -152,7 +178,7 @@ def view(row: tables.Prediction, position: Mapping[str, str]) -> BoardFrame:
     """The board of one position."""
     board, extra = chess.Board(position["fen"]), row.detail or {}
     title, flipped = f"position {row.item}", board.turn == chess.BLACK
-    best = chess.Move.from_uci(position["best"])
+    best = chess.Move.from_uci(extra.get("best_uci") or position["best"])
     arrows: list[tuple[int, int, float, str, Role]] = [
         (best.from_square, best.to_square, 0.4, f"{board.san(best)} (best)", "best")
     ]
@@ -174,7 +200,8 @@ def view(row: tables.Prediction, position: Mapping[str, str]) -> BoardFrame:
 def select(spec: MoveAccuracySpec, inputs: Inputs, checked: bool = False) -> Decisions:
     """The positions that are asked, in file order. BadInputError where none is left; `checked`: where one is not what
     its game has."""
-    selection = decisions(inputs, spec.dataset, spec.source_games, "dataset", "source_games", checked)
+    scored = None if spec.source_games else scored_decisions(inputs, spec.dataset, "dataset")
+    selection = scored or decisions(inputs, spec.dataset, spec.source_games, "dataset", "source_games", checked)
     if spec.unseen_of is not None:
         own = selection.positions.position_hashes[selection.places]
         selection = selection.chosen(~np.isin(own, seen_hashes(spec, inputs)))
@@ -227,11 +254,13 @@ class Verdict:
     rank: int
     legal_moves: int
     chosen: str
+    metrics: ReturnMetrics | None = None
 
     @property
     def columns(self) -> dict[str, Any]:
         """What `MoveRow` holds."""
-        return {name: value for name, value in vars(self).items() if name not in ("text", "nats")}
+        own = {name: value for name, value in vars(self).items() if name not in ("text", "nats", "metrics")}
+        return own | (self.metrics.columns if self.metrics else {})
 
 
 def judged(
@@ -260,9 +289,10 @@ def judged(
             )
             boards = [chess.Board(table["fen"][number]) for number in decision_of.values()]
             best = [chess.Move.from_uci(table["best"][number]) for number in decision_of.values()]
-            yield from zip(
-                decision_of.values(), verdicts(session, encoding, list(decision_of), boards, best), strict=True
-            )
+            known = selection.returns if isinstance(selection, ScoredDecisions) else None
+            returns = [known[number] if known else None for number in decision_of.values()]
+            found = verdicts(session, encoding, list(decision_of), boards, best, returns)
+            yield from zip(decision_of.values(), found, strict=True)
 
 
 def rounds_of(selection: Decisions, encoding: Encoding, batch: int) -> Iterator[list[list[int]]]:
@@ -284,18 +314,22 @@ def rounds_of(selection: Decisions, encoding: Encoding, batch: int) -> Iterator[
 
 
 def verdicts(
-    session: Any, encoding: Encoding, rows: Sequence[int], boards: Sequence[chess.Board], best: Sequence[chess.Move]
+    session: Any,
+    encoding: Encoding,
+    rows: Sequence[int],
+    boards: Sequence[chess.Board],
+    best: Sequence[chess.Move],
+    returns: Sequence[np.ndarray | None],
 ) -> list[Verdict]:
-    """What the rows of a session, which hold these boards, say."""
+    """What the rows of a session, which hold these boards, say. `returns` are those of a `ScoredDecisions`."""
     from chessreg.models.decoding.legal import legal_move_mass, move_logprobs
 
     scored = move_logprobs(session, boards, encoding, rows)
     policy = make_policy(GREEDY, (0.0,), resigns=False)
     turns = [Turn(row, board, ("best move", row)) for row, board in zip(rows, boards, strict=True)]
     made = []
-    for board, move, logprobs, choice in zip(
-        boards, best, scored, choose(policy, session, encoding, turns), strict=True
-    ):
+    choices = choose(policy, session, encoding, turns)
+    for row, board, move, logprobs, choice, known in zip(rows, boards, best, scored, choices, returns, strict=True):
         text = text_of(choice, board)
         own, most = logprobs[move.uci()], max(sorted(logprobs), key=lambda uci: logprobs[uci])
         made.append(Verdict(
@@ -310,8 +344,19 @@ def verdicts(
             rank=1 + sum(value > own for value in logprobs.values()),
             legal_moves=len(logprobs),
             chosen=most,
+            metrics=None if known is None else metrics(session, row, logprobs, known),
         ))  # fmt: skip
     return made
+
+
+def metrics(session: Any, row: int, logprobs: Mapping[str, float], returns: np.ndarray) -> ReturnMetrics:
+    """The metrics of one row of a session, whose model gives its legal moves these log-probabilities."""
+    from chessreg.models.decoding.session import ValueSession
+
+    if isinstance(session, ValueSession):
+        return metrics_of_values(session.values(row), returns)
+    ordered = sorted(logprobs, key=Fen77().action_ids.__getitem__)
+    return metrics_of_moves(np.array([logprobs[move] for move in ordered]), returns)
 
 
 def has_form(encoding: Encoding, ids: Ids) -> bool:

@@ -37,7 +37,7 @@ class PuzzlesSpec(ChoosingSpec):
     dataset: DatasetRef = Field(description="puzzles: positions with their solutions, or one part of them (NAME:PART)")
     puzzles: int = Field(10_000, ge=1, description="at most this many puzzles, the first in file order")
     policy: str = Field(
-        "legal", description="how a move is chosen: legal, trie, retry:N or free (the text as it comes)"
+        "legal", description="how a move is chosen: legal, trie, retry:N, free (the text as it comes) or value"
     )
     intervention: InterventionSettings = Field(
         default_factory=InterventionSettings, description="what is added to the model"

@@ -15,7 +15,13 @@ from chessreg.encodings.fen77 import Fen77
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.decisions import Decisions, decisions
 from chessreg.games.datasets.dataset import numbers
-from chessreg.models.train_config import BranchTraining, PositionTraining, TextTraining, TrainConfig
+from chessreg.models.train_config import (
+    BranchTraining,
+    PositionTraining,
+    SearchlessTraining,
+    TextTraining,
+    TrainConfig,
+)
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import AtMost, ExecutionOptions, Ref, Spec
@@ -106,7 +112,18 @@ class PositionSpec(MovesOfPositions, PositionTraining):
         return True
 
 
-TrainSpec = Annotated[TextSpec | BranchSpec | PositionSpec, Field(discriminator="architecture")]
+class SearchlessSpec(AnyTraining, SearchlessTraining):
+    seed: int = SEED
+    architecture: Literal["searchless-chess"] = Field(
+        description="DeepMind's transformer of positions learns moves, or win probabilities of a bag"
+    )
+
+    @property
+    def encoding(self) -> str:
+        return Fen77.name
+
+
+TrainSpec = Annotated[TextSpec | BranchSpec | PositionSpec | SearchlessSpec, Field(discriminator="architecture")]
 
 
 class TrainOptions(ExecutionOptions):
@@ -148,12 +165,20 @@ JUNKIN: dict[str, dict[str, Any]] = {
 }
 
 
+RUOSS: dict[str, Any] = {  # the 9M model; Adam at a constant rate. The paper also keeps an average of the weights
+    "architecture": "searchless-chess", "head": "action-value", "n_layer": 8, "n_head": 8, "n_embd": 256,
+    "batch_moves": 4096, "steps": 10_000_000, "learning_rate": 1e-4, "warmup_steps": 0, "final_fraction": 1.0,
+    "weight_decay": 0.0, "beta1": 0.9, "beta2": 0.999, "grad_clip": 1.0,
+}  # fmt: skip
+
+
 class Train(Kind):
     """Train a model from scratch, of any size.
 
-    A GPT-2 on games (Karvonen 2024, section 3 and Table 5; Davis 1.5, 2), or a FEN encoder, causal or bidirectional, on
-    positions (Junkin 2.1). A GPT-2 on best moves is the FEN encoders' twin: it reads the game of its positions once,
-    and each best move is a branch that sees only the game before it.
+    A GPT-2 on games (Karvonen 2024, section 3 and Table 5; Davis 1.5, 2), a FEN encoder, causal or bidirectional, on
+    positions (Junkin 2.1), or DeepMind's transformer on moves or win probabilities (Ruoss et al. 2024). A GPT-2 on best
+    moves is the FEN encoders' twin: it reads the game of its positions once, and each best move is a branch that sees
+    only the game before it.
 
     The whole training is one unit; its state is saved every few minutes in the run's folder, and an interrupted run
     goes on with the exact next batch. The checkpoint is the output `checkpoint`, in Hugging Face format.
@@ -182,7 +207,11 @@ class Train(Kind):
     makes_checkpoint = True
     states = ("state.pt",)
     clocked = ("tokens_per_second",)
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"davis": DAVIS, "davis-small": DAVIS_SMALL} | JUNKIN
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "davis": DAVIS,
+        "davis-small": DAVIS_SMALL,
+        "ruoss-9m": RUOSS,
+    } | JUNKIN
     determinism = "statistical"  # exact on one machine with one thread count; kernels differ elsewhere
 
     def replays(self, spec: TrainSpec) -> bool:
@@ -200,6 +229,8 @@ class Train(Kind):
                 inputs.dataset(games, field_of_games(field))
             if isinstance(spec, TextSpec):
                 inputs.dataset(reference, field)
+            elif isinstance(spec, SearchlessSpec):
+                check_positions(spec, reference, inputs, field)
             elif getattr(spec, "target", "best") == "best" and inputs.items(reference, field)[0].content == "games":
                 hint = "--target played, or a dataset of positions"
                 raise BadInputError("a dataset of games knows no best moves", hint)
@@ -243,7 +274,8 @@ class Train(Kind):
         trainer_type: type[Trainer] = BranchTrainer if isinstance(spec, BranchSpec) else Trainer
         trainer = trainer_type(spec, made, task.folder, options)  # type: ignore[arg-type]
         heldout = corpus(spec, (spec.heldout,), task.inputs, "heldout") if spec.heldout else None
-        measure = measure_of(spec, task.inputs) if not isinstance(spec, TextSpec) and spec.heldout_moves else None
+        asked = isinstance(spec, MovesOfPositions) and spec.heldout_moves
+        measure = measure_of(spec, task.inputs) if asked else None  # type: ignore[arg-type]
 
         task.resume(trainer.step / spec.steps)
 
@@ -261,6 +293,22 @@ class Train(Kind):
         task.done(0)
 
 
+def check_positions(spec: SearchlessSpec, reference: str, inputs: Inputs, field: str) -> None:
+    """Raise BadInputError for a dataset without positions that have what is to be predicted."""
+    items, part = inputs.items(reference, field)
+    needed = LABELS[spec.head]
+    if items.content == "games":
+        raise BadInputError(f"games have no {' and no '.join(needed)}", "give a dataset of positions, such as a bag")
+    places = items.rows(part)
+    if not all(items.take(places, [name])[name].null_count < len(places) for name in needed):
+        raise BadInputError(
+            f"--head {spec.head} learns from positions with {' and '.join(needed)}, and none has both"
+            if len(needed) > 1
+            else f"--head {spec.head} learns from positions with {needed[0]}, and none has it",
+            "chessreg dataset show NAME",
+        )
+
+
 def parameters_of(spec: TrainSpec) -> int:
     """About how many weights the blocks have."""
     return 12 * spec.n_layer * spec.n_embd**2
@@ -268,6 +316,8 @@ def parameters_of(spec: TrainSpec) -> int:
 
 def check_fit(spec: TrainSpec) -> None:
     """BadInputError where the encoding or the held-out data do not fit the rest."""
+    if isinstance(spec, SearchlessSpec) and spec.dropout:
+        raise BadInputError("this architecture has no dropout", "leave --dropout out")
     if isinstance(spec, GamesEncoding) and encoding(spec.encoding).content != "history":
         raise BadInputError(f"{spec.encoding} writes positions", "give --architecture fen-encoder")
     if not isinstance(spec, MovesOfPositions):
@@ -304,6 +354,8 @@ def corpus(
 
     if isinstance(spec, BranchSpec):
         return branch_corpus(spec, references, inputs, field)
+    if isinstance(spec, SearchlessSpec):
+        return labelled_corpus(spec, references, inputs, field)
     if isinstance(spec, PositionSpec):
         counted = field == "heldout" and spec.heldout_moves
         of_decisions = games_of(spec, field) is not None or counted
@@ -370,6 +422,44 @@ def position_corpus(spec: PositionSpec, references: tuple[str, ...], inputs: Inp
     made = PositionCorpus(np.concatenate(tokens), np.concatenate(actions))
     if not len(made.actions):
         raise BadInputError(f"no position has a {spec.target} move", "chessreg dataset show NAME")
+    return made
+
+
+LABELS = {"action": ("best",), "action-value": ("action", "win_prob"), "state-value": ("win_prob",)}
+"""Head → the columns of a position that it learns from. A win probability is that of the action where there is one."""
+
+
+def labelled_corpus(spec: SearchlessSpec, references: tuple[str, ...], inputs: Inputs, field: str) -> PositionCorpus:
+    """The positions of these datasets that have what is to be predicted: best moves, or buckets of win probabilities.
+
+    Raises BadInputError where none has.
+    """
+    from chessreg.models.decoding.values import buckets_of
+    from chessreg.models.training import PositionCorpus
+
+    fen = Fen77()
+    tokens, labels = [np.zeros((0, fen.length), np.uint16)], [np.zeros(0, np.int16)]
+    actions = [np.zeros(0, np.uint16)]
+    for reference in references:
+        items, part = inputs.items(reference, field)
+        table = items.take(items.rows(part), ["fen", "best", "action", "win_prob"])
+        known = np.logical_and.reduce([numbers(table[name].is_valid()) for name in LABELS[spec.head]])
+        if spec.head == "state-value":
+            known &= numbers(table["action"].is_null())
+        chosen = table.take(np.flatnonzero(known))
+        tokens.append(fen.boards(chosen["fen"].to_pylist()).ids.reshape(-1, fen.length).astype(np.uint16))
+        if spec.head == "action":
+            labels.append(np.array([action(fen, move) for move in chosen["best"].to_pylist()], np.int16))
+            continue
+        labels.append(buckets_of(np.array(chosen["win_prob"].to_pylist(), np.float64), spec.buckets).astype(np.int16))
+        if spec.head == "action-value":
+            actions.append(np.array([action(fen, move) for move in chosen["action"].to_pylist()], np.uint16))
+    read = np.concatenate(tokens)
+    if spec.head == "action-value":
+        read = np.concatenate([read, np.concatenate(actions)[:, None]], 1)
+    made = PositionCorpus(read, np.concatenate(labels))
+    if not len(made.actions):
+        raise BadInputError(f"no position has what --head {spec.head} learns", "chessreg dataset show NAME")
     return made
 
 

@@ -48,7 +48,7 @@ class CheckpointInfo:
     tokens_seen: int | None = None
     source: dict[str, Any] = field(default_factory=dict)
     attention: Literal["causal", "bidirectional"] = "causal"
-    head: Literal["next-token", "action"] = "next-token"
+    head: Literal["next-token", "action", "action-value", "state-value"] = "next-token"
     format_version: int = FORMAT_VERSION
 
     @classmethod

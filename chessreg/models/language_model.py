@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from chessreg.errors import BadInputError, DivergedError, NotFoundError
-from chessreg.models.adapters.base import AttentionKind, HeadKind, Network
+from chessreg.models.adapters.base import VALUE_HEADS, AttentionKind, HeadKind, Network
 from chessreg.models.checkpoint import CheckpointInfo, load_model, read_info
 from chessreg.models.edits import ResidualEdit, editing, mask_named
 from chessreg.models.hook_points import hook_point
@@ -65,7 +65,7 @@ class LanguageModel:
 
     @property
     def head(self) -> HeadKind:
-        """What it predicts: after every token the next, or one action after the last."""
+        """What it predicts: the next token after each, the best action, or the return of actions or positions."""
         return self.network.head
 
     @property
@@ -113,7 +113,7 @@ class LanguageModel:
 
     @torch.inference_mode()
     def logits(self, tokens: Tensor, *, edits: Sequence[ResidualEdit] = (), lengths: Tensor | None = None) -> Tensor:
-        """Logits [batch, length, outputs] of token ids [batch, length]; of an action head [batch, 1, outputs].
+        """Logits [batch, length, outputs] of token ids [batch, length]; of other heads [batch, 1, outputs or buckets].
 
         Rows may be padded on the right where attention is causal.
         lengths [batch] are the rows' own lengths; edits at the last position need them when rows are padded.
@@ -122,6 +122,18 @@ class LanguageModel:
         with editing(self.network, self._masked(edits, tokens, lengths)):
             logits: Tensor = self.network(tokens.to(self.device))
         return logits
+
+    @torch.inference_mode()
+    def return_log_probs(
+        self, tokens: Tensor, actions: Tensor | None = None, *, edits: Sequence[ResidualEdit] = ()
+    ) -> Tensor:
+        """Log-probabilities float32 [batch, buckets] of the return of positions [batch, 77], for the side to move; of a
+        model of action values, of `actions` int64 [batch] there."""
+        self._check(tokens)
+        tokens = tokens.to(self.device)
+        with editing(self.network, self._masked(edits, tokens, None)):
+            read = tokens if actions is None else torch.cat([tokens, actions.to(self.device)[:, None]], 1)
+            return torch.log_softmax(self.network(read)[:, 0].float(), -1)
 
     @torch.inference_mode()
     def residuals(
@@ -175,6 +187,14 @@ class LanguageModel:
             raise BadInputError(
                 f"{self.info.encoding} has {answers:,} answers, a {self.adapter} model writes {self.outputs} tokens",
                 "chessreg run train --architecture fen-encoder --help",
+            )
+
+    def check_writes(self) -> None:
+        """Raise BadInputError for a model of values, whose moves are not written token by token."""
+        if self.head in VALUE_HEADS:
+            raise BadInputError(
+                f"a model with the head {self.head} predicts returns and writes no tokens",
+                "chessreg run move-accuracy and chessreg run edit score its legal moves",
             )
 
     def bridge(self, hook_points: Sequence[str] = ()) -> Any:

@@ -118,3 +118,26 @@ class PositionTraining(TrainConfig):
     batch_moves: Annotated[
         int, Doc("moves to predict in one update (Junkin: 2,048)"), AtLeast(1), AtMost(1_000_000_000, MEMORY)
     ] = 2048  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SearchlessTraining(TrainConfig):
+    """DeepMind's transformer of positions, which learns moves or returns (Ruoss et al. 2024)."""
+
+    head: Annotated[
+        Literal["action", "action-value", "state-value"],
+        Doc("prediction: the best move, or the return of a move or of a position, in buckets"),
+    ] = "action-value"  # fmt: skip
+    attention: Annotated[
+        Literal["causal", "bidirectional"], Doc("whether a character of the position sees the later ones")
+    ] = "bidirectional"  # fmt: skip
+    buckets: Annotated[
+        int, Doc("buckets of the return, of equal width (Ruoss: 128)"), AtLeast(2), AtMost(10_000, MEMORY)
+    ] = 128  # fmt: skip
+    batch_moves: Annotated[
+        int, Doc("moves or positions in one update (Ruoss: 4,096)"), AtLeast(1), AtMost(1_000_000_000, MEMORY)
+    ] = 4096  # fmt: skip
+
+
+OF_POSITIONS = (PositionTraining, SearchlessTraining)
+"""Trainings whose items are positions, each with one thing to predict."""

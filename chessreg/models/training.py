@@ -25,20 +25,30 @@ from torch import Tensor
 from chessreg.errors import BadInputError, ChessregError, first_line
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.adapters.gpt2 import GPT2, GPT2Config, fused
-from chessreg.models.train_config import GPT2Training, PositionTraining, TextTraining, TrainConfig
+from chessreg.models.adapters.searchless_chess import SearchlessChess, SearchlessConfig
+from chessreg.models.train_config import (
+    OF_POSITIONS,
+    GPT2Training,
+    PositionTraining,
+    SearchlessTraining,
+    TextTraining,
+    TrainConfig,
+)
+
+Trained = GPT2 | FenEncoder | SearchlessChess
 
 SEEDS = 2**64  # torch and numpy take these many, from 0 on
 IGNORED = -100  # the label of padding: cross_entropy skips it
 
 
-def initial_model(config: TrainConfig, vocab_size: int) -> GPT2 | FenEncoder:
+def initial_model(config: TrainConfig, vocab_size: int) -> Trained:
     """The model of a configuration with its initial weights, drawn from torch's generator."""
     shape, explicit = (config.n_layer, config.n_head, config.n_embd), config.explicit_attention
     if isinstance(config, PositionTraining):
         kernel = functools.partial(attend, causal=config.attention == "causal", explicit=explicit)
-        model: GPT2 | FenEncoder = FenEncoder(
-            FenConfig(*shape, config.attention, config.embedding, config.dropout), kernel
-        )
+        model: Trained = FenEncoder(FenConfig(*shape, config.attention, config.embedding, config.dropout), kernel)
+    elif isinstance(config, SearchlessTraining):
+        model = SearchlessChess(SearchlessConfig(*shape, config.head, config.attention, buckets=config.buckets))
     else:
         assert isinstance(config, GPT2Training)
         sizes = GPT2Config(
@@ -110,7 +120,8 @@ class Corpus:
 
 
 class PositionCorpus:
-    """Positions as token ids, uint8 [n, 77], and the action to predict for each, int16 [n]."""
+    """Positions as token ids, uint8 [n, 77], and the action to predict for each, int16 [n]; or with an action behind
+    each, uint16 [n, 78], and the bucket of its return."""
 
     vocab_size = 0  # the model of positions has its own
 
@@ -128,7 +139,7 @@ def epoch_rows(corpus: Corpus | PositionCorpus, config: TrainConfig, epoch: int)
     """The batches of one epoch: batch → rows → the games of a row. A pure function of (corpus, config, epoch)."""
     rng = random_of(config.drawn_by, epoch)
     order = rng.permutation(len(corpus.lengths))
-    if isinstance(config, PositionTraining):
+    if isinstance(config, OF_POSITIONS):
         size = config.batch_moves
         return [order[i : i + size, None].tolist() for i in range(0, len(order), size)]
     assert isinstance(config, TextTraining)
@@ -163,7 +174,7 @@ def epoch_rows(corpus: Corpus | PositionCorpus, config: TrainConfig, epoch: int)
 
 def collate(corpus: Corpus | PositionCorpus, rows: list[list[int]], limit: int) -> tuple[Tensor, Tensor]:
     """Inputs and labels, int64 [row, length - 1], right-padded; the label of padding is IGNORED. Of positions inputs
-    [row, 77] and labels [row, 1]."""
+    [row, 77 or 78] and labels [row, 1]."""
     if isinstance(corpus, PositionCorpus):
         places = np.array(rows)[:, 0]
         chosen = corpus.tokens[places].astype(np.int64), corpus.actions[places, None].astype(np.int64)
@@ -220,7 +231,7 @@ def attend(
     return torch.cat(slices, 1).view(batch, heads, length, d_head)
 
 
-def optimizers(model: GPT2 | FenEncoder, config: TrainConfig) -> list[torch.optim.Optimizer]:
+def optimizers(model: Trained, config: TrainConfig) -> list[torch.optim.Optimizer]:
     """AdamW on everything, or Muon on the blocks' matrices and AdamW on the rest. Decay only on matrices."""
     matrices = {id(p) for p in model.matrices()} if config.optimizer == "muon" else set()
     rest = [p for p in model.parameters() if id(p) not in matrices]
@@ -253,7 +264,7 @@ def total_loss(forward: Callable[[Tensor], Tensor], inputs: Tensor, labels: Tens
 
 @torch.no_grad()
 def mean_loss(
-    model: GPT2 | FenEncoder, corpus: Corpus | PositionCorpus, options: TrainerOptions, games: int = 500
+    model: Trained, corpus: Corpus | PositionCorpus, options: TrainerOptions, games: int = 500
 ) -> tuple[float, float | None]:
     """Nats per token over the first `games` games, each in its own row; of positions, of which there are 16 times as
     many, nats per move and the share of moves that are the most probable action."""
@@ -361,7 +372,7 @@ class Trainer:
 
     def read(self, inputs: Tensor, labels: Tensor) -> int:
         """How many tokens go through the model with one portion, padding and a FEN encoder's own token included."""
-        return inputs.numel() + (len(inputs) if isinstance(self.config, PositionTraining) else 0)
+        return inputs.numel() + (len(inputs) if isinstance(self.config, OF_POSITIONS) else 0)
 
     def summed_loss(self, forward: Callable[..., Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
         """The summed cross-entropy of one portion, in nats."""
@@ -411,7 +422,7 @@ class Trainer:
             ) from error
         self.batches = self.epoch_batches()
 
-    def trained(self) -> GPT2 | FenEncoder:
+    def trained(self) -> Trained:
         """The model as it is now, float32 on the CPU, in eval mode; a copy."""
         return self.model.trained()
 

@@ -29,6 +29,7 @@ MEANINGS = {
     "alignment": "board of a token",
     "all": "also those",
     "assist": "Stockfish play",
+    "attention": "sees",
     "batch-games": "in one (forward pass|step)",
     "batch-positions": "in one (step|update)",
     "batch-tokens": "tokens in one (step|update)",

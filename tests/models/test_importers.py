@@ -366,4 +366,5 @@ def test_a_file_in_the_folder_is_a_format_that_is_asked_before_that_of_hugging_f
         f"print(sorted(made.FORMATS), recognise(Source(Path({str(tmp_path)!r}))).name)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.stdout == "['huggingface', 'mine', 'nanogpt', 'state_dict', 'transformer_lens'] mine\n", done.stderr
+    formats = ["fen_nanogpt", "huggingface", "mine", "nanogpt", "searchless_chess", "state_dict", "transformer_lens"]
+    assert done.stdout == f"{formats} mine\n", done.stderr

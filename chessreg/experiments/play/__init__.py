@@ -37,7 +37,8 @@ from chessreg.games.datasets.dataset import Games
 from chessreg.games.engines.assist import LIMIT, Assist
 from chessreg.games.engines.opponents import EngineSpec, find_stockfish, parse_engine, parse_ladder, parse_limit
 from chessreg.games.engines.pool import EnginePool, free_cores
-from chessreg.models.decoding.policies import make_policy
+from chessreg.models.checkpoint import read_info
+from chessreg.models.decoding.policies import check_policy, make_policy
 from chessreg.registry import tables
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import CheckpointRef, ExecutionOptions, Moves, Processes, Ref
@@ -143,7 +144,8 @@ class PlaySpec(MatchSpec):
     opening_seed: int = Field(0, description="seed of the openings, apart from the seed of the play")
     policy: str = Field(
         "retry:5",
-        description="retry:N (sample up to N times, then forfeit), free (once), trie or legal (never illegal)",
+        description="retry:N (sample up to N times, then forfeit), free (once), trie or legal (never illegal), or "
+        "value (the highest expected return, of a model of values)",
     )
     temperatures: tuple[float, ...] = Field(
         (), description="one for each try; none given: retry 0.001,0.201,0.401,0.5,0.5 (Karvonen), others 1"
@@ -309,9 +311,11 @@ class Play(Kind):
         return spec.games * len(spec.opponents)
 
     def check(self, spec: PlaySpec, inputs: Inputs) -> None:
-        """Raise for what would only fail later: an engine, a checkpoint, a vector or a book that is not here."""
-        checkpoint, _ = inputs.checkpoint(spec.checkpoint)
+        """Raise for what would only fail later: an engine, a checkpoint, a vector or a book that is not here,
+        and a policy that the model cannot play by."""
+        checkpoint, folder = inputs.checkpoint(spec.checkpoint)
         inputs.encoding(spec.checkpoint)  # raises NotFoundError
+        check_policy(spec.policy, read_info(folder).head)
         check_pairs(spec, inputs)
         if spec.intervention.active:
             rows_used(spec.intervention, checkpoint, inputs)

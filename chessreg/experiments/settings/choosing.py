@@ -14,7 +14,9 @@ GREEDY = (0.0,)
 class ChoosingSpec(Spec):
     """The settings that name a policy of `chessreg.models.decoding.policies`, of any encoding."""
 
-    policy: str = Field("free", description="how a move is chosen: free (the text as it comes), retry:N, trie or legal")
+    policy: str = Field(
+        "free", description="how a move is chosen: free (the text as it comes), retry:N, trie, legal or value"
+    )
     temperatures: tuple[float, ...] = Field((), description="one for each try; none given: 0, the most probable")
 
     @field_validator("temperatures")

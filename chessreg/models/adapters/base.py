@@ -22,7 +22,10 @@ from chessreg.models.hook_points import EMBED, LN_FINAL, PATTERNS, RESID_POST, R
 from chessreg.named import Registry
 
 AttentionKind = Literal["causal", "bidirectional"]
-HeadKind = Literal["next-token", "action"]
+HeadKind = Literal["next-token", "action", "action-value", "state-value"]
+"""What a model predicts: the next token after each; the best action after the last; buckets of the return after the
+position and an action, or after the position."""
+VALUE_HEADS = ("action-value", "state-value")
 
 
 class Network(nn.Module, ABC):
@@ -48,7 +51,7 @@ class Network(nn.Module, ABC):
     vocab_size: int
     """Ids that it reads: 0 to vocab_size - 1."""
     outputs: int
-    """Ids that it writes: tokens, or actions."""
+    """Ids that it writes: tokens, or actions. Of a value head: the actions whose values it gives."""
 
     @property
     @abstractmethod
@@ -73,10 +76,11 @@ class Network(nn.Module, ABC):
 
     @abstractmethod
     def unembed(self, hidden: Tensor) -> Tensor:
-        """Logits [..., outputs] of final hidden states [..., d_model]."""
+        """Logits [..., outputs] of final hidden states [..., d_model]; of a value head [..., buckets]."""
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits [batch, length, outputs]; of an action head [batch, 1, outputs], after the last token."""
+        """Logits [batch, length, outputs]; of other heads [batch, 1, outputs or buckets], after the last
+        token."""
         hidden = self.hidden(tokens)
         return self.unembed(hidden if self.head == "next-token" else hidden[:, -1:])
 

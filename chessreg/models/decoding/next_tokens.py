@@ -44,8 +44,10 @@ class NextTokens:
     ) -> None:
         """`rows` are tokens, `sites` (row, index of a token in it); the blocks' outputs of `layers` are kept there.
 
-        Raises ContextFullError for rows that the model's positions do not hold, DivergedError for NaN.
+        Raises ContextFullError for rows that the model's positions do not hold, DivergedError for NaN, BadInputError
+        for a model of values.
         """
+        model.check_writes()
         full = [number for number, row in enumerate(rows) if len(row) > model.block_size]
         if full:
             raise ContextFullError(full, model.block_size)

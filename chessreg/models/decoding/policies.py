@@ -6,6 +6,7 @@
 | `retry:N` | sample the move's text, up to N times; none legal: the game is forfeited (Karvonen: 5) |
 | `trie` | sample the move's text from those tokens alone that go on to a legal move: renormalised at every token |
 | `legal` | draw from the model's exact probability over the legal moves: renormalised once, over whole moves |
+| `value` | of a model of values: the legal move of the highest expected return, as DeepMind's engines play |
 
 Every encoding goes by the same: what differs is what its answers are (`chessreg.encodings.base.Encoding`).
 """
@@ -119,7 +120,7 @@ Maker = Callable[[str, tuple[float, ...], bool, int], Policy]
 as a move resigns, and how many tokens a try may write (0: as many as the encoding says). Raises BadInputError for what
 it cannot use."""
 
-POLICIES: Registry[Maker] = Registry("policy", "retry:5, legal, trie, free")
+POLICIES: Registry[Maker] = Registry("policy", "retry:5, legal, trie, free, value")
 
 
 def make_policy(text: str, temperatures: tuple[float, ...] = (), resigns: bool = True, move_tokens: int = 0) -> Policy:
@@ -365,6 +366,51 @@ class Legal:
         for draft, found in zip(drafts, distributions(session, encoding, [d.turn for d in drafts]), strict=True):
             move = chess.Move.from_uci(found.choose(self.temperatures[0], *draft.turn.key, 0))
             choices.append(Choice(move, legal_mass=found.legal_mass))
+        return choices
+
+
+def check_policy(text: str, head: str) -> None:
+    """Raise BadInputError for a policy of values and a model whose head predicts something else."""
+    if text.partition(":")[0] == "value" and head not in ("action-value", "state-value"):
+        raise no_values(head)
+
+
+def no_values(head: str) -> BadInputError:
+    """The refusal of a model that predicts no values."""
+    return BadInputError(
+        f"the policy value needs a model of values; this one has the head {head}", "give --policy legal"
+    )
+
+
+@POLICIES.named("value")
+@dataclass(frozen=True)
+class Value:
+    """Score every legal move by its expected return, 0.5 where it lets a draw by repetition be claimed, and draw from
+    the softmax of returns / temperature; 0, the default, is the best move."""
+
+    argument: str
+    temperatures: tuple[float, ...]
+    resigns: bool
+    move_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        own = one_temperature("value", self.argument, self.temperatures or (0.0,))
+        object.__setattr__(self, "temperatures", own)
+        object.__setattr__(self, "move_tokens", 0)  # nothing is written
+
+    def advance(self, session: DecodingSession, encoding: Encoding, drafts: Sequence[Draft]) -> list[Choice | None]:
+        from chessreg.models.decoding.session import ValueSession
+        from chessreg.models.decoding.values import with_repetitions
+
+        if not isinstance(session, ValueSession):
+            raise no_values(session.model.head)
+        choices: list[Choice | None] = []
+        for draft in drafts:
+            values = session.values(draft.row)
+            returns = with_repetitions(draft.turn.board, values)
+            noise = np.array([uniform(*draft.turn.key, 0)])
+            place = int(draw(returns[None], np.array(self.temperatures), noise)[0])
+            choices.append(Choice(values.moves[place], text=values.moves[place].uci()))
         return choices
 
 

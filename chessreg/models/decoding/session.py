@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from chessreg.errors import BadInputError, ChessregError, DivergedError
+from chessreg.models.adapters.base import VALUE_HEADS
 from chessreg.models.decoding.passes import Keep, Ragged, packed, rectangle
 from chessreg.models.decoding.recompute import TokenCache, recomputed
 from chessreg.models.edits import ResidualEdit, mask_named
@@ -17,6 +18,7 @@ from chessreg.models.hook_points import hook_point
 from chessreg.models.slot_cache import CALL, SlotCache
 
 if TYPE_CHECKING:
+    from chessreg.models.decoding.values import MoveValues
     from chessreg.models.language_model import LanguageModel
 
 PREFILL_TOKENS = 16_384  # the most query positions in one pass: bounds memory, not results
@@ -142,7 +144,7 @@ class DecodingSession:
         """
         if self.edits:
             raise BadInputError("an edited session has no clean keys and values to branch from")
-        other = DecodingSession(self.model, len(self), edits)
+        other = type(self)(self.model, len(self), edits)
         other.tokens = [list(tokens) for tokens in self.tokens]
         touched = [self._first_touched(edits, tokens) for tokens in self.tokens]
         other._clean = [min(clean, first) for clean, first in zip(self._clean, touched, strict=True)]
@@ -231,7 +233,7 @@ class DecodingSession:
             self._residuals[self._watched[point], rows] = residual[last]
 
         hidden = self.forward(Ragged(group, counts, first, ids, positions, None, masks), keep)
-        self.logprobs[rows] = self.head(hidden[last])
+        self.logprobs[rows] = self.predicted([group[i] for i in computed], hidden[last])
         reusable = int(self.prefix_stable)
         for i in computed.tolist():
             self._known[group[i]] = True
@@ -244,6 +246,11 @@ class DecodingSession:
         chosen, encoding = mask_named(edit.token_mask), self.model.encoding
         masks = [chosen.of(np.array(self.tokens[row], np.int64), encoding) for row in group]
         return np.concatenate([mask[start:] for mask, start in zip(masks, first, strict=True)])
+
+    def predicted(self, rows: Sequence[int], hidden: Tensor) -> Tensor:
+        """Log-probabilities float32 [rows, outputs] of what comes next in these rows, whose final hidden states at the
+        last token are `hidden` [rows, d_model]."""
+        return self.head(hidden)
 
     def head(self, hidden: Tensor) -> Tensor:
         """Log-probabilities float32 [..., vocab] of final hidden states [..., d_model].
@@ -290,6 +297,40 @@ class DecodingSession:
         return apart < max(lengths) * read + TOKEN * max(counts) * len(rows)
 
 
+class ValueSession(DecodingSession):
+    """A session of a model of values, whose rows are positions.
+
+    Its log-probabilities are over the actions: the softmax of the legal moves' expected returns, at temperature 1, and
+    -inf for all others. A policy with temperature T thus draws from the softmax of returns / T, as DeepMind's engines.
+    """
+
+    def __init__(self, model: LanguageModel, rows: int, edits: Sequence[ResidualEdit] = ()) -> None:
+        super().__init__(model, rows, edits)
+        self._scored: dict[int, tuple[list[int], MoveValues]] = {}
+
+    def select(self, rows: Sequence[int]) -> None:
+        self._scored.clear()
+        super().select(rows)
+
+    def predicted(self, rows: Sequence[int], hidden: Tensor) -> Tensor:
+        from chessreg.models.decoding.values import action_log_probs
+
+        return action_log_probs(self._score(rows), self.model.outputs).to(self.model.device)
+
+    def values(self, row: int) -> MoveValues:
+        """The values of the legal moves of a row's position."""
+        self.refresh()
+        tokens, values = self._scored.get(row, ([], None))
+        return values if values is not None and tokens == self.tokens[row] else self._score([row])[0]
+
+    def _score(self, rows: Sequence[int]) -> list[MoveValues]:
+        from chessreg.models.decoding.values import score_positions
+
+        values = score_positions(self.model, [self.tokens[row] for row in rows], self.edits, rows)
+        self._scored |= {row: (list(self.tokens[row]), each) for row, each in zip(rows, values, strict=True)}
+        return values
+
+
 def group_by_length(rows: Sequence[int], counts: Sequence[int], limit: int, packed: bool = False) -> list[list[int]]:
     """Split rows, in order of rising counts, into passes of at most `limit` positions and little padding; `packed`
     ones have none, whatever the order."""
@@ -317,4 +358,4 @@ def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
 def session_of(model: LanguageModel, rows: int, edits: Sequence[ResidualEdit] = ()) -> DecodingSession:
     """A session of a model that can write the answers of its encoding. Raises as `LanguageModel.check_answers`."""
     model.check_answers()
-    return DecodingSession(model, rows, edits)
+    return (ValueSession if model.head in VALUE_HEADS else DecodingSession)(model, rows, edits)

@@ -15,9 +15,20 @@ from chessreg.models.importers.registry import (
     import_checkpoint,
     register,
 )
+from chessreg.models.importers.source import NONE_GIVEN, UnrecordedSettings
 
-__all__ = ["FORMATS", "ImportFormat", "ImportReport", "Imported", "check", "check_folder", "import_checkpoint",
-           "register"]  # fmt: skip
+__all__ = [
+    "FORMATS",
+    "NONE_GIVEN",
+    "ImportFormat",
+    "ImportReport",
+    "Imported",
+    "UnrecordedSettings",
+    "check",
+    "check_folder",
+    "import_checkpoint",
+    "register",
+]  # fmt: skip
 
 register(HuggingFaceFolder())  # before the others: it takes any folder with a config.json
 for _file in pkgutil.iter_modules(__path__):

@@ -50,6 +50,8 @@ class GameCheck:
     entropy: float | None = None
     turns: int = 0
     legal: float | None = None
+    applies: bool = True
+    """False for a model of values, whose predictions games do not have."""
 
     @property
     def has_learned(self) -> bool:
@@ -61,7 +63,7 @@ class GameCheck:
     def as_json(self) -> dict[str, Any]:
         """The record that is stored with the checkpoint, numbers with four decimals."""
         numbers = {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(self).items()}
-        return {**numbers, "learned": self.has_learned}
+        return {**numbers, "learned": self.has_learned if self.applies else None}
 
 
 class Turn(NamedTuple):
@@ -87,7 +89,11 @@ def check_on_games(model: LanguageModel) -> GameCheck:
 
     A prompt is hundreds of tokens, so a model that reads prompts is asked at one ply of each game.
     """
+    from chessreg.models.adapters.base import VALUE_HEADS
+
     written = model.encoding
+    if model.head in VALUE_HEADS:
+        return GameCheck(0, applies=False)
     if written.answer_size > model.outputs:
         return GameCheck(0)
     games = number_of_games(model)

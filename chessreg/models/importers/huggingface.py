@@ -43,6 +43,9 @@ class HuggingFaceFolder:
     def recognises(self, source: Source) -> bool:
         return source.path.is_dir() and (source.path / "config.json").is_file()
 
+    def encoding_of(self, source: Source) -> str | None:
+        return None
+
     def read(self, source: Source) -> Imported:
         if not self.recognises(source):
             raise BadInputError(f"{source.path.name} is no Hugging Face folder: it has no config.json")

@@ -29,6 +29,9 @@ class NanoGPTFile:
         content = source.content
         return isinstance(content, dict) and "model" in content and "model_args" in content
 
+    def encoding_of(self, source: Source) -> str | None:
+        return None
+
     def read(self, source: Source) -> Imported:
         from chessreg.models.adapters.gpt2 import GPT2, GPT2Config
 

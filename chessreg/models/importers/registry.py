@@ -17,7 +17,7 @@ from chessreg.encodings.prompts import PromptEncoding
 from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
 from chessreg.models.checkpoint import INFO, CheckpointInfo, digest, read_info, save_checkpoint
 from chessreg.models.importers.game_check import GameCheck, check_on_games, loss_on_games
-from chessreg.models.importers.source import Source, open_source
+from chessreg.models.importers.source import NONE_GIVEN, Source, UnrecordedSettings, open_source
 from chessreg.models.importers.vocabulary import (
     META,
     TokenRows,
@@ -64,6 +64,9 @@ class ImportFormat(Protocol):
     def recognises(self, source: Source) -> bool:
         """Whether the content (never the file's name) is of this format."""
 
+    def encoding_of(self, source: Source) -> str | None:
+        """The encoding that a model of this format reads; None where a vocabulary or the user names it."""
+
     def read(self, source: Source) -> Imported:
         """Raises BadInputError naming what does not fit."""
 
@@ -98,13 +101,13 @@ def import_checkpoint(
     encoding: str | Encoding | None = None,
     format: str | None = None,
     vocabulary: Path | None = None,
-    heads: int | None = None,
+    given: UnrecordedSettings = NONE_GIVEN,
 ) -> ImportReport:
     """Convert the checkpoint at `path` into `folder` (layout: checkpoint.py).
 
-    `encoding` None is the one that a folder of chessreg's own says, or that its vocabulary is, else pgn-char-32.
-    `vocabulary` is a file or folder with the order of the tokens, for a checkpoint that has none next to it; `heads`
-    the number of attention heads of a bare state dict. The format is recognised by content unless named. Tokens are
+    `encoding` None is that of the format, the one that a folder of chessreg's own says, or that its vocabulary is, else
+    pgn-char-32. `vocabulary` is a file or folder with the order of the tokens, for a checkpoint that has none next to
+    it; `given` are settings that the file does not record. The format is recognised by content unless named. Tokens are
     brought into the encoding's order. Nothing is written unless the conversion's logits agree with an independent
     forward pass over the raw weights. A pickle that would execute code is refused, never run.
     Raises NotFoundError (no such path) or BadInputError (unknown or damaged format, shapes, vocabulary, NaN).
@@ -112,9 +115,9 @@ def import_checkpoint(
     from chessreg.models.language_model import LanguageModel
 
     path = Path(path)
-    source = open_source(path, heads)
-    written, rows = encoding_to_read(source, encoding, vocabulary)
+    source = open_source(path, given)
     chosen = recognise(source, format)
+    written, rows = encoding_to_read(source, encoding or chosen.encoding_of(source), vocabulary)
 
     def loss(model: Network) -> float | None:
         own = in_order(model, fitted_rows(written, rows, model, path.name, named=encoding is not None))
@@ -143,13 +146,15 @@ def import_checkpoint(
 
 
 def check(
-    path: Path, encoding: str | Encoding | None = None, vocabulary: Path | None = None, heads: int | None = None
+    path: Path,
+    encoding: str | Encoding | None = None,
+    vocabulary: Path | None = None,
+    given: UnrecordedSettings = NONE_GIVEN,
 ) -> None:
     """Raise what `import_checkpoint` would for a path of no known format, for an encoding that does not exist and for a
     vocabulary that is not its."""
-    source = open_source(path, heads)
-    encoding_to_read(source, encoding, vocabulary)
-    recognise(source)
+    source = open_source(path, given)
+    encoding_to_read(source, encoding or recognise(source).encoding_of(source), vocabulary)
 
 
 def encoding_to_read(
@@ -300,11 +305,11 @@ def compared_exactly(model: nn.Module) -> bool:
 
 
 def sha256_of(path: Path) -> str:
-    """sha256 of a file, or of the names and bytes of a folder's files."""
+    """sha256 of a file, or of the names and bytes of a folder's files, those in its folders too."""
     if path.is_file():
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     total = hashlib.sha256()
-    for file_path in sorted(p for p in path.iterdir() if p.is_file()):
-        total.update(file_path.name.encode() + bytes.fromhex(sha256_of(file_path)))
+    for file_path in sorted(p for p in path.rglob("*") if p.is_file()):
+        total.update(file_path.relative_to(path).as_posix().encode() + bytes.fromhex(sha256_of(file_path)))
     return total.hexdigest()

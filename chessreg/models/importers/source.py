@@ -18,17 +18,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
+from chessreg.models.importers.orbax import parameters_folder, read_arrays
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from chessreg.models.adapters.base import Network
+    from chessreg.models.adapters.base import AttentionKind, HeadKind, Network
 
 LONGEST_NAME = 1000  # characters of a function or class that a pickle names
 CHUNK = 1 << 20  # bytes of a member that are in memory at once
 MOST_BYTES = 64 << 20  # of a file that is no zip, in which names are looked for
 LARGEST_PLAIN_PICKLE_BYTES = 1 << 20
 MOST_PLAIN_VALUES = 100_000
+NPZ_DAMAGE: tuple[type[Exception], ...] = (*DAMAGE, OSError, MemoryError, zipfile.BadZipFile, zlib.error)
+MOST_UNPACKED = 100  # times the size of a compressed file of arrays
 
 STATE_DICTS = ("state_dict", "model_state_dict", "model")
 """Keys under which training scripts keep a state dict. Lightning uses the first."""
@@ -39,16 +42,33 @@ EMBEDDINGS = ("wte.weight", "embed.W_E")
 
 
 @dataclass(frozen=True)
-class Source:
-    """A path and its content: `content` is the object of a torch file, None for a folder.
+class UnrecordedSettings:
+    """Settings that the user gives because the file does not record them; None where the user did not.
 
-    A bare state dict does not hold its number of attention heads: `heads` is the number that the user gave, and `loss`
-    gives the loss of a network on the sample games (None: not measured), by which the number can be found.
+    `heads` is the number of attention heads, `attention` the tokens that a token sees, `head` the kind of value that is
+    predicted.
+    """
+
+    heads: int | None = None
+    attention: AttentionKind | None = None
+    head: HeadKind | None = None
+
+
+NONE_GIVEN = UnrecordedSettings()
+
+
+@dataclass(frozen=True)
+class Source:
+    """A path and its content: `content` is the object of a torch file, a dict of the arrays of a `.npz` or of an orbax
+    folder, None for another folder.
+
+    `given` are the settings that the file does not record. `loss` gives the loss of a network on the sample games
+    (None: not measured), by which a number of attention heads can be found.
     """
 
     path: Path
     content: Any = None
-    heads: int | None = None
+    given: UnrecordedSettings = NONE_GIVEN
     loss: Callable[[Network], float | None] = lambda _: None
 
     @cached_property
@@ -70,7 +90,7 @@ class Source:
         """What was found, for the message that it is no checkpoint."""
         if self.content is None:
             return f"a folder of {', '.join(sorted(p.name for p in self.path.iterdir())[:5]) or 'nothing'}"
-        return f"a torch file with {contents(self.content)}"
+        return f"{'a folder' if self.path.is_dir() else 'a file'} with {contents(self.content)}"
 
 
 def contents(value: Any, most: int = 8) -> str:
@@ -88,15 +108,19 @@ def contents(value: Any, most: int = 8) -> str:
     return f"the keys {', '.join(named[:most])}{more}" if named else "no keys"
 
 
-def open_source(path: Path, heads: int | None = None) -> Source:
-    """A folder, a torch file or a safetensors file. Raises NotFoundError or BadInputError."""
+def open_source(path: Path, given: UnrecordedSettings = NONE_GIVEN) -> Source:
+    """A folder, or a file of torch, safetensors or numpy. Raises NotFoundError or BadInputError."""
     if not path.exists():
         raise NotFoundError(f"no file or folder {path}")
     if path.is_dir():
-        return Source(path, heads=heads)
+        folder = parameters_folder(path)
+        arrays = None if folder is None else read_arrays(folder)
+        return Source(path, arrays, given)
     if not path.is_file():
         raise BadInputError(f"{path} is neither a file nor a folder")
-    return Source(path, read_safetensors(path) if is_safetensors(path) else read_torch_file(path), heads)
+    if is_npz(path):
+        return Source(path, read_npz(path), given)
+    return Source(path, read_safetensors(path) if is_safetensors(path) else read_torch_file(path), given)
 
 
 def is_safetensors(path: Path) -> bool:
@@ -118,6 +142,30 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     except SafetensorError as error:
         raise BadInputError(f"{path.name} is damaged: {first_line(error)}") from error
     return tensors
+
+
+def is_npz(path: Path) -> bool:
+    """Whether a file is a zip of arrays as numpy.savez writes it."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, OSError, ValueError):
+        return False
+    return bool(names) and all(name.endswith(".npy") for name in names)
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a `.npz`. Raises BadInputError for a damaged file, and for arrays of objects, whose code never
+    runs."""
+    with zipfile.ZipFile(path) as archive:
+        unpacked = sum(member.file_size for member in archive.infolist())
+    if unpacked > MOST_UNPACKED * path.stat().st_size:
+        raise BadInputError(f"{path.name} is refused: it unpacks to {unpacked:,} bytes", "save it with numpy.savez")
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except NPZ_DAMAGE as error:
+        raise BadInputError(f"{path.name} is damaged or holds more than arrays: {first_line(error)}") from error
 
 
 def plain_names(weights: Mapping[Any, Any], file: str) -> dict[str, Tensor]:

@@ -45,6 +45,9 @@ class StateDictFile:
             return False
         return "wte.weight" in source.weights or EMBEDDING in source.weights
 
+    def encoding_of(self, source: Source) -> str | None:
+        return None
+
     def read(self, source: Source) -> Imported:
         from chessreg.models.adapters.gpt2 import GPT2
 
@@ -148,7 +151,7 @@ def heads_of(source: Source, settings: dict[str, Any], width: int) -> tuple[int 
     Raises BadInputError for a number that does not divide the width.
     """
     saved = next((settings[key] for key in HEADS if type(settings.get(key)) is int), None)
-    heads, known_from = (source.heads, "--heads") if source.heads else (saved, "its settings")
+    heads, known_from = (source.given.heads, "--heads") if source.given.heads else (saved, "its settings")
     if heads is not None and (heads < 1 or width % heads):
         raise BadInputError(
             f"{source.path.name}: {heads} attention heads ({known_from}) do not divide {width} features", "--heads N"

@@ -39,6 +39,9 @@ class TransformerLensFile:
         weights = source.weights
         return weights is not None and "embed.W_E" in weights and "unembed.W_U" in weights
 
+    def encoding_of(self, source: Source) -> str | None:
+        return None
+
     def read(self, source: Source) -> Imported:
         from chessreg.models.adapters.gpt2 import GPT2, GPT2Config
 

@@ -1,0 +1,137 @@
+"""Positions of which every legal move has a win probability (ChessBench's action values), and the metrics of Ruoss et
+al. 2024 (Appendix A) that compare a model with them.
+
+A model of values predicts the return of every legal move. Any other model is measured by its probabilities of the legal
+moves, as the paper measures behavioral cloning: it has no L2 error, and its log loss is that of the best move.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import chess
+import numpy as np
+
+from chessreg.encodings.fen77 import Fen77
+from chessreg.experiments.settings.decisions import Decisions
+from chessreg.models.decoding.values import MoveValues, bucket_values, buckets_of
+
+if TYPE_CHECKING:
+    from chessreg.runs.inputs import Inputs
+
+
+@dataclass(frozen=True)
+class ScoredDecisions(Decisions):
+    """Positions, each once, at the row of its first move. `returns[i]` float64 [moves] are the win probabilities of the
+    legal moves of position i in the order of their actions; `best[i]` is the first of the best moves, UCI."""
+
+    returns: tuple[np.ndarray, ...] = ()
+    best: tuple[str, ...] = ()
+
+    def chosen(self, which: np.ndarray) -> ScoredDecisions:
+        index = np.arange(len(self))[which].tolist()
+        returns, best = tuple(self.returns[i] for i in index), tuple(self.best[i] for i in index)
+        return ScoredDecisions(self.positions, self.places[which], returns=returns, best=best)
+
+    def columns(self, *names: str) -> dict[str, list[Any]]:
+        values = super().columns(*(name for name in names if name != "best"))
+        return values | ({"best": list(self.best)} if "best" in names else {})
+
+
+def scored_decisions(inputs: Inputs, reference: str, field: str) -> ScoredDecisions | None:
+    """The positions of a dataset whose rows give a win probability to every legal move, in the order of their first
+    rows. A position with a move too few or too many is left out, as in the paper. None for a dataset of another kind,
+    and where no position is complete."""
+    items, part = inputs.items(reference, field)
+    if items.content == "games":
+        return None
+    places = items.rows(part)
+    table = items.take(places, ["fen", "best", "action", "win_prob"])
+    complete = all(table[name].null_count < len(places) for name in ("action", "win_prob"))
+    if not len(places) or table["best"].null_count < len(places) or not complete:
+        return None
+    fen, first, moves = Fen77(), dict[str, int](), dict[str, dict[str, float]]()
+    columns = (table[name].to_pylist() for name in ("fen", "action", "win_prob"))
+    for place, text, move, value in zip(places.tolist(), *columns, strict=True):
+        if move is not None and value is not None:
+            first.setdefault(text, place)
+            moves.setdefault(text, {})[move] = value
+    chosen, returns, best = [], [], []
+    for text, values in moves.items():
+        if values.keys() == {move.uci() for move in chess.Board(text).legal_moves}:
+            ordered = sorted(values, key=fen.action_ids.__getitem__)
+            chosen.append(first[text])
+            returns.append(np.array([values[move] for move in ordered]))
+            best.append(ordered[int(returns[-1].argmax())])
+    if not chosen:
+        return None
+    return ScoredDecisions(items, np.array(chosen, np.int64), returns=tuple(returns), best=tuple(best))
+
+
+@dataclass(frozen=True)
+class ReturnMetrics:
+    """One position. `top` says whether the model's first move is one of the best; `log_loss` and `entropy` are in bits.
+
+    `tau` is Kendall's τ-b between the orders of the moves. `tau_argsort` is the number that DeepMind's code reports as
+    such: that of the two permutations by which the moves are sorted. `l2` is the mean squared error of win
+    probabilities, and `consistency` the squared difference between a state's value and that of its best move.
+    """
+
+    top: bool
+    log_loss: float
+    entropy: float
+    tau: float
+    tau_argsort: float
+    l2: float | None = None
+    consistency: float | None = None
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def metrics_of_values(values: MoveValues, returns: np.ndarray) -> ReturnMetrics:
+    """The metrics of a model of values; returns float64 [moves] in the order of actions."""
+    log_probs = values.log_probs.astype(np.float64)
+    buckets = buckets_of(returns.astype(np.float32), log_probs.shape[1])
+    predicted, consistency = values.returns, None
+    if values.state is not None:
+        state = np.exp(values.state.astype(np.float64)) @ bucket_values(len(values.state))
+        consistency = float((state - predicted.max()) ** 2)
+    return ReturnMetrics(
+        top=bool(returns[predicted.argmax()] == returns.max()),
+        log_loss=-float(log_probs[np.arange(len(returns)), buckets].mean()) / math.log(2),
+        entropy=-float((np.exp(log_probs) * log_probs).sum(1).mean()) / math.log(2),
+        tau=kendall_tau(predicted, returns),
+        tau_argsort=kendall_tau(np.argsort(predicted), np.argsort(returns.astype(np.float32))),
+        l2=float(((predicted - returns) ** 2).mean()),
+        consistency=consistency,
+    )
+
+
+def metrics_of_moves(log_probs: np.ndarray, returns: np.ndarray) -> ReturnMetrics:
+    """The metrics of a model of moves: log-probabilities float64 [moves] in the order of actions, of any sum."""
+    own = log_probs - np.logaddexp.reduce(log_probs)
+    return ReturnMetrics(
+        top=bool(returns[own.argmax()] == returns.max()),
+        log_loss=-float(own[returns.argmax()]) / math.log(2),
+        entropy=-float((np.exp(own) * own).sum()) / math.log(2),
+        tau=kendall_tau(own, returns),
+        tau_argsort=kendall_tau(np.argsort(np.exp(own)), np.argsort(returns.astype(np.float32))),
+    )
+
+
+def kendall_tau(one: np.ndarray, other: np.ndarray) -> float:
+    """Kendall's τ-b of two orders of the same things; 1 for a single thing, 0 where all are tied in one of them.
+
+    >>> kendall_tau(np.array([1, 2, 3]), np.array([1, 3, 2]))
+    0.3333333333333333
+    """
+    if len(one) == 1:
+        return 1.0
+    upper = np.triu_indices(len(one), 1)
+    signs = [np.sign(values[:, None] - values[None, :])[upper] for values in (one.astype(float), other.astype(float))]
+    untied = [np.count_nonzero(sign) for sign in signs]
+    return float((signs[0] * signs[1]).sum() / math.sqrt(untied[0] * untied[1])) if all(untied) else 0.0

@@ -1,0 +1,281 @@
+"""DeepMind's searchless chess transformer (Ruoss et al. 2024): from the 77 characters of a position to the best action,
+or to buckets of the return of the position, or of one action in it.
+
+Its blocks are Llama's without rotary positions: LayerNorm with offset before attention and before a gated MLP (SiLU),
+no biases. Token embeddings are multiplied by sqrt(d_model). A token 0 comes before the 77 characters; a bucket or an
+action is predicted after the last token that is read. `head` is "action" for behavioral cloning.
+
+A model of action values reads the action as one more token, of the same table as the characters. Hooks see the 77
+characters alone, so that caches, probes and edits have the same places in all three kinds. A pass that names no action
+reads the first legal one, by number, because the model never saw a position without an action. An edit after the last
+block does not reach the action, and so changes no action value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chessreg.errors import BadInputError
+from chessreg.models.adapters.base import (
+    ADAPTERS,
+    AttentionKind,
+    HeadKind,
+    Network,
+    Unfilled,
+    all_points,
+    check_weights,
+    read_weights,
+)
+from chessreg.models.adapters.fen_encoder import ACTIONS, CHARACTERS, TOKENS, Residual
+from chessreg.models.hook_points import PATTERNS
+
+BUCKETS = 128
+LONGEST_PERIOD = 1e4  # of the sinusoidal positions
+
+
+@dataclass(frozen=True)
+class SearchlessConfig:
+    """The shape. `rows` is the size of the token table, `positions` that of the position table (None: sinusoids),
+    `buckets` the number of return buckets of a value head."""
+
+    n_layer: int
+    n_head: int
+    n_embd: int
+    head: HeadKind = "action"
+    attention: AttentionKind = "bidirectional"
+    d_mlp: int | None = None
+    rows: int = ACTIONS
+    positions: int | None = TOKENS + 2
+    buckets: int = BUCKETS
+    qk_norm: bool = False
+    final_norm: bool = True
+
+    def __post_init__(self) -> None:
+        if self.n_embd % self.n_head:
+            raise BadInputError(f"n_embd {self.n_embd} is no multiple of n_head {self.n_head}")
+        if self.rows < (needed := ACTIONS if self.head == "action-value" else CHARACTERS):
+            raise BadInputError(f"a model with head {self.head} reads {needed} ids, its table has {self.rows} rows")
+        if self.positions is not None and self.positions < self.length:
+            raise BadInputError(
+                f"a model with head {self.head} reads {self.length} tokens, it has {self.positions} positions"
+            )
+
+    @property
+    def length(self) -> int:
+        """Tokens that are read: one before the characters, these, and the action whose value is asked."""
+        return 1 + TOKENS + (self.head == "action-value")
+
+    @property
+    def outputs(self) -> int:
+        return ACTIONS if self.head == "action" else self.buckets
+
+
+def sinusoids(length: int, width: int) -> Tensor:
+    """Vaswani's positions, sines in the first half and cosines in the second: float32 [length, width]."""
+    exponents = torch.arange(0, width + 1, 2, dtype=torch.float64) / width
+    angles = torch.arange(length, dtype=torch.float64)[:, None] * LONGEST_PERIOD**-exponents
+    return torch.cat([angles.sin(), angles.cos()], 1)[:, :width].float()
+
+
+def first_legal_actions(tokens: Tensor) -> Tensor:
+    """The legal action of the lowest number in each position [batch, 77], 0 where there is none: int64 [batch]."""
+    import chess
+
+    from chessreg.encodings.fen77 import Fen77
+
+    fen, actions = Fen77(), []
+    for row in tokens.cpu().numpy():
+        try:
+            board = chess.Board(fen.decode(row))
+        except (BadInputError, ValueError):  # not a position, as in a test with random tokens
+            actions.append(0)
+            continue
+        actions.append(min((fen.action_ids[move.uci()] for move in board.legal_moves), default=0))
+    return torch.tensor(actions, dtype=torch.int64, device=tokens.device)
+
+
+class Places(Residual):
+    """The residual stream at one point, of the 77 characters alone."""
+
+    def at(self, residual: Tensor) -> Tensor:
+        """The stream [batch, 78 or 79, d_model] through this point; nothing is copied where nobody looks."""
+        if not self._forward_hooks:
+            return residual
+        characters = slice(1, 1 + TOKENS)
+        return torch.cat([residual[:, :1], self(residual[:, characters]), residual[:, characters.stop :]], 1)
+
+
+class Attention(nn.Module):
+    def __init__(self, config: SearchlessConfig) -> None:
+        super().__init__()
+        width = config.n_embd
+        self.n_head, self.causal = config.n_head, config.attention == "causal"
+        self.q, self.k, self.v, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
+        self.q_norm, self.k_norm = (nn.LayerNorm(width) if config.qk_norm else nn.Identity() for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = (self.q_norm(self.q(x)), self.k_norm(self.k(x)), self.v(x))
+        q, k, v = (part.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for part in parts)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        return out
+
+
+class Block(nn.Module):
+    def __init__(self, config: SearchlessConfig) -> None:
+        super().__init__()
+        width, inner = config.n_embd, config.d_mlp or 4 * config.n_embd
+        self.ln_1, self.attn, self.ln_2 = nn.LayerNorm(width), Attention(config), nn.LayerNorm(width)
+        self.gate, self.up = (nn.Linear(width, inner, bias=False) for _ in range(2))
+        self.down = nn.Linear(inner, width, bias=False)
+
+    def forward(self, residual: Tensor) -> Tensor:
+        residual = residual + self.attn(self.ln_1(residual))
+        x = self.ln_2(residual)
+        out: Tensor = residual + self.down(F.silu(self.gate(x)) * self.up(x))
+        return out
+
+
+class SearchlessChess(Network):
+    """Token ids [batch, 77] to logits [batch, 1, actions or buckets]; of action values also [batch, 78], whose last
+    column is the action."""
+
+    architecture = "searchless-chess"
+    points = PATTERNS
+    block_size, vocab_size, outputs = TOKENS, CHARACTERS, ACTIONS
+
+    def __init__(self, config: SearchlessConfig) -> None:
+        super().__init__()
+        self.config, self.attention, self.head = config, config.attention, config.head
+        self.n_layer, self.d_model = config.n_layer, config.n_embd
+        self.embed = nn.Embedding(config.rows, config.n_embd)
+        if config.positions is not None:
+            self.positions = nn.Embedding(config.positions, config.n_embd)
+        self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+        self.ln_f = nn.LayerNorm(config.n_embd) if config.final_norm else nn.Identity()
+        self.head_matrix = nn.Linear(config.n_embd, config.outputs)
+        self.embedded, self.begin, self.normalised = Places(), Places(), Places()
+        self.after = nn.ModuleList(Places() for _ in range(config.n_layer))
+
+    @property
+    def blocks(self) -> Sequence[nn.Module]:
+        return list(self.after)
+
+    @property
+    def hook_points(self) -> dict[str, nn.Module]:
+        return all_points(self.embedded, self.begin, self.blocks, self.normalised)
+
+    def hidden(
+        self, tokens: Tensor, positions: Tensor | None = None, cache: Any = None, mask: Tensor | None = None
+    ) -> Tensor:
+        return self.read(tokens)[:, 1 : 1 + TOKENS]
+
+    def read(self, tokens: Tensor) -> Tensor:
+        """Final hidden states [batch, 78 or 79, d_model], of the token before the 77 and of an action behind them too.
+
+        Raises BadInputError for other lengths than those of the class.
+        """
+        whole = F.pad(tokens, (1, 0))
+        if self.head == "action-value" and tokens.shape[1] == TOKENS:
+            whole = torch.cat([whole, first_legal_actions(tokens)[:, None]], 1)
+        if whole.shape[1] != self.config.length:
+            raise BadInputError(
+                f"a {self.architecture} model reads {TOKENS} tokens, not {tokens.shape[1]}", "encode with fen-77"
+            )
+        embedded = self.embedded.at(self.embed(whole) * math.sqrt(self.d_model))
+        residual = self.begin.at(embedded + self.places(whole.shape[1]).to(embedded))
+        for block, point in zip(self.h, self.after, strict=True):
+            residual = point.at(block(residual))  # type: ignore[operator]
+        return self.normalised.at(self.ln_f(residual))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits [batch, 1, 1968], or [batch, 1, buckets] of the return; `tokens` as in `read`."""
+        return self.unembed(self.read(tokens)[:, -1:])
+
+    def places(self, length: int) -> Tensor:
+        """The embeddings of the first positions [length, d_model]."""
+        if self.config.positions is None:
+            return sinusoids(length, self.d_model)
+        return self.positions.weight[:length]
+
+    def unembed(self, hidden: Tensor) -> Tensor:
+        """Logits [..., 1968] over actions, or [..., buckets] over the return of a value head."""
+        logits: Tensor = self.head_matrix(hidden)
+        return logits
+
+    def norm(self, layer: int | None = None) -> nn.Module:
+        if layer is None or layer == self.n_layer - 1:
+            return self.ln_f
+        following: nn.Module = self.h[layer + 1].ln_1  # type: ignore[assignment]
+        return following
+
+    def shape(self) -> dict[str, Any]:
+        sizes = {"d_mlp": self.config.d_mlp or 4 * self.d_model, "block_size": TOKENS, "vocab_size": CHARACTERS}
+        return {"family": self.architecture, **asdict(self.config), **sizes}
+
+    def count_parameters(self) -> tuple[int, int]:
+        total = sum(p.numel() for p in self.parameters())
+        blocks = [*self.h.parameters(), *self.ln_f.parameters()]
+        return total, sum(p.numel() for p in blocks)
+
+    def files(self, dtype: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        stored = getattr(torch, dtype)
+        weights = {n: t.detach().to("cpu", stored).contiguous() for n, t in sorted(self.state_dict().items())}
+        config = {name: value for name, value in self.shape().items() if name != "family"}
+        return {"model_type": self.architecture, "dtype": dtype, **config}, weights
+
+    @classmethod
+    def load(cls, folder: Path, shape: Mapping[str, Any], dtype: torch.dtype) -> SearchlessChess:
+        config = SearchlessConfig(**{name: shape[name] for name in SearchlessConfig.__dataclass_fields__})
+        return cls.of_weights(config, read_weights(folder, dtype))
+
+    @classmethod
+    def of_weights(cls, config: SearchlessConfig, weights: Mapping[str, Tensor]) -> SearchlessChess:
+        """A model in eval mode holding these weights, named as in its state_dict. BadInputError for any others."""
+        with Unfilled():
+            model = cls(config)
+        expected = {name: tuple(t.shape) for name, t in model.state_dict().items()}
+        check_weights(weights, expected, "searchless chess model")
+        model.load_state_dict(dict(weights), assign=True)
+        return model.eval()
+
+    def initialise(self) -> None:
+        """Haiku's initial weights, normal and cut at two deviations: 0.02 for tokens, 1 for positions, and
+        1 / sqrt(inputs) for matrices; biases 0."""
+        for module in self.modules():
+            if isinstance(module, nn.Embedding):
+                deviation = 0.02 if module is self.embed else 1.0
+            elif isinstance(module, nn.Linear):
+                deviation = module.in_features**-0.5
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            else:
+                continue
+            nn.init.trunc_normal_(module.weight, 0.0, deviation, -2 * deviation, 2 * deviation)
+
+    def matrices(self) -> list[nn.Parameter]:
+        """The weight matrices of the blocks: what Muon optimises."""
+        return [p for p in self.h.parameters() if p.dim() == 2]
+
+    def trained(self) -> SearchlessChess:
+        """A copy, float32 on the CPU, in eval mode."""
+        weights = {name: tensor.detach().cpu().float().clone() for name, tensor in self.state_dict().items()}
+        return SearchlessChess.of_weights(self.config, weights)
+
+    def untrained(self, seed: int) -> SearchlessChess:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = SearchlessChess(self.config)
+            model.initialise()
+        return model.eval()
+
+
+ADAPTERS[SearchlessChess.architecture] = SearchlessChess

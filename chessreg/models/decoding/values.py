@@ -1,0 +1,139 @@
+"""Models that predict values instead of moves: every legal move is scored by the return that the model expects of it.
+
+DeepMind's engines do the same (Ruoss et al. 2024, section 2.3): of action values each legal move is one pass; of state
+values each position after a legal move is, whose return is the opponent's. The return is predicted as a distribution
+over equal buckets of [0, 1], and a bucket's value is its middle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import chess
+import numpy as np
+import torch
+from torch import Tensor
+
+from chessreg.encodings.fen77 import Fen77
+from chessreg.errors import DivergedError
+from chessreg.models.edits import ResidualEdit
+
+if TYPE_CHECKING:
+    from chessreg.models.language_model import LanguageModel
+
+PASSES_AT_ONCE = 256
+REPEATED = 0.5  # the return of a move that lets a draw by repetition be claimed
+FEWEST_REVERSIBLE_PLIES = 7  # before the move that repeats a position the second time
+
+
+def bucket_values(buckets: int) -> np.ndarray:
+    """The middle of each bucket, float64 [buckets].
+
+    >>> bucket_values(4).tolist()
+    [0.125, 0.375, 0.625, 0.875]
+    """
+    return (np.arange(buckets) + 0.5) / buckets
+
+
+def buckets_of(returns: np.ndarray, buckets: int) -> np.ndarray:
+    """The bucket int64 [n] of each return in [0, 1]; an edge belongs to the bucket below it.
+
+    >>> buckets_of(np.array([0.0, 0.25, 0.26, 1.0]), 4).tolist()
+    [0, 0, 1, 3]
+    """
+    edges = np.linspace(0.0, 1.0, buckets + 1)[1:-1]
+    return np.searchsorted(edges, returns, side="left")
+
+
+@dataclass(frozen=True, eq=False)
+class MoveValues:
+    """What a model expects of the legal moves of a position, in the order of their actions.
+
+    `log_probs` float32 [moves, buckets] is the distribution of the mover's return; `state` float32 [buckets] that of
+    the position itself, of a model of state values.
+    """
+
+    moves: tuple[chess.Move, ...]
+    log_probs: np.ndarray
+    state: np.ndarray | None = None
+
+    @property
+    def returns(self) -> np.ndarray:
+        """The expected return of each move, float64 [moves]."""
+        return np.exp(self.log_probs.astype(np.float64)) @ bucket_values(self.log_probs.shape[-1])
+
+
+def score_moves(
+    model: LanguageModel,
+    boards: Sequence[chess.Board],
+    edits: Sequence[ResidualEdit] = (),
+    rows: Sequence[int] | None = None,
+) -> list[MoveValues]:
+    """The values of every legal move of these boards, under edits of every pass; board i has the directions of row
+    `rows[i]` of an edit with one for each row.
+
+    Raises DivergedError for values that are NaN.
+    """
+    fen = Fen77()
+    every = [tuple(sorted(board.legal_moves, key=lambda move: fen.action_ids[move.uci()])) for board in boards]
+    is_state = model.head == "state-value"
+    positions: list[str] = []
+    for board, moves in zip(boards, every, strict=True):
+        positions += [board.fen()] if is_state else [board.fen()] * len(moves)
+        for move in moves if is_state else ():
+            board.push(move)
+            positions.append(board.fen())
+            board.pop()
+    counts = [len(moves) + is_state for moves in every]
+    owner = torch.tensor(np.repeat(range(len(boards)) if rows is None else rows, counts))
+    actions = torch.tensor([fen.action_ids[move.uci()] for moves in every for move in moves])
+    tokens = torch.from_numpy(fen.boards(positions).ids.reshape(-1, fen.length).astype(np.int64))
+    parts: list[Tensor] = [torch.zeros(0, 1)]
+    for start in range(0, len(tokens), PASSES_AT_ONCE):
+        some = slice(start, start + PASSES_AT_ONCE)
+        mine = [edit.take(owner[some]) if edit.per_row else edit for edit in edits]
+        found = model.return_log_probs(tokens[some], None if is_state else actions[some], edits=mine)
+        if bool(found.isnan().any()):
+            raise DivergedError("the model's values are NaN", "a smaller scale" if edits else "")
+        parts.append(found.cpu())
+    log_probs = torch.cat(parts[1:]).numpy() if len(tokens) else np.zeros((0, 1), np.float32)
+    made = []
+    for moves, own in zip(every, np.split(log_probs, np.cumsum(counts)[:-1]), strict=True):
+        # the return after a move is the opponent's: the buckets are turned around
+        made.append(MoveValues(moves, own[1:, ::-1], own[0]) if is_state else MoveValues(moves, own))
+    return made
+
+
+def with_repetitions(board: chess.Board, values: MoveValues) -> np.ndarray:
+    """The expected returns float64 [moves], 0.5 for a move after which a draw by repetition can be claimed, as in
+    DeepMind's engines. The board's moves are its history."""
+    returns = values.returns.copy()
+    for place, move in enumerate(values.moves):
+        board.push(move)
+        if board.halfmove_clock >= FEWEST_REVERSIBLE_PLIES and (
+            board.is_fivefold_repetition() or board.can_claim_threefold_repetition()
+        ):
+            returns[place] = REPEATED
+        board.pop()
+    return returns
+
+
+def score_positions(
+    model: LanguageModel, positions: Sequence[Sequence[int]], edits: Sequence[ResidualEdit], rows: Sequence[int]
+) -> list[MoveValues]:
+    """`score_moves` of positions that are 77 tokens each."""
+    fen = Fen77()
+    return score_moves(model, [chess.Board(fen.decode(tokens)) for tokens in positions], edits, rows)
+
+
+def action_log_probs(values: Sequence[MoveValues], actions: int) -> Tensor:
+    """The softmax of the expected returns of the legal moves of each position, -inf for the other actions: logarithms,
+    float32 [positions, actions]."""
+    fen, out = Fen77(), torch.full((len(values), actions), -torch.inf)
+    for place, each in enumerate(values):
+        if each.moves:
+            legal = [fen.action_ids[move.uci()] for move in each.moves]
+            out[place, legal] = torch.log_softmax(torch.from_numpy(each.returns).float(), -1)
+    return out

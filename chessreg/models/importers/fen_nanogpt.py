@@ -1,0 +1,68 @@
+"""Junkin's nanoGPT of positions: a ckpt.pt as nanoGPT writes it, with 1,968 actions and the 78 positions of a FEN
+(specification 2.1). It does not record whether attention is causal, so the user says it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from chessreg.errors import BadInputError
+from chessreg.models.importers.nanogpt import NanoGPTFile, gpt2_logits, model_shape, model_weights
+from chessreg.models.importers.registry import Imported, register
+from chessreg.models.importers.source import Source, plain
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PREFIX = "transformer."
+FIRST = 0  # the token before the 77 characters
+
+
+class FenNanoGPTFile:
+    """A nanoGPT file whose model_args are of a FEN encoder with one table for characters and actions."""
+
+    name = "fen_nanogpt"
+
+    def recognises(self, source: Source) -> bool:
+        from chessreg.models.adapters.fen_encoder import ACTIONS, TOKENS
+
+        if not NanoGPTFile().recognises(source):
+            return False
+        arguments = plain(source.content["model_args"])
+        sizes = {"vocab_size": ACTIONS, "block_size": TOKENS + 1}
+        return isinstance(arguments, dict) and all(arguments.get(name) == size for name, size in sizes.items())
+
+    def encoding_of(self, source: Source) -> str | None:
+        return "fen-77"
+
+    def read(self, source: Source) -> Imported:
+        """The model with its embedding tied to its head. Raises BadInputError unless `attention` was given."""
+        import torch.nn.functional as F
+
+        from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
+
+        attention, shape, raw = source.given.attention, model_shape(source), model_weights(source)
+        if attention is None:
+            raise BadInputError(
+                f"{source.path.name} does not record whether the model's attention is causal",
+                "give --attention bidirectional, or --attention causal if its name ends in _causal",
+            )
+        config = FenConfig(shape["n_layer"], shape["n_head"], shape["n_embd"], attention, "tied")
+
+        def reference(tokens: Tensor) -> Tensor:
+            whole = F.pad(tokens, (1, 0), value=FIRST)
+            return gpt2_logits(raw, whole, config.n_head, causal=attention == "causal")[:, -1:]
+
+        weights = {name.removeprefix(PREFIX): tensor.float() for name, tensor in raw.items()}
+        iterations = plain(source.content.get("iter_num"))
+        return Imported(
+            model=FenEncoder.of_weights(config, weights),
+            reference=reference,
+            source={
+                "model_args": plain(source.content["model_args"]),
+                "iter_num": iterations,
+                "attention_from": "user",
+            },
+        )
+
+
+register(FenNanoGPTFile())

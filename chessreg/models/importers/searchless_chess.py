@@ -1,0 +1,201 @@
+"""DeepMind's searchless chess models (Ruoss et al. 2024): the parameters of their Haiku transformer, in an orbax folder
+as they publish them, or in a `.npz` with an array for each `MODULE/PARAMETER`.
+
+Everything but the number of heads, the attention and the kind of value follows from names and shapes. Their models have
+8 heads (4 at a width of 64) and no mask. 1,968 outputs are behavioral cloning; a value model with positions for an
+action is read as one of action values.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from chessreg.errors import BadInputError
+from chessreg.models.importers.registry import Imported, register
+from chessreg.models.importers.source import Source
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from chessreg.models.adapters.base import HeadKind
+    from chessreg.models.adapters.searchless_chess import SearchlessConfig
+
+TABLE, POSITIONS = "embed/embeddings", "embed_1/embeddings"
+ATTENTION = "multi_head_dot_product_attention"
+ACTION_COUNT = 1968
+STATE_POSITIONS = 78  # of the published model of state values
+HEADS = {64: 4, 256: 8, 1024: 8}
+"""Width of a published model → its attention heads."""
+
+
+class SearchlessChessParameters:
+    """A folder of orbax, or a `.npz`, with the parameters of their transformer."""
+
+    name = "searchless_chess"
+
+    def recognises(self, source: Source) -> bool:
+        content = source.content
+        return isinstance(content, dict) and isinstance(content.get(TABLE), np.ndarray)
+
+    def encoding_of(self, source: Source) -> str | None:
+        return "fen-77"
+
+    def read(self, source: Source) -> Imported:
+        from chessreg.models.adapters.searchless_chess import SearchlessChess
+
+        raw = parameters(source)
+        config = config_of(source)
+        known_from = "--heads" if source.given.heads else "its width"
+        remarks = [f"{config.n_head} attention heads, from {known_from}; {config.attention} attention"]
+        if config.head == "action-value" and source.given.head is None:
+            remarks.append("read as a model of action values; --predicts state-value for one that reads no action")
+        return Imported(
+            model=SearchlessChess.of_weights(config, network_weights(raw, config)),
+            reference=functools.partial(haiku_logits, raw, config=config),
+            source={"n_head_from": known_from},
+            remarks=remarks,
+        )
+
+
+def parameters(source: Source) -> dict[str, Tensor]:
+    """The parameters as float32 tensors by `MODULE/PARAMETER`. Raises BadInputError for other arrays."""
+    import torch
+
+    arrays = source.content
+    if not isinstance(arrays, dict) or not isinstance(arrays.get(TABLE), np.ndarray):
+        raise BadInputError(f"{source.path.name} has no parameters of searchless_chess: {source.description}")
+    for name, array in arrays.items():
+        if not np.issubdtype(array.dtype, np.floating) and array.dtype.name != "bfloat16":
+            raise BadInputError(f"{source.path.name}: {name} is not an array of floats")
+    return {name: torch.from_numpy(np.ascontiguousarray(array, np.float32)) for name, array in arrays.items()}
+
+
+def numbered(name: str, number: int) -> str:
+    """What Haiku calls the module `name` that is made after `number` others of that name."""
+    return f"{name}_{number}" if number else name
+
+
+def config_of(source: Source) -> SearchlessConfig:
+    """The shape of the model. Raises BadInputError where neither names and shapes nor the user tell it."""
+    from chessreg.models.adapters.searchless_chess import SearchlessConfig
+
+    raw, name, given = parameters(source), source.path.name, source.given
+    layers = sum(key.startswith(ATTENTION) and key.endswith("/linear_3/w") for key in raw)
+    head = raw.get(f"{numbered('linear', 3 * layers)}/b")
+    if raw[TABLE].dim() != 2 or not layers or head is None or "linear/w" not in raw:
+        raise BadInputError(f"{name} is not a transformer of searchless_chess: {', '.join(sorted(raw)[:5])}")
+    width = raw[TABLE].shape[1]
+    heads = given.heads or HEADS.get(width)
+    if heads is None or width % heads:
+        raise BadInputError(
+            f"{name} does not say how many attention heads share its {width} features", "give --heads N"
+        )
+    positions = raw[POSITIONS].shape[0] if POSITIONS in raw else None
+    return SearchlessConfig(
+        n_layer=layers,
+        n_head=heads,
+        n_embd=width,
+        head=head_of(source, len(head), positions),
+        attention=given.attention or "bidirectional",
+        d_mlp=raw["linear/w"].shape[1],
+        rows=raw[TABLE].shape[0],
+        positions=positions,
+        **({"buckets": len(head)} if len(head) != ACTION_COUNT else {}),
+        qk_norm=f"{ATTENTION}/layer_norm/scale" in raw,
+        final_norm=f"{numbered('layer_norm', 2 * layers)}/scale" in raw,
+    )
+
+
+def head_of(source: Source, outputs: int, positions: int | None) -> HeadKind:
+    """What the model predicts: actions, or the return of an action or of a state."""
+    given = source.given.head
+    if outputs == ACTION_COUNT:
+        if given is not None:
+            raise BadInputError(f"{source.path.name} predicts actions, not values", "leave --predicts out")
+        return "action"
+    if given is None and positions is None:
+        raise BadInputError(f"{source.path.name} does not say whose values it predicts", "give --predicts")
+    return given or ("state-value" if positions == STATE_POSITIONS else "action-value")
+
+
+def network_weights(raw: Mapping[str, Tensor], config: SearchlessConfig) -> dict[str, Tensor]:
+    """The parameters under the adapter's names, matrices [out, in]; what has no place there keeps its name."""
+    left, found = dict(raw), {}
+
+    def take(own: str, module: str, **parameters: str) -> None:
+        for parameter, theirs in parameters.items():
+            if (tensor := left.pop(f"{module}/{theirs}", None)) is not None:
+                matrix = theirs == "w"
+                found[f"{own}.{parameter}"] = tensor.t().contiguous() if matrix else tensor
+
+    norm = {"weight": "scale", "bias": "offset"}
+    take("embed", "embed", weight="embeddings")
+    take("positions", "embed_1", weight="embeddings")
+    for layer in range(config.n_layer):
+        attention = numbered(ATTENTION, layer)
+        for number, own in enumerate(("q", "k", "v", "out")):
+            take(f"h.{layer}.attn.{own}", f"{attention}/{numbered('linear', number)}", weight="w")
+        for number, own in enumerate(("q_norm", "k_norm")):
+            take(f"h.{layer}.attn.{own}", f"{attention}/{numbered('layer_norm', number)}", **norm)
+        for number, own in enumerate(("ln_1", "ln_2")):
+            take(f"h.{layer}.{own}", numbered("layer_norm", 2 * layer + number), **norm)
+        for number, own in enumerate(("gate", "up", "down")):
+            take(f"h.{layer}.{own}", numbered("linear", 3 * layer + number), weight="w")
+    take("ln_f", numbered("layer_norm", 2 * config.n_layer), **norm)
+    take("head_matrix", numbered("linear", 3 * config.n_layer), weight="w", bias="b")
+    return {**found, **left}
+
+
+def haiku_logits(raw: Mapping[str, Tensor], tokens: Tensor, config: SearchlessConfig) -> Tensor:
+    """Logits float64 [batch, 1, outputs] after the last of tokens [batch, 77], and action 0 of an action-value model.
+
+    Written from the published description over the raw parameters, without the adapter, and slow on purpose.
+    """
+    import torch
+
+    weights = {name: tensor.double() for name, tensor in raw.items()}
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        scaled = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+        return scaled * weights[f"{name}/scale"] + weights[f"{name}/offset"]
+
+    zero = torch.zeros_like(tokens[:, :1])
+    whole = torch.cat([zero, tokens, *([zero] if config.head == "action-value" else [])], 1)
+    length, width = whole.shape[1], config.n_embd
+    residual = weights[TABLE][whole] * math.sqrt(width)
+    if POSITIONS in weights:
+        residual = residual + weights[POSITIONS][:length]
+    else:
+        half = torch.arange(0, width + 1, 2, dtype=torch.float64)
+        angles = torch.arange(length, dtype=torch.float64)[:, None] / 10_000 ** (half / width)
+        residual = residual + torch.cat([torch.sin(angles), torch.cos(angles)], 1)[:, :width]
+    hidden = torch.ones(length, length, dtype=torch.bool).triu(1) if config.attention == "causal" else None
+    for layer in range(config.n_layer):
+        x, name = norm(residual, numbered("layer_norm", 2 * layer)), numbered(ATTENTION, layer)
+        q, k, v = (x @ weights[f"{name}/{numbered('linear', part)}/w"] for part in range(3))
+        if config.qk_norm:
+            q, k = norm(q, f"{name}/layer_norm"), norm(k, f"{name}/layer_norm_1")
+        mixed = []
+        for head in range(config.n_head):
+            part = slice(head * width // config.n_head, (head + 1) * width // config.n_head)
+            scores = q[..., part] @ k[..., part].mT / math.sqrt(width // config.n_head)
+            scores = scores if hidden is None else scores.masked_fill(hidden, -torch.inf)
+            mixed.append(scores.softmax(-1) @ v[..., part])
+        residual = residual + torch.cat(mixed, -1) @ weights[f"{name}/linear_3/w"]
+        x = norm(residual, numbered("layer_norm", 2 * layer + 1))
+        gate, up, down = (weights[f"{numbered('linear', 3 * layer + part)}/w"] for part in range(3))
+        opened = x @ gate
+        residual = residual + (opened * opened.sigmoid() * (x @ up)) @ down
+    if config.final_norm:
+        residual = norm(residual, numbered("layer_norm", 2 * config.n_layer))
+    last = numbered("linear", 3 * config.n_layer)
+    return residual[:, -1:] @ weights[f"{last}/w"] + weights[f"{last}/b"]
+
+
+register(SearchlessChessParameters())

@@ -1,0 +1,109 @@
+"""Metrics on positions whose legal moves all have a win probability, against DeepMind's own evaluators."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import chess
+import numpy as np
+import pytest
+
+from chessreg.encodings.fen77 import Fen77
+from chessreg.entities.adding import add_dataset
+from chessreg.entities.checkpoint import import_checkpoint
+from chessreg.errors import BadInputError
+from chessreg.experiments.move_accuracy import MoveAccuracyOptions, MoveAccuracySpec
+from chessreg.experiments.settings.returns import kendall_tau
+from chessreg.games.datasets.bags import record, write_bag
+from chessreg.games.datasets.positions import Positions
+from chessreg.models.importers import UnrecordedSettings
+from chessreg.registry import tables
+from chessreg.runs.kind import kind
+from chessreg.session import Session
+
+HERE = Path(__file__).parents[1] / "fixtures" / "searchless_chess"
+with np.load(HERE / "expected.npz") as file:
+    EXPECTED = dict(file)
+FENS = [str(fen) for fen in EXPECTED["fens"]]
+METRICS = ("top", "log_loss", "tau_argsort", "entropy", "l2", "consistency")
+GIVEN = UnrecordedSettings(heads=2)
+fen = Fen77()
+
+
+def labelled(number: int) -> list[tuple[str, float]]:
+    """The legal moves of a position, in the order of their actions, with the win probabilities of the golden file."""
+    ordered = sorted((move.uci() for move in chess.Board(FENS[number]).legal_moves), key=fen.action_ids.__getitem__)
+    return list(zip(ordered, EXPECTED[f"returns/{number}"].tolist(), strict=True))
+
+
+@pytest.fixture
+def bag(session: Session, tmp_path: Path) -> Session:
+    """A dataset of action values whose rows are mixed; the last position lacks a move."""
+    records = [record(FENS[number], *row) for number in range(len(FENS)) for row in labelled(number)]
+    order = np.random.default_rng(0).permutation(len(records))
+    records = [records[place] for place in order]
+    write_bag(tmp_path / "action_value_data.bag", [*records, record("8/P6k/8/8/8/8/6pK/8 w - - 0 1", "a7a8q", 0.9)])
+    add_dataset(session.database, session.store, [tmp_path / "action_value_data.bag"], name="bag")
+    return session
+
+
+def measured(session: Session, model: str) -> dict[str, dict[str, Any]]:
+    """FEN → the columns of its row."""
+    report = session.run(MoveAccuracySpec(checkpoint=model, dataset="bag"), MoveAccuracyOptions(threads=1))
+    items, _ = session.inputs.items(session.inputs.reference("dataset", "bag"))
+    assert isinstance(items, Positions)
+    with session.database.read() as sql:
+        rows = sql.query(tables.Prediction).filter_by(run_id=report.run_id).all()
+        fens = items.fens([row.item for row in rows])
+        return {text: {**(row.detail or {}), "row": row} for text, row in zip(fens, rows, strict=True)}
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("behavioral_cloning", "behavioral-cloning.npz"),
+        ("action_value", "action-value.npz"),
+        ("state_value", "state-value"),
+    ],
+)
+def test_metrics_are_those_of_their_evaluators(bag: Session, name: str, path: str) -> None:
+    if path == "state-value":
+        pytest.importorskip("tensorstore", reason="the extra orbax is not installed")
+    import_checkpoint(bag.database, bag.store, HERE / path, name="model", given=GIVEN)
+    found = measured(bag, "model")
+    assert found.keys() == set(FENS)
+    for number, text in enumerate(FENS):
+        own = [found[text].get(metric) for metric in METRICS]
+        theirs = EXPECTED[f"{name}/{number}/metrics"]
+        assert [np.nan if value is None else float(value) for value in own] == pytest.approx(
+            theirs.tolist(), abs=1e-5, nan_ok=True
+        )
+        returns = EXPECTED[f"returns/{number}"]
+        assert found[text]["best_uci"] == labelled(number)[int(returns.argmax())][0]
+        assert found[text]["legal"] is not None
+    [row] = bag.query("value prediction by model").rows
+    means = {metric: np.mean([found[text][metric] for text in FENS]) for metric in ("tau", "log_loss")}
+    assert row["n"] == len(FENS)
+    assert row["tau"] == pytest.approx(means["tau"])
+    assert row["log_loss"] == pytest.approx(means["log_loss"])
+    assert (row["l2"] is None) == (name == "behavioral_cloning")
+    views = kind("move-accuracy").board_views(
+        {"run_id": found[FENS[0]]["row"].run_id, "unit": found[FENS[0]]["row"].unit}, bag.inputs
+    )  # fmt: skip
+    assert views[0].title.startswith("position ")
+
+
+def test_positions_of_a_bag_that_lack_a_move_are_left_out_or_refused(session: Session, tmp_path: Path) -> None:
+    write_bag(tmp_path / "one.bag", [record(FENS[0], "e2e4", 0.5)])
+    add_dataset(session.database, session.store, [tmp_path / "one.bag"], name="bag")
+    import_checkpoint(session.database, session.store, HERE / "action-value.npz", name="model", given=GIVEN)
+    with pytest.raises(BadInputError, match="no position has a best move"):
+        measured(session, "model")
+
+
+def test_tau_counts_ties_as_tau_b() -> None:
+    one, other = np.array([1, 2, 2, 3]), np.array([1, 3, 2, 2])
+    assert kendall_tau(one, other) == pytest.approx(2 / 5)
+    assert kendall_tau(one, np.ones(4)) == 0.0
+    assert kendall_tau(np.array([5.0]), np.array([1.0])) == 1.0
