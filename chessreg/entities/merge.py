@@ -27,6 +27,7 @@ from chessreg.registry import brought, lineage, migrations, names, tables
 from chessreg.registry.database import Database, rows_among
 from chessreg.registry.identity import new_id
 from chessreg.registry.place import Place, place_of
+from chessreg.registry.result_tables import RESULT_TABLES
 from chessreg.registry.tables.types import admit, cropped, utc_now
 from chessreg.runs.ingest import (
     TABLES,
@@ -39,7 +40,6 @@ from chessreg.runs.ingest import (
     matches,
     take_rows,
 )
-from chessreg.runs.kind import RESULT_TABLES
 
 if TYPE_CHECKING:
     from store import Store

@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from chessreg.errors import DAMAGE, BadInputError, ChessregError
 from chessreg.queries import duck, gate, mirror, source, views
 from chessreg.queries.duck import DEFAULT_MEMORY
-from chessreg.queries.source import RESULTS, TABLES
+from chessreg.queries.source import TABLES
 from chessreg.queries.stop import awaited
 from chessreg.queries.views import ONCE
+from chessreg.registry.result_tables import RESULT_TABLES
 
 if TYPE_CHECKING:
     import duckdb
@@ -209,7 +210,7 @@ class Engine:
         """
         import duckdb
 
-        rows = {name: rows for name, rows in self._read.items() if name in RESULTS and len(rows)}
+        rows = {name: rows for name, rows in self._read.items() if name in RESULT_TABLES and len(rows)}
         if self._mirror is not None and rows and not self.database.read_only:
             with suppress(OSError, duckdb.Error):
                 mirror.write(self._mirror, rows)

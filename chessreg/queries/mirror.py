@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
 from chessreg.queries import duck, views
-from chessreg.queries.source import RESULTS, CompleteRun, Reader, reading
+from chessreg.queries.source import CompleteRun, Reader, reading
+from chessreg.registry.result_tables import RESULT_TABLES
 from store.files import fsync_path
 
 if TYPE_CHECKING:
@@ -73,13 +74,13 @@ def mirror_of(database: Database, reader: Reader, extras: Extras, without: Colle
         present = set()
     schema = reader.schema()
     runs, paths, selects, digests = {}, {}, {}, {}
-    files: dict[str, dict[str, Path]] = {table: {} for table in RESULTS}
+    files: dict[str, dict[str, Path]] = {table: {} for table in RESULT_TABLES}
     for run in reader.complete_runs()[:MOST_RUNS]:
         moment = "".join(sign for sign in run.completed_at or "" if sign.isdigit())
         if not (RUN_ID.fullmatch(run.id or "") and MOMENT.fullmatch(moment)):
             continue
         runs[run.id] = run
-        for table in RESULTS:
+        for table in RESULT_TABLES:
             key = table, run.kind
             if key not in selects:
                 selects[key] = views.typed_rows(table, "sqlite", extras.get((run.kind, table), {}))

@@ -16,6 +16,7 @@ from chessreg.queries.catalogue import entries
 from chessreg.queries.engine import Engine
 from chessreg.registry import migrations, tables
 from chessreg.registry.database import Database
+from chessreg.registry.result_tables import RESULT_TABLES
 
 from .test_any_value import DEMO, spoil
 
@@ -251,7 +252,7 @@ def test_every_query_has_the_same_answer_from_files_and_from_sql(seed, registry,
     path = Path(shutil.copyfile(registry, tmp_path / "registry.db"))
     if seed is not None:
         spoil(path, seed)
-    names = sorted(source.RESULTS)
+    names = sorted(RESULT_TABLES)
     with Database.open(path, create=False) as database, Database.open(path, create=False) as again:
         plain = {entry.title: run_query(database, entry.title).rows for entry in entries()}
         whole = {name: rows(database, f"SELECT * FROM {name} ORDER BY ALL") for name in names}
