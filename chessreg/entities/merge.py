@@ -260,8 +260,11 @@ def settle(database: Database, there: Database, run_id: UUID) -> None:
     with database.write() as session:
         complete_run(session, run_id)
         run = session.get_one(tables.Run, run_id)
-        if run.completed_at is not None and theirs is not None:
-            run.completed_at = min(run.completed_at, theirs)
+        if run.completed_at is not None and theirs is not None and theirs < run.completed_at:
+            if (results := database.place.results) is not None:  # a file of that time may have the rows of that time
+                for path in results.glob(f"*-{run_id.hex}-*.parquet"):
+                    path.unlink(missing_ok=True)
+            run.completed_at = theirs
 
 
 def merged_runs(session: Session) -> set[UUID]:

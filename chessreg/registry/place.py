@@ -32,6 +32,11 @@ class Place:
     def dialect(self) -> str:
         return "postgresql" if self.path is None else "sqlite"
 
+    @property
+    def results(self) -> Path | None:
+        """The folder of Parquet files with the results of complete runs (`queries.mirror`); None for PostgreSQL."""
+        return None if self.path is None else self.path.absolute().with_suffix(".results")
+
     @cached_property
     def on_network(self) -> bool:
         """Whether the file lies on a network file system."""
