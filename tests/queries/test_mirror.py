@@ -189,6 +189,16 @@ def test_a_file_that_cannot_be_read_is_removed_and_written_again(damage, databas
     assert fetched[-1] == 0
 
 
+def test_a_symbolic_link_is_not_read(database, make, fetched, tmp_path):
+    make.play(make.checkpoint("a"), [{}] * 9)
+    keep(database)
+    [path] = files(database)
+    path.symlink_to(path.rename(tmp_path / "other.parquet"))
+    fetched.clear()
+    assert len(rows(database)) == 9
+    assert fetched == [9]
+
+
 def test_what_is_not_ours_in_the_folder_stays(database, make):
     make.play(make.checkpoint("a"), [{}] * 9)
     folder = database.place.path.with_suffix(".results")
