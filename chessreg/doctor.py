@@ -23,10 +23,10 @@ from chessreg.entities.merge import merged_runs
 from chessreg.errors import ChessregError
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
+from chessreg.registry.result_tables import RESULT_TABLES
 from chessreg.registry.run_state import complete_units
 from chessreg.registry.tables import Cause, JobState
 from chessreg.runs import ingest, transfer, watch
-from chessreg.runs.kind import RESULT_TABLES
 from chessreg.runs.task import ranges
 from chessreg.scheduling import queue, worker
 from chessreg.scheduling.presence import Presence
@@ -117,8 +117,8 @@ def orphans(database: Database) -> Iterator[Problem]:
 
 def promises(database: Database, store: Store) -> Iterator[Problem]:
     """Attempts elsewhere whose check-in is overdue, by what was seen from here."""
-    watcher = watch.Watcher(store)
-    for attempt in watcher.overdue(database):
+    began = time.monotonic()
+    for attempt in watch.Watcher(store).overdue(watch.running(database), began):
         lost = [attempt.id]
         yield Problem(
             "promises",

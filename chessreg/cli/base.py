@@ -241,6 +241,29 @@ class NameText(click.ParamType):
         return value
 
 
+class Numbers(click.ParamType):
+    """Several values in one option: `0,2,5-7`, or words `a,b`; `none` is the empty list. An empty text is refused: it
+    is what an unset variable of the shell gives."""
+
+    def __init__(self, item: type, needed: bool = False) -> None:
+        self.item, self.needed, self.name = item, needed, f"{item.__name__},…"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
+        if isinstance(value, tuple):
+            return value
+        from chessreg.runs.spec import several
+
+        if str(value).strip().lower() == "none" and not self.needed:
+            return ()
+        try:
+            values = several(str(value), self.item)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if not values:
+            self.fail("it is needed" if self.needed else "it is empty: leave it out, or write none", param, ctx)
+        return values
+
+
 def json_option(function: F) -> F:
     """Add `--json` to a command; it becomes `home.json`."""
 

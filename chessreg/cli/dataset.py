@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import FilePath, Home, NameText, emit, json_option, pass_home
+from chessreg.cli.base import FilePath, Home, NameText, Numbers, emit, json_option, pass_home
 from chessreg.cli.noun import group_of, headings
-from chessreg.cli.run import Numbers
 from chessreg.entities import entity
 from chessreg.entities.base import entity_row
 from chessreg.registry import names

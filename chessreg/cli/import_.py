@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from chessreg.cli.base import FilePath, Group, Home, NameText, emit, json_option, pass_home
+from chessreg.cli.base import FilePath, Group, Home, NameText, Numbers, emit, json_option, pass_home
 from chessreg.cli.noun import print_rows
-from chessreg.cli.run import Numbers
 from chessreg.encodings import names
 from chessreg.encodings.base import Notation
 from chessreg.encodings.prompts import TEMPLATES, Counters, Layout, prompt_of_folder

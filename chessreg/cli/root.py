@@ -14,7 +14,6 @@ import click
 
 from chessreg.cli.base import Home, LazyCommand, LazyGroup
 from chessreg.errors import BadInputError, described, of_own_kind
-from chessreg.masking import mask
 from chessreg.named import clipped
 from chessreg.terminal import visible, visible_json, visible_streams
 
@@ -295,6 +294,8 @@ def require_text(args: Sequence[str]) -> None:
 
 def fail(args: Sequence[str], message: str, hint: str, code: int) -> int:
     """Say on stderr what went wrong, for a person or (--json) for a program; returns the code."""
+    from chessreg.masking import mask
+
     message, hint = clipped(mask(message), LONGEST), clipped(mask(hint), LONGEST)
     with suppress(BrokenPipeError):
         sys.stdout.flush()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from chessreg.cli.base import FilePath, Group, Home, NameText, emit, json_option, pass_home
+from chessreg.cli.base import FilePath, Group, Home, NameText, Numbers, emit, json_option, pass_home
 from chessreg.errors import BadInputError, NotFoundError, RegistryError
 from chessreg.named import clipped
 from chessreg.runs.spec import (
@@ -25,7 +25,6 @@ from chessreg.runs.spec import (
     settings_from,
     settings_of,
     settings_shown,
-    several,
     tag_of,
     value_text,
     variants_of,
@@ -410,27 +409,6 @@ def titles_of(kind: Kind) -> list[str]:
 
     beside = () if importable(type(kind).__module__) else (Path(inspect.getfile(type(kind))),)
     return [entry.title for entry in entries(beside) if kind.name in entry.kinds]
-
-
-class Numbers(click.ParamType):
-    """Several values in one option: `0,2,5-7`, or words `a,b`; `none` is the empty list. An empty text is refused: it
-    is what an unset variable of the shell gives."""
-
-    def __init__(self, item: type, needed: bool = False) -> None:
-        self.item, self.needed, self.name = item, needed, f"{item.__name__},…"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
-        if isinstance(value, tuple):
-            return value
-        if str(value).strip().lower() == "none" and not self.needed:
-            return ()
-        try:
-            values = several(str(value), self.item)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        if not values:
-            self.fail("it is needed" if self.needed else "it is empty: leave it out, or write none", param, ctx)
-        return values
 
 
 NONE = object()

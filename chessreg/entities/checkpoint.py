@@ -15,7 +15,6 @@ from uuid import UUID
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session as SqlSession
 
-from chessreg.encodings import Encoding, encoding
 from chessreg.entities import register
 from chessreg.entities.base import Entity, Row, entity_row, entity_rows
 from chessreg.entities.display import Column, Printed, Thing, annotations_of, facts
@@ -28,6 +27,7 @@ from chessreg.runs.inputs import Inputs, with_weights
 from store.files import explained
 
 if TYPE_CHECKING:
+    from chessreg.encodings import Encoding
     from chessreg.models.checkpoint import CheckpointInfo
     from chessreg.models.importers import UnrecordedSettings
     from chessreg.session import Session
@@ -246,6 +246,8 @@ def checkpoint_row(
 
 def tokenizer_row(name: str, folder: Path | None = None) -> dict[str, Any]:
     """The columns of a tokenizer's row; `folder` is the checkpoint's."""
+    from chessreg.encodings import encoding
+
     tokenizer = encoding(name, folder)
     return {"name": name, "size": tokenizer.size, "vocabulary": list(tokenizer.vocabulary)}
 

@@ -18,10 +18,10 @@ from chessreg.entities import gc
 from chessreg.errors import ChessregError
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
+from chessreg.registry.result_tables import RESULT_TABLES
 from chessreg.registry.run_state import complete_units
 from chessreg.registry.tables.types import utc_now
 from chessreg.runs.activations import differs
-from chessreg.runs.kind import RESULT_TABLES
 from chessreg.runs.task import ranges
 from store.errors import StoreError
 

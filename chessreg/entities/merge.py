@@ -27,6 +27,7 @@ from chessreg.registry import brought, lineage, migrations, names, tables
 from chessreg.registry.database import Database, rows_among
 from chessreg.registry.identity import new_id
 from chessreg.registry.place import Place, place_of
+from chessreg.registry.result_tables import RESULT_TABLES
 from chessreg.registry.tables.types import admit, cropped, utc_now
 from chessreg.runs.ingest import (
     TABLES,
@@ -39,7 +40,6 @@ from chessreg.runs.ingest import (
     matches,
     take_rows,
 )
-from chessreg.runs.kind import RESULT_TABLES
 
 if TYPE_CHECKING:
     from store import Store
@@ -260,8 +260,11 @@ def settle(database: Database, there: Database, run_id: UUID) -> None:
     with database.write() as session:
         complete_run(session, run_id)
         run = session.get_one(tables.Run, run_id)
-        if run.completed_at is not None and theirs is not None:
-            run.completed_at = min(run.completed_at, theirs)
+        if run.completed_at is not None and theirs is not None and theirs < run.completed_at:
+            if (results := database.place.results) is not None:  # a file of that time may have the rows of that time
+                for path in results.glob(f"*-{run_id.hex}-*.parquet"):
+                    path.unlink(missing_ok=True)
+            run.completed_at = theirs
 
 
 def merged_runs(session: Session) -> set[UUID]:

@@ -23,9 +23,10 @@ from chessreg.models import devices
 from chessreg.registry import lineage, names, tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import uuid_of
+from chessreg.registry.result_tables import RESULT_TABLES
 from chessreg.runs import attempt, transfer
 from chessreg.runs.ingest import TABLES
-from chessreg.runs.kind import RESULT_TABLES, Kind, of_record
+from chessreg.runs.kind import Kind, of_record
 from chessreg.runs.resolve import references
 from chessreg.runs.spec import ExecutionOptions, Spec, build, settings_from
 from chessreg.terminal import visible

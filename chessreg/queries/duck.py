@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from chessreg.errors import BadInputError
 from chessreg.queries import gate
-from chessreg.queries.macros import MACROS
 from chessreg.queries.stop import awaited
 
 if TYPE_CHECKING:
@@ -50,8 +49,6 @@ def connect(memory: str, threads: int, files: Iterable[Path] = ()) -> duckdb.Duc
     connection.execute(f"SET memory_limit = '{memory}'")
     if files:
         connection.execute(f"SET allowed_paths = [{', '.join(map(path_literal, files))}]")
-    for macro in MACROS:
-        connection.execute(macro)
     for statement in LOCK:
         connection.execute(statement)
     return connection

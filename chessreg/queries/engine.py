@@ -23,9 +23,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from chessreg.errors import DAMAGE, BadInputError, ChessregError
 from chessreg.queries import duck, gate, mirror, source, views
 from chessreg.queries.duck import DEFAULT_MEMORY
-from chessreg.queries.source import RESULTS, TABLES
+from chessreg.queries.macros import MACROS
+from chessreg.queries.source import TABLES
 from chessreg.queries.stop import awaited
 from chessreg.queries.views import ONCE
+from chessreg.registry.result_tables import RESULT_TABLES
 
 if TYPE_CHECKING:
     import duckdb
@@ -159,7 +161,7 @@ class Engine:
         """A SELECT over one Arrow table, there called `result`."""
         with self._lock:
             self.refresh()
-            connection = self._load(frozenset(), duck.deadline(timeout))
+            connection = self._load(self._names([sql]) & MACROS.keys(), duck.deadline(timeout))
             connection.register("result", table)
             try:
                 return duck.run(connection, sql, None, timeout)
@@ -209,10 +211,15 @@ class Engine:
         """
         import duckdb
 
-        rows = {name: rows for name, rows in self._read.items() if name in RESULTS and len(rows)}
-        if self._mirror is not None and rows and not self.database.read_only:
-            with suppress(OSError, duckdb.Error):
-                mirror.write(self._mirror, rows)
+        with self._lock, suppress(OSError, duckdb.Error):
+            if self._mirror is None or self._data is None or self.database.read_only:
+                return
+            runs = {}
+            for table in RESULT_TABLES:
+                if len(self._read.get(table, ())) >= mirror.LEAST_ROWS:
+                    runs[table] = mirror.lacking(self._mirror, self._data, table)
+            if any(runs.values()):
+                mirror.write(self._mirror, self._read, runs)
 
     # -- the snapshot ---------------------------------------------------------------------------------------------
 
@@ -266,8 +273,13 @@ class Engine:
         return True
 
     def _set_views(self) -> None:
+        """Have the views of these kinds in the snapshot, which is kept: views that change are defined again."""
+        if self._all_listed:
+            self._forget()
+        before = self._views.views
         self._views = views.of_kinds(self._kinds, self._installed, {*TABLES, *views.handy()})
-        self._forget()
+        self._defined -= {name for name, view in before.items() if self._views.views.get(name) != view}
+        self._answers.clear()
 
     def _with_snapshot(
         self, statements: Collection[str], until: float, ask: Callable[[duckdb.DuckDBPyConnection], T]
@@ -302,7 +314,7 @@ class Engine:
         """Every table, view and macro that these statements name, also by way of views; all where one computes a
         name."""
         kinds = {name: f"{view.select} FROM run, {view.table or 'run'}" for name, view in self._views.views.items()}
-        texts = {**dict.fromkeys(TABLES, ""), **views.handy(), **views.AFTER, **kinds}
+        texts = {**MACROS, **dict.fromkeys(TABLES, ""), **views.handy(), **views.AFTER, **kinds}
         if any(views.computes_name(sql) for sql in statements):
             return frozenset(texts)
         return views.named_in(statements, texts, loosely=loosely)
@@ -366,7 +378,7 @@ class Engine:
         import duckdb
 
         assert self._data
-        for name in (*TABLES, *views.handy(), *views.AFTER, *self._views.views):
+        for name in (*MACROS, *TABLES, *views.handy(), *views.AFTER, *self._views.views):
             if name in names and name not in self._defined:
                 if name in self._read:
                     self._data.register(f"_{name}", self._read[name])
@@ -378,18 +390,18 @@ class Engine:
         """The statement that defines a table, view or macro."""
         if name in TABLES:
             return f'CREATE {self._form(name)} "{name}" AS {self._rows(name)}'
-        if name in views.AFTER:
-            return views.AFTER[name]
+        if macro := MACROS.get(name) or views.AFTER.get(name):
+            return f"CREATE MACRO {name}{macro}"
         if name in views.handy():
             bases = self._names([views.handy()[name]]) & TABLES.keys()
             form = "TABLE" if name in ONCE and bases <= self._read.keys() else "VIEW"
             return f'CREATE {form} "{name}" AS {views.handy()[name]}'
         select, kind, table = self._views.views[name]
         if table is None:
-            return f'CREATE VIEW "{name}" AS {select}'
+            return f'CREATE OR REPLACE VIEW "{name}" AS {select}'
         rows = f'"_{name}"'
-        return f"""CREATE {self._form(table)} {rows} AS {self._rows(table, kind)};
-            CREATE VIEW "{name}" AS WITH result_rows AS (SELECT * FROM {rows}) {select}"""
+        return f"""CREATE OR REPLACE {self._form(table)} {rows} AS {self._rows(table, kind)};
+            CREATE OR REPLACE VIEW "{name}" AS WITH result_rows AS (SELECT * FROM {rows}) {select}"""
 
     def _form(self, table: str) -> str:
         """TABLE where the rows of a table are few enough to be converted once, else VIEW."""

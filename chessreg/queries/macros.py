@@ -1,13 +1,13 @@
-"""The macros that every statement may call. They name no table and no view."""
+"""The macros that statements call, by name. They read no table and no view."""
 
-MACROS = (
+MACROS = {
     # A value that does not fit is unknown: no row of anybody's makes a query fail.
-    "CREATE MACRO whole(x) AS TRY_CAST(x AS BIGINT)",
-    "CREATE MACRO exact(probability) AS TRY_CAST(probability AS DECIMAL(18, 15))",  # sums are the same in any order
+    "whole": "(x) AS TRY_CAST(x AS BIGINT)",
+    "exact": "(probability) AS TRY_CAST(probability AS DECIMAL(18, 15))",  # sums are the same in any order
     # A score from the model's side, as `adjudication` scores. `paper` is the rule that Karvonen 2024 states;
     # `author-2024` is what its code does (specs: draws drop out of the mean, and so does exactly 100 centipawns at the
     # move limit; there less is lost).
-    """CREATE MACRO game_score(scoring, result, termination, cp, color) AS CASE
+    "game_score": """(scoring, result, termination, cp, color) AS CASE
     WHEN termination = 'forfeit_illegal' THEN 0.0::DOUBLE
     WHEN result = '1-0' THEN (color = 'white')::INTEGER::DOUBLE
     WHEN result = '0-1' THEN (color = 'black')::INTEGER::DOUBLE
@@ -17,37 +17,37 @@ MACROS = (
     WHEN scoring = 'paper' AND (CASE WHEN color = 'white' THEN cp ELSE -cp END) >= -100 THEN 0.5::DOUBLE
     WHEN (CASE WHEN color = 'white' THEN cp ELSE -cp END) = 100 THEN NULL
     ELSE 0.0::DOUBLE END""",
-    "CREATE MACRO square_text(square) AS substr('abcdefgh', square % 8 + 1, 1) || (square // 8 + 1)",
+    "square_text": "(square) AS substr('abcdefgh', square % 8 + 1, 1) || (square // 8 + 1)",
     # 1.5 and 2, not 1.500000 and 2.0
-    """CREATE MACRO scale_text(scale) AS
+    "scale_text": """(scale) AS
     coalesce(CASE WHEN scale = trunc(scale) THEN whole(scale)::VARCHAR END, scale::VARCHAR)""",
     # the smallest and the largest of some numbers, or the one that all are: 1364-1500
-    """CREATE MACRO span_text(numbers) AS CASE
+    "span_text": """(numbers) AS CASE
     WHEN round(list_min(numbers)) = round(list_max(numbers)) THEN whole(round(list_min(numbers)))::VARCHAR
     ELSE whole(round(list_min(numbers))) || '-' || whole(round(list_max(numbers))) END""",
     # 3-6 for consecutive layers, else 5,7,9
-    """CREATE MACRO layers_text(layers) AS CASE
+    "layers_text": """(layers) AS CASE
     WHEN len(layers) > 1 AND list_max(layers) - list_min(layers) = len(layers) - 1
         THEN list_min(layers) || '-' || list_max(layers)
     ELSE array_to_string(layers, ',') END""",
     # The settings of a spec as one text, without those that are named.
-    """CREATE MACRO settings_text(spec, without) AS list_aggregate(list_transform(
+    "settings_text": """(spec, without) AS list_aggregate(list_transform(
     list_sort(list_filter(json_keys(spec), lambda name: NOT list_contains(without, name))),
     lambda name: name || '=' || coalesce(json_extract(spec, '$."' || name || '"')::VARCHAR, 'null')),
     'string_agg', '; ')""",
     # Davis's index of a place in the residual stream: 0 the embeddings, L the output of the L-th block; the final
     # LayerNorm has none.
-    """CREATE MACRO residual_index(hook_point, layer) AS CASE
+    "residual_index": """(hook_point, layer) AS CASE
     WHEN ends_with(hook_point, 'hook_resid_pre') OR ends_with(hook_point, 'hook_embed') THEN layer
     WHEN ends_with(hook_point, 'hook_resid_post') THEN layer + 1 END""",
     # Number `place` of little-endian int32s that are given as hexadecimal digits.
-    """CREATE MACRO int32_of(digits, place) AS whole(
+    "int32_of": """(digits, place) AS whole(
     '0x' || substr(digits, 8 * place + 7, 2) || substr(digits, 8 * place + 5, 2)
     || substr(digits, 8 * place + 3, 2) || substr(digits, 8 * place + 1, 2))""",
     # What a probe's class means. Of pieces: class = value + 6, values -6 (black king) to 6 (white king); mine and the
     # opponent's follow from the positions: White is to move at `dots`, Black at `even-spaces`, which other encodings
     # call `white-turns` and `black-turns`.
-    """CREATE MACRO class_text(label, positions, class) AS CASE
+    "class_text": """(label, positions, class) AS CASE
     WHEN label = 'color' AND class < 3 THEN ['Black', 'Blank', 'White'][class + 1]
     WHEN label = 'type' AND class < 7 THEN ['Pawn', 'Knight', 'Bishop', 'Rook', 'Queen', 'King', 'Blank'][class + 1]
     WHEN label <> 'piece' THEN 'class ' || class
@@ -56,4 +56,4 @@ MACROS = (
               WHEN positions IN ('even-spaces', 'black-turns') THEN if(class < 6, 'My ', 'Opp. ')
               ELSE if(class > 6, 'White ', 'Black ') END
          || ['Pawn', 'Knight', 'Bishop', 'Rook', 'Queen', 'King'][abs(class - 6)] END""",
-)
+}

@@ -4,7 +4,7 @@
 `<table>-<schema>-<run>-<completed>.parquet`: `schema` is 8 hex digits of a digest of the registry's schema and the
 columns' conversions, `completed` is the time of completion (UTC, the digits of year to microsecond). A query reads a
 file only if the state of the registry that it reads says that the run was complete at that time; a run without a file
-is read from SQL. Deleting files loses nothing.
+is read from SQL, which is also faster for a run with few rows. Deleting files loses nothing.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from chessreg.queries import duck, views
-from chessreg.queries.source import RESULTS, CompleteRun, Reader, reading
+from chessreg.queries.source import CompleteRun, Reader, reading
+from chessreg.registry.result_tables import RESULT_TABLES
 from store.files import fsync_path
 
 if TYPE_CHECKING:
@@ -32,24 +33,40 @@ if TYPE_CHECKING:
 
 PART = ".part"  # a folder in which files are being written
 STALE_SECONDS = 86_400.0
-MOST_RUNS = 10_000  # that are read from files: SQLite accepts that many ids in one SELECT
-RUN_ID, MOMENT = re.compile("[0-9a-f]{32}"), re.compile("[0-9]{20}")
+LEAST_ROWS = 256  # of a file: to open one takes about as long as to read 100 rows from SQL
+MOST_FILES = 10_000  # of a table that are read: SQLite accepts that many ids in one SELECT
 PATTERN = re.compile(r"[*?\[\ud800-\udfff]")
-OURS = re.compile(r"[a-z_]+-[0-9a-f]{8}-[0-9a-f]{32}-[0-9]{20}\.parquet")
+NAME = re.compile(r"([a-z_]+)-[0-9a-f]{8}-([0-9a-f]{32})-[0-9]{20}\.parquet")
 Extras = Mapping[tuple[str, str], Mapping[str, str]]  # name → type of extra columns, by kind and table
 
 
-class Mirror(NamedTuple):
-    """Paths of the files that belong to one state of a registry, and the files that exist.
+class Mirror:
+    """The files that belong to one state of a registry: `files` by table and run id, those that exist; `runs`: the
+    complete runs by id."""
 
-    runs: complete runs by id. selects: SELECT of typed rows by table and kind. files: by table and run id.
-    """
+    def __init__(self, folder: Path, schema: str, runs: Iterable[CompleteRun], extras: Extras) -> None:
+        self.folder, self.runs = folder, {run.id: run for run in runs}
+        self.files: dict[str, dict[str, Path]] = {table: {} for table in RESULT_TABLES}
+        self._schema, self._extras = schema, extras
+        self._digests: dict[tuple[str, str], str] = {}  # of the schema and the SELECT, by table and kind
 
-    folder: Path
-    runs: Mapping[str, CompleteRun]
-    selects: Mapping[tuple[str, str], str]
-    paths: Mapping[tuple[str, str], Path]
-    files: Mapping[str, Mapping[str, Path]]
+    def select(self, table: str, kind: str) -> str:
+        """SELECT of typed rows of this kind's runs from the Arrow table `_<table>`."""
+        return views.typed_rows(table, "sqlite", self._extras.get((kind, table), {}))
+
+    def path(self, table: str, id: str) -> Path:
+        """The file of a complete run's rows in a table."""
+        kind, completed_at = self.runs[id].kind, self.runs[id].completed_at or ""
+        if (table, kind) not in self._digests:
+            text = f"{self._schema}\n{self.select(table, kind)}"
+            self._digests[table, kind] = hashlib.sha256(text.encode()).hexdigest()[:8]
+        moment = "".join(sign for sign in completed_at if sign.isdigit())
+        return self.folder / f"{table}-{self._digests[table, kind]}-{id}-{moment}.parquet"
+
+    def is_current(self, name: str) -> bool:
+        """Whether a file of this name belongs to a run as it is now."""
+        parts = NAME.fullmatch(name)
+        return parts is not None and parts[2] in self.runs and self.path(parts[1], parts[2]).name == name
 
     def by_kind(self, table: str) -> dict[str, list[Path]]:
         """The files of a table by the kind of their runs."""
@@ -62,64 +79,58 @@ class Mirror(NamedTuple):
 def mirror_of(database: Database, reader: Reader, extras: Extras, without: Collection[str] = ()) -> Mirror | None:
     """The mirror of the state that `reader` sees, without the files of these names. None for PostgreSQL, and where
     DuckDB would take the path of a file for a pattern."""
-    if database.place.path is None:
+    folder = database.place.results
+    if folder is None or PATTERN.search(str(folder)):
         return None
-    folder = database.place.path.absolute().with_suffix(".results")
-    if PATTERN.search(str(folder)):
-        return None
-    try:
-        present = set(os.listdir(folder)) - set(without)
-    except OSError:
-        present = set()
-    schema = reader.schema()
-    runs, paths, selects, digests = {}, {}, {}, {}
-    files: dict[str, dict[str, Path]] = {table: {} for table in RESULTS}
-    for run in reader.complete_runs()[:MOST_RUNS]:
-        moment = "".join(sign for sign in run.completed_at or "" if sign.isdigit())
-        if not (RUN_ID.fullmatch(run.id or "") and MOMENT.fullmatch(moment)):
-            continue
-        runs[run.id] = run
-        for table in RESULTS:
-            key = table, run.kind
-            if key not in selects:
-                selects[key] = views.typed_rows(table, "sqlite", extras.get((run.kind, table), {}))
-                digests[key] = hashlib.sha256(f"{schema}\n{selects[key]}".encode()).hexdigest()[:8]
-            path = paths[table, run.id] = folder / f"{table}-{digests[key]}-{run.id}-{moment}.parquet"
-            if path.name in present:
-                files[table][run.id] = path
-    return Mirror(folder, runs, selects, paths, files)
+    mirror = Mirror(folder, reader.schema(), reader.complete_runs(), extras)
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            parts = NAME.fullmatch(entry.name)
+            if parts is None or entry.name in without or not entry.is_file(follow_symlinks=False):
+                continue
+            files = mirror.files.get(parts[1], {})
+            if len(files) < MOST_FILES and mirror.is_current(entry.name):
+                files[parts[2]] = folder / entry.name
+    return mirror
 
 
-def write(mirror: Mirror, rows: Mapping[str, pa.Table]) -> None:
-    """Write the files that these tables lack, from rows as SQL has them, and remove files that belong to no run as it
+def lacking(mirror: Mirror, connection: duckdb.DuckDBPyConnection, table: str) -> list[str]:
+    """Return the ids of complete runs without a file that have enough rows in the Arrow table `_<table>`."""
+    select = f'SELECT run_id FROM "_{table}" GROUP BY run_id HAVING count(*) >= {LEAST_ROWS}'
+    ids = [id for (id,) in connection.execute(select).fetchall() if id in mirror.runs and id not in mirror.files[table]]
+    return [id for id in ids if NAME.fullmatch(mirror.path(table, id).name)]
+
+
+def write(mirror: Mirror, rows: Mapping[str, pa.Table], runs: Mapping[str, Sequence[str]]) -> None:
+    """Write the files of these runs, by table, from rows as SQL has them, and remove files that belong to no run as it
     is now. Raises OSError and duckdb.Error where that is not possible."""
     mirror.folder.mkdir(exist_ok=True)
-    current = {path.name for path in mirror.paths.values()}
     for path in mirror.folder.iterdir():
-        if OURS.fullmatch(path.name) and path.name not in current:
+        if NAME.fullmatch(path.name) and not mirror.is_current(path.name):
             path.unlink(missing_ok=True)
         elif path.suffix == PART and time.time() - path.stat().st_mtime > STALE_SECONDS:  # its writer was killed
             shutil.rmtree(path, ignore_errors=True)
     part = mirror.folder / f"{uuid4().hex}{PART}"
     try:
         with closing(duck.connect_unlocked()) as connection:
-            for table, arrow in rows.items():
-                connection.register(f"_{table}", arrow)
-                _write_table(connection, mirror, table, part)
+            for table, ids in runs.items():
+                connection.register(f"_{table}", rows[table])
+                _write_table(connection, mirror, table, ids, part)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _write_table(connection: duckdb.DuckDBPyConnection, mirror: Mirror, table: str, part: Path) -> None:
-    """Write one file for each complete run, aside first: to the folder `part`."""
+def _write_table(
+    connection: duckdb.DuckDBPyConnection, mirror: Mirror, table: str, runs: Sequence[str], part: Path
+) -> None:
+    """Write one file for each of these runs, aside first: to the folder `part`."""
     kinds: dict[str, list[str]] = {}
-    for (id,) in connection.execute(f'SELECT DISTINCT run_id FROM "_{table}"').fetchall():
-        if id in mirror.runs and id not in mirror.files[table]:
-            kinds.setdefault(mirror.runs[id].kind, []).append(id)
+    for id in runs:
+        kinds.setdefault(mirror.runs[id].kind, []).append(id)
     for kind, ids in kinds.items():
         aside = part / uuid4().hex
         aside.mkdir(parents=True)
-        select, listed = mirror.selects[table, kind], ", ".join(f"'{id}'" for id in ids)
+        select, listed = mirror.select(table, kind), ", ".join(f"'{id}'" for id in ids)
         connection.execute(
             f"COPY (SELECT *, replace(run_id::VARCHAR, '-', '') AS id FROM ({select} WHERE run_id IN ({listed}))) "
             f"TO {duck.path_literal(aside)} (FORMAT parquet, COMPRESSION zstd, PARTITION_BY (id), OVERWRITE_OR_IGNORE)"
@@ -128,7 +139,7 @@ def _write_table(connection: duckdb.DuckDBPyConnection, mirror: Mirror, table: s
             written = list((aside / f"id={id}").iterdir())
             if len(written) == 1:  # DuckDB may split the rows of a run: then they stay in SQL
                 fsync_path(written[0])
-                written[0].rename(mirror.paths[table, id])
+                written[0].rename(mirror.path(table, id))
 
 
 def scan(select: str, paths: Sequence[Path]) -> str:
@@ -161,7 +172,7 @@ def differing(database: Database, extras: Extras) -> Iterator[Path]:
         if mirror is None:
             return
         for table, run, path in ((table, *file) for table, files in mirror.files.items() for file in files.items()):
-            select = mirror.selects[table, mirror.runs[run].kind]
+            select = mirror.select(table, mirror.runs[run].kind)
             connection.register(f"_{table}", reader.table(table, run=run))
             names = connection.execute(f"SELECT column_name FROM (DESCRIBE {select})").fetchall()
             listed = ", ".join(f'"{name}"' for (name,) in names)

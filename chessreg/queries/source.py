@@ -22,7 +22,7 @@ from chessreg.registry import sqlite
 from chessreg.registry.engines import link_options, sqlalchemy_url
 from chessreg.registry.migrations import VERSION_TABLE
 from chessreg.registry.run_state import run_now
-from chessreg.registry.tables import Base, results
+from chessreg.registry.tables import Base
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,13 +38,6 @@ RUN_NOW = sa.Table(
     sa.Column("done", sa.Integer()),
 )
 TABLES: dict[str, sa.Table] = {table.name: table for table in (*Base.metadata.sorted_tables, RUN_NOW)}
-RESULTS = frozenset(
-    model.__tablename__
-    for model in (
-        *(results.Score, results.Trial, results.Game, results.IllegalAttempt),
-        *(results.Rating, results.Prediction, results.MetricPoint, results.Statistic),
-    )
-)
 BATCH_ROWS = "16384"
 TEXT = "CASE WHEN typeof({0}) <> 'blob' THEN CAST({0} AS TEXT) END"
 WHOLE = "CASE typeof({0}) WHEN 'integer' THEN {0} END"

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from chessreg.queries.macros import MACROS
 from chessreg.queries.source import TABLES, columns, typed
 from chessreg.registry.tables.annotations import ANNOTATION_NOW
 
@@ -18,7 +19,7 @@ ONCE = frozenset({"annotated", "named", "tagged", "runs", "run_order", "checkpoi
 
 # Macros that read a view, and so are made after the views. A run's place in time: what rows are ordered by, in place of
 # its id.
-AFTER = {"run_place": "CREATE MACRO run_place(run) AS (SELECT o.place FROM run_order AS o WHERE o.run_id = run)"}
+AFTER = {"run_place": "(run) AS (SELECT o.place FROM run_order AS o WHERE o.run_id = run)"}
 
 JSON_TYPES = {"integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN", "string": "VARCHAR"}
 RUN_COLUMNS = ("run", "kind", "version", "state", "created_at")
@@ -107,7 +108,7 @@ def named_in(statements: Iterable[str], texts: Mapping[str, str], *, loosely: bo
     while pending:
         text = COMMENT.sub(" ", pending.pop().lower())
         found = [text] if loosely else READ.findall(text)
-        words = set(re.findall(r"\w+", " ".join(found))) | {name for name in AFTER if name in text}
+        words = set(re.findall(r"\w+", " ".join(found))) | {name for name in (*MACROS, *AFTER) if name in text}
         more = {names[word] for word in words & names.keys()} - named
         named |= more
         pending += [texts[name] for name in more]

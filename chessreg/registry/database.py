@@ -15,7 +15,6 @@ from sqlalchemy import Engine, Select, func, select, update
 from sqlalchemy.orm import Session
 
 from chessreg.errors import RegistryError
-from chessreg.masking import mask
 from chessreg.registry import migrations
 from chessreg.registry.engines import AwayError, entered, explained, reader_engine, require_file, writer_engine
 from chessreg.registry.file_gate import gate_at, register_user
@@ -209,7 +208,7 @@ class Database:
         self.close()
 
     def __repr__(self) -> str:
-        return f"Database({mask(self.place.masked)})"
+        return f"Database({self.place.masked})"
 
     def _after_fork(self) -> None:
         """A forked child must not talk through its parent's connections."""

@@ -21,7 +21,6 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, StatementE
 from sqlalchemy.pool import NullPool, Pool
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError, RegistryError
-from chessreg.masking import mask
 from chessreg.registry import sqlite
 from chessreg.registry.file_gate import create_file, gate_at
 from chessreg.registry.place import FILE, HOME, Place
@@ -129,6 +128,8 @@ def explained(place: Place) -> Iterator[None]:
 
 def explain(place: Place, error: BaseException) -> ChessregError:
     """The ChessregError for one error of a database driver."""
+    from chessreg.masking import mask
+
     text = str(error).strip() or type(error).__name__
     text = SQLSTATES.get(getattr(error, "sqlstate", None) or "", text)
     if place.path is not None and re.search(NO_ROOM, text) and not room(place.path.parent):

@@ -25,7 +25,6 @@ from sqlalchemy import Column, Engine, MetaData, PrimaryKeyConstraint, String, T
 from sqlalchemy.schema import CreateTable
 
 from chessreg.errors import ChessregError, NotFoundError, RegistryError
-from chessreg.masking import mask
 from chessreg.registry import sqlite
 from chessreg.registry.engines import (
     SchemaError,
@@ -295,6 +294,8 @@ def _copy_sqlite(place: Place, target: Path) -> None:
 
 
 def _dump_postgresql(place: Place, target: Path) -> None:
+    from chessreg.masking import mask
+
     program = shutil.which("pg_dump")
     if program is None:
         raise ChessregError(

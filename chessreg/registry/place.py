@@ -10,7 +10,6 @@ from urllib.parse import unquote_to_bytes
 
 from chessreg.errors import BadInputError
 from chessreg.folders import expanded, recordable
-from chessreg.masking import mask
 
 HOME = ".chessreg"
 FILE = "registry.db"
@@ -33,6 +32,11 @@ class Place:
     def dialect(self) -> str:
         return "postgresql" if self.path is None else "sqlite"
 
+    @property
+    def results(self) -> Path | None:
+        """The folder of Parquet files with the results of complete runs (`queries.mirror`); None for PostgreSQL."""
+        return None if self.path is None else self.path.absolute().with_suffix(".results")
+
     @cached_property
     def on_network(self) -> bool:
         """Whether the file lies on a network file system."""
@@ -43,7 +47,11 @@ class Place:
     @property
     def masked(self) -> str:
         """The path, or the URL with its password masked: for messages."""
-        return mask(self.reference) if self.path is None else str(self.path)
+        if self.path is not None:
+            return str(self.path)
+        from chessreg.masking import mask
+
+        return mask(self.reference)
 
     def __repr__(self) -> str:
         return f"Place({self.masked})"
@@ -81,6 +89,8 @@ def place_of(reference: str | Path | Place | None = None) -> Place:
         return _file(Path(os.fsdecode(unquote_to_bytes(os.fsencode(path)))))
     if scheme in POSTGRESQL:
         return Place(f"postgresql+psycopg://{rest}")
+    from chessreg.masking import mask
+
     raise BadInputError(
         f"{mask(text)} is not a registry: chessreg keeps them in SQLite or PostgreSQL",
         "give a path, sqlite:////path/registry.db or postgresql://user@host/database",

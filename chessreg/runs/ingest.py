@@ -31,9 +31,9 @@ from chessreg.registry import tables
 from chessreg.registry.database import Database, rows_among
 from chessreg.registry.engines import FOREIGN_KEY, SchemaError
 from chessreg.registry.identity import new_id
+from chessreg.registry.result_tables import RESULT_TABLES
 from chessreg.registry.run_state import complete_units, done_of
 from chessreg.registry.tables.types import UtcDateTime, admit, cropped, utc_now, without_nul
-from chessreg.runs.kind import RESULT_TABLES
 from store.errors import StoreError
 
 if TYPE_CHECKING:

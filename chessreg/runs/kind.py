@@ -21,6 +21,7 @@ from pydantic import BaseModel, model_serializer
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.masking import is_secret_name
 from chessreg.named import Registry, checked_name
+from chessreg.registry.result_tables import RESULT_TABLES
 from chessreg.runs.exits import FILE_MODULES, guard
 from chessreg.runs.spec import ExecutionOptions, Spec, models_of, names_of, settings_of, tag_of, variants_of
 
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from chessreg.games.boards.boardframe import BoardFrame
     from chessreg.registry.tables import KindRecord
     from chessreg.runs.inputs import Inputs
-
-RESULT_TABLES = ("score", "trial", "game", "illegal_attempt", "rating", "prediction", "metric_point", "statistic")
 
 
 @dataclass(frozen=True)

@@ -28,16 +28,22 @@ if TYPE_CHECKING:
     from store import Store
 
 GONE = "its process is gone: it was killed, or it crashed"
+Running = list[tuple[tables.Attempt, ProcessId]]
 SLOW_SECONDS = 5.0  # a look that took longer says nothing: the registry, not the attempts, stood still
 
 
 def mark_dead(database: Database) -> int:
     """Mark as lost the attempts of this host whose process is gone (boot id, pid and start time tell at once)."""
-    dead = [attempt.id for attempt, process in running(database) if process.is_gone()]
+    return lose_dead(database, running(database))
+
+
+def lose_dead(database: Database, attempts: Running) -> int:
+    """Mark as lost those of `attempts` whose process is gone."""
+    dead = [attempt.id for attempt, process in attempts if process.is_gone()]
     return lose(database, dead, tables.Cause.KILLED, GONE)
 
 
-def running(database: Database) -> list[tuple[tables.Attempt, ProcessId]]:
+def running(database: Database) -> Running:
     """Attempts that the registry has as running, each with its process."""
     with database.read() as session:
         attempts = session.execute(
@@ -90,14 +96,18 @@ class Watcher:
         Call it after what waited was taken in. `began` is `time.monotonic()` from before that, to tell a registry that
         stood still.
         """
-        lost = mark_dead(database)
-        overdue = [attempt.id for attempt in self.overdue(database, began)]
+        began = time.monotonic() if began is None else began
+        attempts = running(database)
+        lost = lose_dead(database, attempts)
+        overdue = [attempt.id for attempt in self.overdue(attempts, began)]
         return lost + lose(database, overdue, tables.Cause.LOST, "it did not check in as promised")
 
-    def overdue(self, database: Database, began: float | None = None) -> list[tables.Attempt]:
-        """Attempts of other hosts whose promise was not kept, by what was seen so far; notes what is seen now."""
-        began = time.monotonic() if began is None else began
-        elsewhere = [attempt for attempt, process in running(database) if process.is_gone() is None]
+    def overdue(self, attempts: Running, began: float) -> list[tables.Attempt]:
+        """Return those of `attempts` on other hosts whose promise was not kept, by the notes so far, and note theirs.
+
+        `began`: `time.monotonic()` from before they were read.
+        """
+        elsewhere = [attempt for attempt, process in attempts if process.is_gone() is None]
         now = time.monotonic()
         if not elsewhere:
             self.forget()

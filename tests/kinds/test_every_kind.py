@@ -15,7 +15,8 @@ from sqlalchemy import func, select
 
 from chessreg.cli.root import run_command_line
 from chessreg.registry import tables
-from chessreg.runs.kind import RESULT_TABLES, kind, kinds
+from chessreg.registry.result_tables import RESULT_TABLES
+from chessreg.runs.kind import kind, kinds
 from chessreg.runs.spec import names_of, settings_of, tag_of, variants_of
 
 from ..file_locks import HAS_PROC_LOCKS, holds_log, read_once, watched

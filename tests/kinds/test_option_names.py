@@ -9,8 +9,8 @@ from typing import NamedTuple
 import click
 import pytest
 
+from chessreg.cli.base import Numbers
 from chessreg.cli.root import root as commands
-from chessreg.cli.run import Numbers
 from chessreg.runs.kind import kinds
 from chessreg.runs.spec import Setting, settings_of
 

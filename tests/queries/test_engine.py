@@ -49,6 +49,19 @@ def test_only_what_is_named_is_defined_also_by_a_name_that_is_computed(database,
         run_sql(database, "SELECT * FROM enginee")
 
 
+def test_views_of_kinds_that_never_ran_here_are_added_to_the_snapshot(database, make, reads):
+    schema = {"game": {"properties": {"odd": {"type": "integer"}}}}
+    make.add(
+        tables.KindRecord(
+            name="play", version=0, source="x:X", result_tables=["game"], extra_columns=schema, determinism="exact"
+        )
+    )
+    make.play(make.checkpoint("a"), [{"detail": {"odd": 3}}])
+    sql = "SELECT odd, (SELECT count(*) FROM legality) AS n FROM play_game"
+    assert run_sql(database, sql).rows == [{"odd": 3, "n": 0}]
+    assert len(reads) == len(set(reads)), "no table is read twice"
+
+
 @pytest.mark.parametrize(
     "sql",
     ["SHOW TABLES", "/* all */ FROM (SHOW TABLES)", "SELECT table_name AS name FROM information_schema.tables"],

@@ -20,8 +20,8 @@ from chessreg.queries.macros import MACROS
 )
 def test_pieces_are_of_who_is_to_move_where_one_side_always_is(sites: str, white: str, black: str) -> None:
     with duckdb.connect() as connection:
-        for macro in MACROS:
-            connection.execute(macro)
+        for name, macro in MACROS.items():
+            connection.execute(f"CREATE MACRO {name}{macro}")
         asked = "SELECT class_text('piece', $1, 7), class_text('piece', $1, 0), class_text('piece', $1, 6)"
         assert connection.execute(asked, [sites]).fetchone() == (white, black, "Blank")
 
@@ -38,8 +38,8 @@ def test_a_game_scores_in_sql_as_in_python() -> None:
     columns = [[*column] for column in zip(*games, strict=True)]
     columns[-1] = [chess.COLOR_NAMES[color] for color in columns[-1]]
     with duckdb.connect() as connection:
-        for macro in MACROS:
-            connection.execute(macro)
+        for name, macro in MACROS.items():
+            connection.execute(f"CREATE MACRO {name}{macro}")
         listed = ", ".join(f"unnest(${place + 1}) AS c{place}" for place in range(len(columns)))
         asked = f"SELECT game_score(c0, c1, c2, c3, c4) FROM (SELECT {listed})"
         scores = [found for (found,) in connection.execute(asked, columns).fetchall()]

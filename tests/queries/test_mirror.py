@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from chessreg.entities.merge import merge
 from chessreg.errors import ChessregError
 from chessreg.queries import mirror, run_query, run_sql, source, stats
 from chessreg.queries.catalogue import entries
 from chessreg.queries.engine import Engine
 from chessreg.registry import migrations, tables
 from chessreg.registry.database import Database
+from chessreg.registry.result_tables import RESULT_TABLES
+from store import Store
 
 from .test_any_value import DEMO, spoil
 
@@ -35,6 +38,12 @@ def keep(database, sql=ALL):
     engine = Engine(database)
     engine.answer({"q": sql})
     engine.keep()
+
+
+@pytest.fixture(autouse=True)
+def short_files(monkeypatch):
+    """Runs with few rows have files too."""
+    monkeypatch.setattr(mirror, "LEAST_ROWS", 1)
 
 
 @pytest.fixture
@@ -71,6 +80,15 @@ def test_complete_runs_come_from_files_and_others_from_sql(database, make, fetch
     shutil.rmtree(database.place.path.with_suffix(".results"))
     assert rows(database) == plain
     assert fetched[-1] == 17
+
+
+def test_a_run_with_few_rows_has_no_file(database, make, fetched, monkeypatch):
+    monkeypatch.setattr(mirror, "LEAST_ROWS", 5)
+    short, long = (make.play(make.checkpoint(name), [{}] * size) for name, size in (("a", 4), ("b", 5)))
+    keep(database)
+    assert [path.name.split("-")[2] for path in files(database)] == [long.id.hex]
+    assert {row["run_id"] for row in rows(database)} == {short.id.hex, long.id.hex}
+    assert fetched[-1] == 4
 
 
 def test_a_mirrored_run_is_archived_and_invalidated_in_sql(database, make):
@@ -171,6 +189,16 @@ def test_a_file_that_cannot_be_read_is_removed_and_written_again(damage, databas
     assert fetched[-1] == 0
 
 
+def test_a_symbolic_link_is_not_read(database, make, fetched, tmp_path):
+    make.play(make.checkpoint("a"), [{}] * 9)
+    keep(database)
+    [path] = files(database)
+    path.symlink_to(path.rename(tmp_path / "other.parquet"))
+    fetched.clear()
+    assert len(rows(database)) == 9
+    assert fetched == [9]
+
+
 def test_what_is_not_ours_in_the_folder_stays(database, make):
     make.play(make.checkpoint("a"), [{}] * 9)
     folder = database.place.path.with_suffix(".results")
@@ -222,6 +250,8 @@ def test_no_statement_reaches_the_mirror(database, make):
     make.play(make.checkpoint("b"), [{}] * 3)
     other = path.with_name("other.parquet")
     shutil.copyfile(path, other)
+    whole, exact = (run_sql(database, f"SELECT * FROM {place} ORDER BY ALL").rows for place in ("game", f"'{path}'"))
+    assert all(row in whole for row in exact), "the path of a file of the snapshot gives rows of the table, no others"
     for sql in (
         f"COPY game TO '{path}'", f"COPY (SELECT 1) TO '{path.parent}/x.parquet'", f"COPY game FROM '{path}'",
         f"SELECT * FROM glob('{path.parent}/*')", f"SELECT * FROM read_parquet('{path.parent}/*.parquet')",
@@ -242,16 +272,14 @@ def registry(tmp_path_factory):
     return folder / "registry.db"
 
 
-@pytest.mark.parametrize(
-    "seed", [None, 1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (None, 2, 3))])
 def test_every_query_has_the_same_answer_from_files_and_from_sql(seed, registry, tmp_path, monkeypatch):
     """Also of a registry with odd values."""
     monkeypatch.setattr(stats, "RESAMPLES", 20)
     path = Path(shutil.copyfile(registry, tmp_path / "registry.db"))
     if seed is not None:
         spoil(path, seed)
-    names = sorted(source.RESULTS)
+    names = sorted(RESULT_TABLES)
     with Database.open(path, create=False) as database, Database.open(path, create=False) as again:
         plain = {entry.title: run_query(database, entry.title).rows for entry in entries()}
         whole = {name: rows(database, f"SELECT * FROM {name} ORDER BY ALL") for name in names}
@@ -290,3 +318,16 @@ def test_random_damage_never_stops_a_query(database, make):
         path.write_bytes(data[:place] + bytes([data[place] ^ (1 << drawn.randrange(8))]) + data[place + 1 :])
         assert len(rows(database)) == len(plain)
         path.write_bytes(data)
+
+
+def test_a_merge_that_sets_the_time_of_completion_back_revives_no_file(database, make, tmp_path):
+    run = make.play(make.checkpoint("a"), [{"plies": 1}] * 3)
+    copy = migrations.backup(database.place, tmp_path / "copy.db")
+    keep(database)
+    with database.write() as session:
+        session.get_one(tables.Run, run.id).completed_at += timedelta(seconds=1)
+        session.query(tables.Game).filter_by(unit=2).update({"plies": 99})
+    merge(database, Store.create(tmp_path / "store"), str(copy))
+    with database.read() as session, Database.open(copy, create=False) as there, there.read() as theirs:
+        assert len({sql.get_one(tables.Run, run.id).completed_at for sql in (session, theirs)}) == 1
+    assert sorted(row["plies"] for row in rows(database)) == [1, 1, 99]
