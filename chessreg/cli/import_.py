@@ -151,7 +151,9 @@ def direction_options(function: Any) -> Any:
         ),
         click.option("--model", help="The model's own name, if neither the file nor its name has it."),
         click.option(
-            "--label", help="What the probe predicts (piece, skill, …), if neither the file nor its name has it."
+            "--label",
+            help="What the probe or vector stands for (piece, skill, …), if neither the file nor its name has it. When "
+            "left out: --name for a tensor alone; probes need it.",
         ),
         click.option(
             "--residual",
@@ -217,8 +219,8 @@ def bring_in(home: Home, kind: Any, paths: tuple[Path, ...], name: str | None, s
     from chessreg.experiments.imported.directions import spec_of
 
     settings["residual"] = None if settings["residual"] == "auto" else settings["residual"]
-    session = home.adding(needs=[settings["checkpoint"]], check=lambda: spec_of(kind, paths, None, **settings))
-    spec = spec_of(kind, paths, session.inputs, **settings)
+    session = home.adding(needs=[settings["checkpoint"]], check=lambda: spec_of(kind, paths, None, name, **settings))
+    spec = spec_of(kind, paths, session.inputs, name, **settings)
     options = kind.options(file_names=", ".join(path.name for path in paths))
     report = session.run(spec, options, name=name)
     if report.attempt_id is None:
