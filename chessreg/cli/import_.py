@@ -152,8 +152,8 @@ def direction_options(function: Any) -> Any:
         click.option("--model", help="The model's own name, if neither the file nor its name has it."),
         click.option(
             "--label",
-            help="What the probe predicts or the vector stands for (piece, skill, …), if neither the file nor its name has "
-            "it. When left out: --name for a tensor alone; probes need it.",
+            help="What the probe predicts or the vector stands for (piece, skill, …), if neither the file nor its name "
+            "has it. When left out: --name for a tensor alone; probes need it.",
         ),
         click.option(
             "--residual",
