@@ -1,4 +1,4 @@
-"""What can be wrong with work and its results, and what may be mended without asking anybody.
+"""What can be wrong with work and its results, and what may be fixed without asking.
 
 Mending never removes a result: it tells the truth about attempts, jobs and units, takes in what waits, clears what
 crashed writers left in `tmp/`, and fetches or forgets the places of bytes. Bytes that are not what was published, and
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: where, what, the command that mends it, and the mending itself where it is safe."""
+    """One thing that is wrong: where, what, the command that fixes it, and the fix itself where it is safe."""
 
     check: str
     detail: str
-    mend: str
+    hint: str
     fix: Callable[[], object] | None = None
 
 
@@ -97,8 +97,8 @@ def store_gone(database: Database, root: Path) -> Problem | None:
         lost = session.scalar(select(func.count()).select_from(location).where(*in_store(session, root))) or 0
     if not lost:
         return None
-    mend = "put it back, or say where it is: --store FOLDER; `chessreg init` creates an empty one"
-    return Problem("store", f"{root} is gone, and {lost} artifacts with it", mend)
+    hint = "put it back, or say where it is: --store FOLDER; `chessreg init` creates an empty one"
+    return Problem("store", f"{root} is gone, and {lost} artifacts with it", hint)
 
 
 def orphans(database: Database) -> Iterator[Problem]:
@@ -340,7 +340,7 @@ def torn_groups(database: Database, store: Store) -> Iterator[Problem]:
     """Runs whose groups of arrays do not hold, once each, the units that are said to be done."""
     for run in groups.torn(database):
         again = f"chessreg doctor --fix && chessreg run --resume {run.run_id.hex[-6:]}"
-        yield Problem("units", run.wrong, again, partial(groups.mend, database, store, run))
+        yield Problem("units", run.wrong, again, partial(groups.repair, database, store, run))
 
 
 def damaged_groups(database: Database, store: Store, digests: bool) -> Iterator[Problem]:
@@ -379,7 +379,7 @@ def fetch_or_make_again(database: Database, store: Store, of: groups.Torn, item:
     try:
         transfer.pull(database, store, [item])
     except (ChessregError, StoreError):
-        return groups.mend(database, store, of, damaged=[f"arrays/{item.array}"])
+        return groups.repair(database, store, of, damaged=[f"arrays/{item.array}"])
     return "fetched again"
 
 
@@ -425,8 +425,8 @@ def wrong_digests(database: Database, store: Store) -> Iterator[Problem]:
             continue  # gone meanwhile
 
 
-def mend(problem: Problem) -> str:
-    """Mend it; returns what came of it in words."""
+def apply_fix(problem: Problem) -> str:
+    """Fix a problem, and return the outcome in words."""
     if problem.fix is None:
         return "not by itself"
     began = time.monotonic()
@@ -434,6 +434,6 @@ def mend(problem: Problem) -> str:
         outcome = problem.fix()
     except (ChessregError, StoreError) as error:
         return error.message
-    return f"mended in {time.monotonic() - began:.1f} s" + (
+    return f"fixed in {time.monotonic() - began:.1f} s" + (
         f"; {outcome}" if outcome and isinstance(outcome, str) else ""
     )

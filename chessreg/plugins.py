@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
+import shlex
+import sys
 import traceback
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires
 from types import ModuleType
 from typing import Any
 
@@ -32,7 +35,7 @@ def load(point: EntryPoint, noun: str) -> Any:
         return point.load()
     except (Exception, SystemExit) as error:  # a package of others may fail in any way
         raise ChessregError(f"{noun} {point.name} of {package(point)} cannot be loaded: {reason(error)}",
-                            f"mend or remove {point.dist.name if point.dist else point.value}") from error  # fmt: skip
+                            f"fix or remove {point.dist.name if point.dist else point.value}") from error  # fmt: skip
 
 
 def own(module: str) -> ModuleType:
@@ -54,7 +57,23 @@ def broken(module: str, error: BaseException) -> ChessregError:
     if isinstance(error, SyntaxError) and error.filename == file:
         lines, why = [error.lineno], f"{type(error).__name__}: {error.msg}"
     place = f"{file} line {lines[-1]}" if lines else file
-    return ChessregError(f"{place} cannot be loaded: {why}", "mend or remove the file")
+    return ChessregError(f"{place} cannot be loaded: {why}", "fix or remove the file")
+
+
+def install_command(package: str) -> str:
+    """Return the command that adds an optional package, in the versions that chessreg accepts, to this environment.
+
+    Environments that uv made have no pip.
+    """
+    try:
+        accepted = [line.partition(";")[0].strip() for line in requires("chessreg") or ()]
+    except PackageNotFoundError:  # chessreg runs from its source
+        accepted = []
+    found = [line for line in accepted if re.match(rf"{re.escape(package)}(?![\w.-])", line)]
+    installer = [sys.executable, "-m", "pip", "install"]
+    if importlib.util.find_spec("pip") is None:
+        installer = ["uv", "pip", "install", "--python", sys.executable]
+    return shlex.join([*installer, *(found[:1] or [package])])
 
 
 def reason(error: BaseException) -> str:

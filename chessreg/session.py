@@ -178,13 +178,15 @@ class Session:
     ) -> UUID:
         """Record a direction from elsewhere as a vector run with source `user`, and return the run's id.
 
-        `vector`: tensor or array, float [d_model]. `layer`: 0-based. Raises BadInputError for another shape, NaN,
-        zeros, or a width that is not the checkpoint's.
+        `vector`: tensor or array, float [d_model]. `layer`: 0-based. `label`: the intervention's name in tables; the
+        run's name when left out. Raises BadInputError for another shape, NaN, zeros, or a width that is not the
+        checkpoint's.
         """
         import tempfile
 
         import numpy as np
 
+        from chessreg.errors import BadInputError
         from chessreg.experiments.imported.directions import ImportedVector, spec_of
 
         array = np.asarray(vector.detach().cpu().float() if hasattr(vector, "detach") else vector, np.float32)
@@ -192,7 +194,11 @@ class Session:
             path = Path(folder) / "vector.npy"
             np.save(path, array)
             settings = {"checkpoint": checkpoint, "layers": (layer,), "label": label, "hook_point": hook_point}
-            spec = spec_of(ImportedVector, [path], self.inputs, **settings)
+            try:
+                spec = spec_of(ImportedVector, [path], self.inputs, name, **settings)
+            except BadInputError as error:
+                message = error.message.replace(str(path), "the vector").replace(path.name, "the vector")
+                raise BadInputError(message, error.hint) from error
             return self.run(spec, name=name).run_id
 
     def sae(

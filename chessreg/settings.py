@@ -84,4 +84,4 @@ def read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        raise BadInputError(f"{path}: {error}", "mend or remove that file") from error
+        raise BadInputError(f"{path}: {error}", "fix or remove that file") from error

@@ -1,4 +1,4 @@
-"""What doctor finds in registry and store, and what becomes of it when that is mended."""
+"""What doctor finds in registry and store, and what becomes of it when that is fixed."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_results_that_a_restored_backup_does_not_know_come_back_once(session, ru
         assert count(again, tables.Score) == 3
         (problem,) = found(again)
         assert "does not know them" in problem.detail
-        assert problem.mend == "chessreg doctor --fix"
-        assert health.mend(problem).startswith("mended")
+        assert problem.hint == "chessreg doctor --fix"
+        assert health.apply_fix(problem).startswith("fixed")
         assert found(again) == []
         assert (count(again, tables.Score), count(again, tables.Run), count(again, tables.Conflict)) == (7, 2, 0)
 
@@ -60,8 +60,8 @@ def test_artifacts_that_were_begun_are_completed_if_their_bytes_are_here(session
             sql.add(tables.Artifact(digest=digest, **row))
     problems = {problem.detail.split()[1]: problem for problem in found(session)}
     assert problems.keys() == {here[:12], away[:12]}
-    assert health.mend(problems[here[:12]]).startswith("mended")
-    assert health.mend(problems[away[:12]]) == "not by itself"
+    assert health.apply_fix(problems[here[:12]]).startswith("fixed")
+    assert health.apply_fix(problems[away[:12]]) == "not by itself"
     (left,) = found(session)
     assert "its bytes are not here" in left.detail
     with session.database.write() as sql:

@@ -111,10 +111,12 @@ def test_edits_of_the_model_of_uci_squares(row: int) -> None:
         agrees(told, share(target, less), 3)
 
 
-ARMS = ("plain", "weakened", "control", "uci-plain", "uci-unseen")
+ARMS = ("plain", "skill-subtracted", "shuffled-subtracted", "uci-plain", "uci-unseen")
 AGAINST: dict[str, tuple[str, ...]] = {
-    "weakened": ("plain", "control"), "control": ("plain",), "uci-unseen": ("uci-plain",)
-}  # fmt: skip
+    "skill-subtracted": ("plain", "shuffled-subtracted"),
+    "shuffled-subtracted": ("plain",),
+    "uci-unseen": ("uci-plain",),
+}
 
 
 @pytest.mark.parametrize("row", range(5))

@@ -20,6 +20,7 @@ import click
 
 from chessreg import child
 from chessreg.errors import BadInputError
+from chessreg.plugins import install_command
 
 HEADERS = {
     "Referrer-Policy": "no-referrer",  # the token is part of the URL
@@ -44,7 +45,7 @@ def serve(registry: str, store_path: Path, options: Sequence[str], host: str, po
         from aiohttp import web
         from textual_serve.server import Server
     except ImportError as error:
-        raise BadInputError("--web needs textual-serve", "pip install 'chessreg[web]'") from error
+        raise BadInputError("--web needs textual-serve", install_command("textual-serve")) from error
 
     token = secrets.token_urlsafe(32)
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}/{token}/"

@@ -1,4 +1,4 @@
-"""`chessreg doctor`: what is missing or wrong here, and the command that installs or mends it."""
+"""`chessreg doctor`: what is missing or wrong here, and the command that installs or fixes it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import platform
 import shlex
 import shutil
 import stat
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -20,6 +19,7 @@ import click
 
 from chessreg.cli.base import Home, emit, json_option, pass_home
 from chessreg.errors import ChessregError
+from chessreg.plugins import install_command
 from store.errors import StoreError
 from store.files import reason
 
@@ -45,6 +45,8 @@ OPTIONAL = {  # module → the package that brings it, and what for
     "obstore": ("obstore", "stores in S3"),
     "tensorstore": ("tensorstore", "import of orbax folders"),
     "textual_serve": ("textual-serve", "the TUI in a browser"),
+    "textual_image": ("textual-image", "boards as images in the TUI"),
+    "peft": ("peft", "LoRA fine-tuning of language models"),
 }
 
 
@@ -55,17 +57,21 @@ class Check:
     check: str
     state: Literal["ok", "missing", "broken", "optional"]
     detail: str
-    mend: str = ""
+    hint: str = ""
 
 
 @click.command()
-@click.option("--fix", is_flag=True, help="Mend what can be mended without losing anything, and report it.")
+@click.option(
+    "--fix",
+    is_flag=True,
+    help="Apply fixes that lose no data. When left out: change nothing.",
+)
 @click.option("--digests", is_flag=True, help="Read every byte of every artifact and array again.")
 @json_option
 @pass_home
 @click.pass_context
 def doctor(ctx: click.Context, home: Home, fix: bool, digests: bool) -> None:
-    """Show what is missing or wrong here, and the command that installs or mends it. Without --fix it changes nothing.
+    """Show what is missing or wrong here, and the command that installs or fixes it. Without --fix it changes nothing.
 
     Looks at programs, registry and store; at attempts and jobs whose process is gone or silent; at results that wait;
     at left-overs of crashes; at bytes that are not where they should be. Exit status 1 when something is missing or
@@ -87,19 +93,19 @@ def work(home: Home, fix: bool, digests: bool) -> Iterator[Check]:
     wrong, database = 0, home.database()
     if not home.store_path.exists():
         if (gone := health.store_gone(database, home.store_path)) is not None:
-            yield Check(gone.check, "broken", gone.detail, gone.mend)
+            yield Check(gone.check, "broken", gone.detail, gone.hint)
         return
     store = Store.present(home.store_path)
     for problem in health.problems(database, store, home.registry_reference, digests=digests):
         wrong += 1
         if not fix:
-            yield Check(problem.check, "broken", problem.detail, problem.mend)
+            yield Check(problem.check, "broken", problem.detail, problem.hint)
             continue
-        outcome = health.mend(problem)
-        state: Literal["ok", "broken"] = "ok" if outcome.startswith("mended") else "broken"
-        yield Check(problem.check, state, f"{problem.detail}: {outcome}", "" if state == "ok" else problem.mend)
+        outcome = health.apply_fix(problem)
+        state: Literal["ok", "broken"] = "ok" if outcome.startswith("fixed") else "broken"
+        yield Check(problem.check, state, f"{problem.detail}: {outcome}", "" if state == "ok" else problem.hint)
     for away in health.elsewhere(database, store):
-        yield Check(away.check, "optional", away.detail, away.mend)
+        yield Check(away.check, "optional", away.detail, away.hint)
     if not wrong:
         unread = "" if digests else "; bytes were not read: --digests does"
         yield Check("work", "ok", f"attempts, jobs, results and files are as they are said to be{unread}")
@@ -129,7 +135,7 @@ def python(home: Home) -> Iterator[Check]:
     yield Check("python", "ok", platform.python_version())
     missing = [name for name in REQUIRED if importlib.util.find_spec(name) is None]
     if missing:
-        yield Check("packages", "missing", ", ".join(missing), f"{sys.executable} -m pip install chessreg")
+        yield Check("packages", "missing", ", ".join(missing), install_command("chessreg"))
     else:
         yield Check("packages", "ok", f"{len(REQUIRED)} present")
 
@@ -174,14 +180,14 @@ def registry(home: Home) -> Iterator[Check]:
     schema = migrations.status(place)
     if place.path is None:
         yield Check("postgresql", "ok", f"{place.masked} answers")
-    mend = {"behind": "chessreg db upgrade", "unknown": "pip install -U chessreg", "empty": "chessreg init"}
+    hint = {"behind": "chessreg db upgrade", "unknown": "pip install -U chessreg", "empty": "chessreg init"}
     if schema.state == "equal":
         yield Check("schema", "ok", schema.head)
     elif schema.state == "empty":
-        yield Check("schema", "optional", f"{place.masked} holds no registry yet", mend["empty"])
+        yield Check("schema", "optional", f"{place.masked} holds no registry yet", hint["empty"])
     else:
         detail = f"{schema.state}: {schema.current} here, {schema.head} wanted"
-        yield Check("schema", "broken", detail, mend.get(schema.state, "give chessreg a database of its own"))
+        yield Check("schema", "broken", detail, hint.get(schema.state, "give chessreg a database of its own"))
     if place.path is None:
         yield _program("pg_dump", "optional", "`chessreg db backup` uses it")
 
@@ -196,7 +202,7 @@ def _sqlite(path: Path) -> Iterator[Check]:
     if sqlite.log_is_safe(sqlite.dbapi.sqlite_version_info):
         yield Check("sqlite", "ok", detail)
     else:
-        yield Check("sqlite", "optional", f"{detail}: {sqlite.OLD}", f"{sys.executable} -m pip install pysqlite3")
+        yield Check("sqlite", "optional", f"{detail}: {sqlite.OLD}", install_command("pysqlite3"))
     level = sqlite.synchronous()
     if level == "NORMAL":
         detail = "synchronous=NORMAL: the last commits may go when the power goes (RELIABILITY.md promises FULL)"
@@ -205,9 +211,9 @@ def _sqlite(path: Path) -> Iterator[Check]:
         yield Check("durability", "ok", f"synchronous={level}: a commit is on the disk when it returns")
     wrong = sqlite.quick_check(path)
     if wrong:
-        mend = f"put back a copy: `chessreg db backup` made them in {path.parent / 'backups'}"
+        hint = f"put back a copy: `chessreg db backup` made them in {path.parent / 'backups'}"
         yield Check(
-            "pages", "broken", f"{path}: {wrong[0]}" + (f" and {len(wrong) - 1} more" if wrong[1:] else ""), mend
+            "pages", "broken", f"{path}: {wrong[0]}" + (f" and {len(wrong) - 1} more" if wrong[1:] else ""), hint
         )
     else:
         yield Check("pages", "ok", f"PRAGMA quick_check finds nothing wrong in {path}")
@@ -256,14 +262,14 @@ def _open_to_all(name: str, path: Path) -> Iterator[Check]:
 
     if path.stat().st_mode & stat.S_IROTH and all(above.stat().st_mode & stat.S_IXOTH for above in path.parents):
         whose = "o" if is_shared(path if path.is_dir() else path.parent) else "go"
-        mend = f"chmod -R {whose}-rwx {shlex.quote(str(path))}"
-        yield Check(name, "optional", f"everybody on this machine can read {path}", mend)
+        hint = f"chmod -R {whose}-rwx {shlex.quote(str(path))}"
+        yield Check(name, "optional", f"everybody on this machine can read {path}", hint)
 
 
 def extras(home: Home) -> Iterator[Check]:
     for module, (package, purpose) in OPTIONAL.items():
         if importlib.util.find_spec(module) is None:
-            yield Check(package, "optional", f"not installed: {purpose}", f"{sys.executable} -m pip install {package}")
+            yield Check(package, "optional", f"not installed: {purpose}", install_command(package))
         else:
             yield Check(package, "ok", purpose)
 

@@ -84,7 +84,7 @@ def part(home: Home, reference: str, other: str | None) -> None:
 
     \b
     chessreg game part plain:12
-    chessreg game part plain:12 weakened:12
+    chessreg game part plain:12 steered:12
     """
     from chessreg.entities.game import paired, partners, unit_reference
 

@@ -165,7 +165,9 @@ def direction_options(function: Any) -> Any:
         ),
         click.option("--model", help="The model's own name, if neither the file nor its name has it."),
         click.option(
-            "--label", help="What the probe predicts (piece, skill, …), if neither the file nor its name has it."
+            "--label",
+            help="What the probe predicts or the vector stands for (piece, skill, …), if neither the file nor its name "
+            "has it. When left out: --name for a tensor alone; probes need it.",
         ),
         click.option(
             "--residual",
@@ -238,11 +240,11 @@ def bring_in(home: Home, kind: Any, paths: tuple[Path, ...], name: str | None, s
     groups = files_by_place(paths) if kind is ImportedProbe else {"": paths}
     session = home.adding(
         needs=[settings["checkpoint"]],
-        check=lambda: [spec_of(kind, files, None, **settings) for files in groups.values()],
+        check=lambda: [spec_of(kind, files, None, name, **settings) for files in groups.values()],
     )
     if settings["checkpoint"] and kind is ImportedProbe:
         groups = files_by_place(paths, session.inputs, settings["checkpoint"])
-    specs = {place: spec_of(kind, files, session.inputs, **settings) for place, files in groups.items()}
+    specs = {place: spec_of(kind, files, session.inputs, name, **settings) for place, files in groups.items()}
     runs = []
     for place, spec in specs.items():
         options = kind.options(file_names=", ".join(path.name for path in groups[place]))

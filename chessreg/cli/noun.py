@@ -162,7 +162,10 @@ def take_back(home: Home, noun: str, reference: str, word: str) -> None:
     with home.session().database.write() as session:
         target = names.resolve(session, noun, reference)
         if not names.take_back(session, noun, target, word):
-            raise NotFoundError(f"{noun} {reference} is not said to be {word}", f"chessreg {noun} show {reference}")
+            raise NotFoundError(
+                f"{noun} {reference} is not marked as {word}",
+                f"chessreg {entity(noun).command or noun} show {reference}",
+            )
     click.echo(f"{noun} {target.hex[-6:]}: no longer {word}", err=True)
 
 

@@ -370,10 +370,18 @@ SUFFIXES = ".svg, .png or .pdf"
 @click.option("--output", "--out", "output", type=FilePath(dir_okay=False, path_type=Path), metavar="FILE",
               help=f"Where to draw it ({SUFFIXES})  [default: the plot's name, .svg]")  # fmt: skip
 @scope_options
+@click.option("--provenance", is_flag=True, help="Print the query's hash, the registry's schema and the rows read.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @pass_home
 def plot(
-    home: Home, name: str | None, list_: bool, output: Path | None, as_json: bool, scoring: str, **scope: Any
+    home: Home,
+    name: str | None,
+    list_: bool,
+    output: Path | None,
+    provenance: bool,
+    as_json: bool,
+    scoring: str,
+    **scope: Any,
 ) -> None:
     """Draw the plot NAME (title or alias, --list) of what the registry holds, with 95 % intervals.
 
@@ -404,7 +412,8 @@ def plot(
         return
     for note in result.notes:
         click.echo(note, err=True)
-    click.echo(footer(result), err=True)
+    if provenance:
+        click.echo(footer(result), err=True)
     click.echo(str(target))
 
 

@@ -93,7 +93,7 @@ def compare(home: Home, references: tuple[str, ...], only: str | None) -> None:
     merge may be of several machines.
 
     \b
-    Example: chessreg compare plain weakened
+    Example: chessreg compare plain steered
     """
     from chessreg.queries.compare import compare as compared
 

@@ -53,7 +53,7 @@ def torn(database: Database) -> list[Torn]:
     return torn_groups
 
 
-def mend(database: Database, store: Store, of: Torn, damaged: Iterable[str] | None = None) -> str:
+def repair(database: Database, store: Store, of: Torn, damaged: Iterable[str] | None = None) -> str:
     """Keep the groups that can stand beside each other, and let the run's complete units be theirs.
 
     The group that came first in the run's order stands. One that overlaps it goes into the bin, and so does what the

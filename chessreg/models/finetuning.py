@@ -27,6 +27,7 @@ from chessreg.models.adapters.bridge import hugging_face_model
 from chessreg.models.adapters.llama import served
 from chessreg.models.train_config import TrainConfig
 from chessreg.models.training import IGNORED, Trainer, TrainerOptions, autocast, random_of
+from chessreg.plugins import install_command
 
 if TYPE_CHECKING:
     from chessreg.encodings.prompts import PromptEncoding
@@ -344,7 +345,7 @@ def require_peft() -> None:
     import importlib.util
 
     if importlib.util.find_spec("peft") is None:
-        raise NotFoundError("LoRA needs the library peft, which is not installed", "pip install 'chessreg[llm]'")
+        raise NotFoundError("LoRA needs the library peft, which is not installed", install_command("peft"))
 
 
 class Finetuner(Trainer):

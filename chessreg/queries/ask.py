@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -272,13 +273,16 @@ def left_out(entry: Entry, scope: Scope, stale: list[UUID]) -> str:
         FROM runs WHERE kind IN ({kinds})"""
 
 
-def warnings(table: pa.Table) -> list[str]:
-    """What the column `warning` of a table says of its rows (texts apart by `; `), each once with its rows."""
+def warnings(table: pa.Table, row: str = "row", only: Container[int] | None = None) -> list[str]:
+    """Return the texts of the column `warning` (separated by `; `), each once, after the numbers of its rows.
+
+    `row` is what a row is called; `only` are the numbers of the rows to read, counted from 1, all if None.
+    """
     rows: dict[str, list[str]] = {}
     for number, text in enumerate(table["warning"].to_pylist() if "warning" in table.column_names else [], 1):
-        for each in text.split("; ") if text is not None else ():
+        for each in text.split("; ") if text is not None and (only is None or number in only) else ():
             rows.setdefault(each, []).append(str(number))
-    return [f"row{'s' * (len(which) > 1)} {', '.join(which)}: {text}" for text, which in rows.items()]
+    return [f"{row}{'s' * (len(which) > 1)} {', '.join(which)}: {text}" for text, which in rows.items()]
 
 
 def all_skipped(question: Question, timeout: float | None) -> str:

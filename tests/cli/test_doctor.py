@@ -1,10 +1,12 @@
-"""`chessreg doctor`: what is missing, and the command that mends it."""
+"""`chessreg doctor`: what is missing, and the command that fixes it."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 import stat
+import sys
 import tempfile
 from contextlib import closing
 from pathlib import Path
@@ -32,7 +34,7 @@ def doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 def test_in_a_new_folder_it_says_how_to_begin_and_makes_nothing(doctor: Any, tmp_path: Path) -> None:
     _, checks = doctor()
-    assert (checks["schema"]["state"], checks["schema"]["mend"]) == ("optional", "chessreg init")
+    assert (checks["schema"]["state"], checks["schema"]["hint"]) == ("optional", "chessreg init")
     assert checks["registry"]["state"] == checks["disk"]["state"] == checks["packages"]["state"] == "ok"
     assert list(tmp_path.iterdir()) == []
 
@@ -99,7 +101,7 @@ def test_missing_programs_come_with_the_command_that_installs_them(
     assert status == 1
     for name in ("stockfish", "git"):
         assert checks[name]["state"] == "missing"
-        assert checks[name]["mend"].endswith(f"apt-get install {name}")
+        assert checks[name]["hint"].endswith(f"apt-get install {name}")
     assert checks["tmux"]["state"] == "optional"
 
 
@@ -112,7 +114,7 @@ def test_another_schema_is_named_with_the_command_that_mends_it(
         connection.execute("UPDATE chessreg_version SET version_num = '9999'")
     status, checks = doctor()
     assert status == 1
-    assert (checks["schema"]["state"], checks["schema"]["mend"]) == ("broken", "pip install -U chessreg")
+    assert (checks["schema"]["state"], checks["schema"]["hint"]) == ("broken", "pip install -U chessreg")
 
 
 def test_a_full_disk_and_a_network_file_system_are_told(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +144,7 @@ def test_what_everybody_can_read_is_told_with_the_command(
         _, checks = doctor(line)
         for name, path in (("registry", place / "registry.db"), ("store", place / "store")):
             assert checks[name]["state"] == "optional"
-            assert checks[name]["mend"] == f"chmod -R {whose}-rwx {path}"
+            assert checks[name]["hint"] == f"chmod -R {whose}-rwx {path}"
         (Path(folder)).chmod(0o700)
         assert doctor(line)[1]["registry"]["state"] == "ok"
 
@@ -164,3 +166,17 @@ def test_what_was_found_before_a_check_broke_is_kept() -> None:
         raise BadInputError("it broke")
 
     assert [(check.check, check.state) for check in checks_of(look, None)] == [("one", "missing"), ("look", "broken")]  # type: ignore[arg-type]
+
+
+def test_optional_packages_have_a_command_that_works_in_this_environment(
+    doctor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = importlib.util.find_spec
+    absent = {"ray", "peft"}
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *of: None if name in absent else there(name, *of))
+    _, checks = doctor()
+    assert checks["ray"]["hint"].startswith(f"{sys.executable} -m pip install ")
+    assert checks["peft"]["hint"] == f"{sys.executable} -m pip install 'peft<1,>=0.18'"
+    absent.add("pip")  # as in environments that uv makes
+    _, checks = doctor()
+    assert checks["peft"]["hint"] == f"uv pip install --python {sys.executable} 'peft<1,>=0.18'"

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from chessreg.errors import BadInputError
 from chessreg.registry import tables
 from chessreg.session import open_session
 
@@ -231,6 +232,31 @@ def test_a_tensor_alone_is_a_vector_of_the_user(here: Any, tmp_path: Path, form:
     assert row["norm"] == pytest.approx(float(direction.norm()), rel=1e-5)
     with open_session() as session:
         assert session.vector("mine", 1) == pytest.approx(direction.numpy())
+
+
+def test_a_tensor_without_a_label_has_the_imports_name(here: Any, tmp_path: Path) -> None:
+    path = saved_alone(tmp_path, "npy", random(32))
+    (row,) = here.json("import", "vector", path, "--layers", "1", "--residual", "raw", "--name", "calm")
+    assert row["source"] == "user:calm"
+    (row,) = here.json("import", "vector", path, "--layers", "0", "--residual", "raw")
+    assert row["source"] == "user:vector"
+
+
+@pytest.mark.parametrize(
+    ("made", "layer", "complaint"),
+    [
+        (torch.zeros(192), 1, "the vector.*zeros"),
+        (np.ones(31), 1, "the vector is of a model with d_model 31"),
+        (np.ones((2, 192)), 1, "the vector.*no tensor of floats"),
+        (torch.ones(192), 8, "the vector is of layer 8"),
+    ],
+)
+def test_errors_of_a_vector_from_python_name_no_file(here: Any, made: Any, layer: int, complaint: str) -> None:
+    assert here("import", "checkpoint", "--reference", "--name", "bundled") == 0, here.err
+    with open_session() as session, pytest.raises(BadInputError, match=complaint) as caught:
+        session.import_vector(made, layer, checkpoint="bundled")
+    assert ".npy" not in str(caught.value)
+    assert tempfile.gettempdir() not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -224,9 +224,9 @@ def test_doctor_finds_and_mends_what_crashes_left(here, presence, gated):
     found = findings()
     assert {name for name, check in found.items() if check["state"] == "broken"} == KNOWN
     assert "1 jobs wait or run" in found["supervisor"]["detail"]
-    mended = findings("--fix")
-    assert {name for name, check in mended.items() if check["state"] == "broken"} == {"fragments"}
-    assert "recover" in mended["fragments"]["mend"]
+    fixed = findings("--fix")
+    assert {name for name, check in fixed.items() if check["state"] == "broken"} == {"fragments"}
+    assert "recover" in fixed["fragments"]["hint"]
     assert not left.exists()
     assert here("recover", "--list") == 0
     assert "set aside" in here.out

@@ -126,6 +126,9 @@ def test_a_sweep_and_a_log_stand_in_tables_marked_as_imported(here, tmp_path):
     assert here("import", "results", sweep, "--players", "another") == 4
     assert "imported with other settings" in here.err
     assert here("plot", "wins by level", "--out", "wins.svg") == 0, here.err
+    assert (here.out, "registry schema" in here.err) == ("wins.svg\n", False)
+    assert here("plot", "wins by level", "--out", "wins.svg", "--provenance") == 0, here.err
+    assert "registry schema" in here.err
     report = here.json("import", "results", log, "--name", "log")
     assert (report["points"], report["other_lines"], [o["rows"] for o in report["oddities"]]) == (12, 1, [[7]])
     curves = here.json("query", "training curves")["rows"]

@@ -194,8 +194,8 @@ def test_doctor_misses_nothing_that_only_archived_things_need_and_mends_what_is_
         names.annotate(sql, "run", names.resolve(sql, "run", "reference-test"), "archive", withdrawn=True)
     (binned,) = missing()
     assert "lies in the bin" in binned.detail
-    assert binned.mend == "chessreg gc --restore"
-    assert health.mend(binned).startswith("mended")
+    assert binned.hint == "chessreg gc --restore"
+    assert health.apply_fix(binned).startswith("fixed")
     assert missing() == []
     shutil.rmtree(session.store.arrays / next(iter(arrays(session))))
     (gone,) = missing()

@@ -88,7 +88,7 @@ def test_what_a_run_made_and_nobody_has_any_more_is_made_again_and_kept(session)
         short = session.id("run", name).hex[-6:]
         assert nowhere(session.database, made[0])[1] == f"chessreg reproduce {short} --rerun"
         if made[0].array is not None:  # artifacts of a copied world are known where it was made
-            [gone] = [found.mend for found in problems(session.database, session.store, session.database.reference)]
+            [gone] = [found.hint for found in problems(session.database, session.store, session.database.reference)]
             assert gone == f"`chessreg doctor --fix`, else chessreg reproduce {short} --rerun"
         found = again(session.database, session.store, session.id("run", name))
         assert (found.agrees, sorted(found.outputs_kept)) == (True, sorted(item.what for item in made))

@@ -1,4 +1,4 @@
-"""Caches after crashes, old ones and new: what is torn is found, named and mended, and ends with the bytes that an
+"""Caches after crashes, old ones and new: what is torn is found, named and fixed, and ends with the bytes that an
 undisturbed run has."""
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def test_a_cache_that_an_earlier_version_tore_is_named_mended_and_ends_as_if_not
     assert f"cache run {short} says that units 0 to" in " ".join(said.split())
 
     run_command_line(words(own, "doctor", "--fix"))
-    assert "mended" in capsys.readouterr().out
+    assert "fixed" in capsys.readouterr().out
     run_command_line(words(own, "doctor"))
     assert "units" not in capsys.readouterr().out.replace("run units", "")
     assert run_command_line(words(own, "run", "cache", *SETTINGS, "--group-games", "4")) == 0

@@ -60,6 +60,6 @@ def test_what_a_lost_log_leaves_is_a_prefix_and_fragments_bring_the_rest(tmp_pat
                 done = sum(span.stop - span.start for span in sql.scalars(select(tables.UnitRange)))
             assert done == len(left)  # never a row without its unit, nor a unit without its row
             for problem in doctor.problems(after.database, after.store, str(cut / "registry.db")):
-                doctor.mend(problem)
+                doctor.apply_fix(problem)
             assert rows(after) == expected
     assert len(states) > 3

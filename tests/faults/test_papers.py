@@ -99,7 +99,7 @@ def whole(folder: Path) -> None:
         session.store.clean_staging(0)
         assert not list(session.store.tmp.iterdir())
         for problem in doctor.problems(session.database, session.store, str(folder / "registry.db")):
-            doctor.mend(problem)
+            doctor.apply_fix(problem)
         assert not list(doctor.problems(session.database, session.store, str(folder / "registry.db")))
 
 

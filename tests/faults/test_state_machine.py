@@ -206,7 +206,7 @@ class Registries(RuleBasedStateMachine):
         for finding in doctor.problems(session.database, session.store, session.database.reference, digests=True):
             assert finding.check in ("files", "staging"), finding
             if finding.check == "staging":
-                doctor.mend(finding)
+                doctor.apply_fix(finding)
 
     # -- what must hold ---------------------------------------------------------------------------------------------
 

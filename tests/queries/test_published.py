@@ -100,6 +100,19 @@ def play_table_3(make, *, d_model=512, tag=True, version="16", limit="nodes=1000
         make.play(checkpoint, games, intervention=edit, opening="standard", version=version, limit=limit)
 
 
+def test_notes_on_rows_name_the_column_with_their_numbers(database, make):
+    play_table_3(make)
+    result = run_query(database, "elo")
+    assert "row 2: no control direction has played" in result.notes
+    told = beside(database, result)
+    assert 2 in {row["our_row"] for row in told.rows}
+    assert "our row 2: no control direction has played" in told.notes
+    assert not [note for note in told.notes if note.startswith(("row ", "rows "))]
+    without = beside(database, result, ("Figure 2",))  # has matches without an intervention only
+    assert 2 not in {row["our_row"] for row in without.rows}
+    assert not [note for note in without.notes if "no control direction" in note]
+
+
 def test_a_match_under_the_papers_protocol_is_compared(database, make):
     play_table_3(make)
     line = published(database, "elo")["Table 3", "8 layer standard", "none"]

@@ -150,7 +150,7 @@ def test_doctor_finds_a_stale_promise_and_tells_the_truth(session, attempt, cloc
     (found,) = health.promises(session.database, session.store)
     assert f"attempt {silent.hex[-6:]}" in found.detail
     assert state(session, silent) == ("running", None), "looking changes nothing"
-    assert health.mend(found).startswith("mended")
+    assert health.apply_fix(found).startswith("fixed")
     assert state(session, silent) == ("lost", "lost")
     assert list(health.promises(session.database, session.store)) == []
 

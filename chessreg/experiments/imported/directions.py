@@ -180,9 +180,14 @@ def read_vectors(spec: ImportedVectorSpec, inputs: Inputs) -> list[VectorFile]:
 
 
 def spec_of(
-    kind: type[ImportedProbe] | type[ImportedVector], paths: Sequence[Path], inputs: Inputs | None, **options: Any
+    kind: type[ImportedProbe] | type[ImportedVector],
+    paths: Sequence[Path],
+    inputs: Inputs | None,
+    name: str | None = None,
+    **options: Any,
 ) -> ImportedProbeSpec | ImportedVectorSpec:
-    """The spec of importing these files. Their names tell what they do not: layer, model, label, cascade.
+    """The spec of importing these files. Their names tell what they do not: layer, model, label, cascade. `name` is the
+    run's, which is also the label of tensors without metadata, unless `options` has one.
 
     Everything is checked here, so that what is refused leaves nothing in the store. `inputs` None: there is no registry
     yet, so `checkpoint` names nothing. Raises BadInputError and, for a file that is not there, NotFoundError.
@@ -199,6 +204,7 @@ def spec_of(
         settings["source"] = "cascade"
     if any(isinstance(file, VectorFile) and file.source == "user" for file in bare):
         settings |= residual_of_checkpoint(inputs, options.get("checkpoint"))
+        settings |= {"label": name} if name else {}
     in_files = {
         "layers": tuple(f.origin.layer for f in bare),
         "model": bare[0].origin.model,

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chessreg.errors import ChessregError, NotFoundError
+from chessreg.queries.ask import warnings
 from chessreg.queries.catalogue import Column
 from chessreg.queries.published.paper_runs import Comparison, PaperRun, PaperRuns, RecordedRun
 from chessreg.queries.published.recorded import runs_by_row, world_of
@@ -260,7 +261,9 @@ def beside(database: Database, result: QueryResult, only: Sequence[str] = ()) ->
     types = {name: pa.float64() if name.split("_")[0] in ("published", "ours", "difference") else pa.string()
              for name in COLUMNS} | {"our_row": pa.int64()}  # fmt: skip
     table = pa.table({n: pa.array([row.get(n) for row in rows], types[n]) for n in COLUMNS})
-    notes = [*result.notes]
+    of_rows = warnings(result.table)
+    notes = warnings(result.table, "our row", {row["our_row"] for row in rows if row.get("our_row")})
+    notes += [note for note in result.notes if note not in of_rows]
     for question, text in (
         (False, "rows are comparable with the paper's"),
         (True, "settings are the same as the paper's"),

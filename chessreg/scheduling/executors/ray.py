@@ -20,6 +20,7 @@ from uuid import UUID
 
 from chessreg import child
 from chessreg.errors import BadInputError, NotFoundError
+from chessreg.plugins import install_command
 from chessreg.registry.tables import Cause
 from chessreg.scheduling.executors import Seen, Work
 from store.files import parse_json
@@ -38,7 +39,7 @@ class RayExecutor:
 
     def __init__(self, argument: str = "", *, grace: float = 20.0) -> None:
         if importlib.util.find_spec("ray") is None:
-            raise NotFoundError("this Python has no ray", "pip install 'chessreg[ray]'")
+            raise NotFoundError("this Python has no ray", install_command("ray"))
         if "://" in argument or (argument and not argument.rpartition(":")[2].isdigit()):
             raise BadInputError(
                 f"{argument!r} is no address of a Ray cluster", "--on ray:HOST:PORT, as ray start prints"

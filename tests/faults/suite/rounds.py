@@ -474,7 +474,7 @@ def mend(home: Home) -> None:
         take_in_waiting(session.database, session.store)
         for finding in health.problems(session.database, session.store, home.url):
             if finding.check != "supervisor":
-                print(f"doctor: {finding.detail}: {health.mend(finding)}")
+                print(f"doctor: {finding.detail}: {health.apply_fix(finding)}")
 
 
 def launch(this: Round, pause: float = 0.0) -> int:
