@@ -33,7 +33,7 @@ from tui.model_process import ModelProcess
 from tui.screens.base import READ_ONLY, AppScreen
 from tui.screens.help import HelpScreen, Jump, Palette, targets
 from tui.state import Remembered, kept
-from tui.themes import BOARD_DARK, THEMES
+from tui.themes import BOARD_DARK, THEMES, legible
 from tui.typed import Echo, TypedKeys
 from tui.widgets.bars import Banner, TopBar
 from tui.widgets.images import PLACEHOLDER
@@ -204,6 +204,10 @@ class ChessregApp(Host):
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return BOARD_DARK
+
+    def get_css_variables(self) -> dict[str, str]:
+        self.theme_variables = legible(super().get_css_variables(), self.current_theme)
+        return self.theme_variables
 
     def on_load(self) -> None:
         """Choose the theme while there is no screen yet: once there is, its styles would be computed twice."""

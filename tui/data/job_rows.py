@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, String, and_, case, cast, func, literal, n
 from chessreg.errors import NotFoundError
 from chessreg.registry import measures, read, run_filter, tables, words
 from chessreg.registry.tables import Cause, Job, JobState
+from chessreg.registry.tables.types import utc_now
 from chessreg.scheduling import status
 from tui.data.pages import Pages, Row
 from tui.data.run_rows import overview
@@ -321,7 +322,8 @@ def readable(line: bytes) -> str:
 
 class AtHome(NamedTuple):
     """`going` and `ended` as in `chessreg status`; `machines` are those on which something runs, or ran last; `curves`
-    are those of the runs that go on."""
+    are those of the runs that go on. Rows of `going` that run also have `at` (the machine) and `gpu` (its number there;
+    None: the CPU) and `ran` (seconds since the start), those that wait `starts_in` (seconds, where it is estimated)."""
 
     counts: dict[str, int]
     going: Sequence[Row]
@@ -357,12 +359,46 @@ def loads(session: Session) -> list[Row]:
     return [{"host": host, **load_of[id]} for id, host in hosts]
 
 
+def placed(sql: SqlSession, going: Sequence[Row]) -> list[Row]:
+    """Add the machine and the GPU to the rows that run, and an estimate of the start to those that wait."""
+    attempt, machine = tables.Attempt, tables.Machine
+    query = (
+        select(attempt.run_id, attempt.job_id, attempt.execution_options, machine.host)
+        .join(machine, machine.id == attempt.machine_id)
+        .where(attempt.state == tables.AttemptState.RUNNING)
+    )
+    places = {(run_id, job_id): (gpu_of(options), host) for run_id, job_id, options, host in sql.execute(query)}
+    left = {row["run_id"].hex[-6:]: row["seconds_left"] for row in going}
+    rows, now = list[Row](), utc_now()
+    for row in going:
+        gpu, host = places.get((row["run_id"], row["id"]), (None, None))
+        awaited = [left.get(what.rpartition(" ")[2]) for what in row["waits_for"]]
+        known = [seconds for seconds in awaited if seconds is not None]
+        starts_in = max(known) if known and len(known) == len(awaited) else None
+        ran = (now - row["started_at"]).total_seconds() if host is not None and row["started_at"] else None
+        rows.append({**row, "at": host, "gpu": gpu, "ran": ran, "starts_in": starts_in})
+    return rows
+
+
+def gpu_of(options: Row) -> int | None:
+    """The number of the GPU that an attempt uses on its machine; None for the CPU.
+
+    >>> gpu_of({"device": "cuda", "granted_gpu": "2"}), gpu_of({"device": "cuda:1"}), gpu_of({"device": "cpu"})
+    (2, 1, None)
+    """
+    device, granted = str(options.get("device", "auto")), str(options.get("granted_gpu", ""))
+    if device == "cpu":
+        return None
+    number = granted.partition(",")[0] or device.partition(":")[2]
+    return int(number) if number.isdecimal() else 0  # what names no GPU uses the first
+
+
 def at_home(session: Session, since: datetime) -> AtHome:
     counts = overview(session)
     with session.database.read() as sql:
         machines = {row["host"]: row for row in reversed(read.machines(sql))}  # of each host the one seen last
         newest = sorted(machines.values(), key=lambda row: (row["running"] > 0, row["last_seen"]), reverse=True)
-        going, ended = status.going(sql), status.ended(sql, since)
+        going, ended = placed(sql, status.going(sql)), status.ended(sql, since)
         curves = list[Curve]()
         for row in {row["run_id"]: row for row in going if row["state"] == "running"}.values():
             if len(curves) < CURVES and (found := measures.curve(sql, row["run_id"])) is not None:

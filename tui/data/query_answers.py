@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from chessreg.entities.display import Chart, Panel, Point, Series
 from chessreg.errors import BadInputError, ChessregError
+from tui.columns import Role
 from tui.data.pages import PAGE, Listed, Pages, Row
 from tui.data.table_filter import View, mask, order_of
 
@@ -124,7 +125,7 @@ class Answer:
     notes: list[str] = field(default_factory=list)
     footer: str = ""
     result: QueryResult | None = None  # what is copied and written to files: every digit
-    matters: frozenset[int] = frozenset()  # columns with an interval, and n
+    roles: tuple[Role, ...] = ()  # of the columns; empty: texts
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,7 @@ class Question:
     partial: bool = False
     published: bool = False
     scoring: str = "paper"
+    wide: bool = False  # every column, not only those that answer it
 
     @property
     def title(self) -> str:
@@ -151,7 +153,8 @@ class Question:
     @property
     def command(self) -> str:
         """The command that prints the answer."""
-        return f"chessreg query {shlex.quote(self.title)}{self.options}" + (" --published" if self.published else "")
+        how = (" --published" if self.published else "") + (" --wide" if self.wide else "")
+        return f"chessreg query {shlex.quote(self.title)}{self.options}{how}"
 
 
 def catalogue(session: Session, text: str = "") -> tuple[list[Row], str]:
@@ -191,7 +194,7 @@ def answer(session: Session, question: Question) -> Answer:
         from chessreg.queries.published import beside, with_ours
 
         result = with_ours(beside(session.database, result))
-    return as_table(question.title, result)
+    return as_table(question.title, result, question.wide)
 
 
 def behind(session: Session, question: Question, number: int) -> Answer:
@@ -211,14 +214,16 @@ def plotted(session: Session, question: Question, plot: Plot) -> QueryResult:
     return ask.plotted(session.database, question.entry, plot, scope, scoring=question.scoring)
 
 
-def as_table(title: str, result: QueryResult) -> Answer:
-    """A table of few rows as text."""
+def as_table(title: str, result: QueryResult, wide: bool = False) -> Answer:
+    """A table of few rows as text: the columns that answer the query, or (`wide`) all of them."""
     from chessreg.queries import render
 
-    headings, cells, same, numeric = render.grid(result, wide=True)
-    names = render.layout(result, wide=True)[0]
-    matters = frozenset(n for n, name in enumerate(names) if name in result.intervals or name == "n")
-    rows: list[Row] = [numbered(place, line) for place, line in enumerate(cells, 1)]
+    headings, cells, same, numeric = render.grid(result, wide)
+    names = render.layout(result, wide)[0]
+    rows: list[Row] = [
+        {**numbered(place, line), "signs": signs_of(row, names)}
+        for place, (line, row) in enumerate(zip(aligned(cells), result.rows, strict=True), 1)
+    ]
     return Answer(
         title,
         headings,
@@ -228,8 +233,48 @@ def as_table(title: str, result: QueryResult) -> Answer:
         result.notes,
         render.footer(result),
         result,
-        matters,
+        tuple(role_of(result, name) for name in names),
     )
+
+
+def role_of(result: QueryResult, name: str) -> Role:
+    """What a column of an answer is: a key of its rows, a result, or what explains it."""
+    defaults = result.entry.default if result.entry is not None else None
+    if name in result.intervals or (defaults is not None and name in defaults.answers):
+        return "value"
+    if defaults is not None and name in defaults.keys:
+        return "key"
+    return "detail" if defaults is not None and name in defaults.counts else "text"
+
+
+def signs_of(row: Row, names: Sequence[str]) -> dict[str, int]:
+    """Of the differences of a row, by the field of their cells: 1 and -1 where the interval is above or below 0, 0
+    where it holds 0 or there is none."""
+    found = {}
+    for n, name in enumerate(names):
+        if name.startswith("delta"):
+            low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
+            found[f"c{n}"] = 0 if low is None or high is None else (low > 0) - (high < 0)
+    return found
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Cells of which the values before an interval end below each other, and the intervals begin so.
+
+    >>> aligned([["1 [-2, 3]"], ["10"], [""]])
+    [[' 1 [-2, 3]'], ['10        '], ['']]
+    """
+    columns = []
+    for cells in zip(*lines, strict=True):
+        parts = [cell.partition(" [") for cell in cells]
+        if any(bracket for _, bracket, _ in parts):
+            wide = max(len(value) for value, _, _ in parts)
+            rest = max(len(bracket + interval) for _, bracket, interval in parts)
+            cells = tuple(
+                f"{value:>{wide}}{bracket + interval:<{rest}}" if value else "" for value, bracket, interval in parts
+            )
+        columns.append(cells)
+    return [list(line) for line in zip(*columns, strict=True)] if columns else [list(line) for line in lines]
 
 
 def paged(title: str, result: QueryResult) -> Answer:

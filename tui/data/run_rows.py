@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, func, select
 
 from chessreg.registry import identity, lineage, measures, names, read, run_filter, tables
 from tui import show
-from tui.columns import Column
+from tui.columns import Column, signed, state_tone
 from tui.data.pages import PAGE, JoinedPages, Pages, Row, by_words_above
 from tui.data.sql_pages import ChosenPages, KeysetPages, stretches
 
@@ -115,6 +115,10 @@ def state(row: Row) -> str:
     return f"{row['state']}{read.marks(row)}"
 
 
+def signed_state(row: Row) -> str:
+    return signed(state(row))
+
+
 def units(row: Row) -> str:
     return f"{row['done']:,}/{row['units']:,}"
 
@@ -129,16 +133,16 @@ def completed(row: Row) -> str:
 
 # By the names that they are sorted by (chessreg.registry.run_filter.SORTS).
 KNOWN = {
-    "id": Column("short", "id", text=lambda row: show.short(row["short"])),
-    "name": Column("name", "name", text=name, widest=28, least=12),
+    "id": Column("short", "id", text=lambda row: show.short(row["short"]), role="detail"),
+    "name": Column("name", "name", text=name, widest=28, least=12, role="key"),
     "kind": Column("kind", "kind", widest=16),
-    "state": Column("state", "state", text=state),
+    "state": Column("state", "state", text=signed_state, tone=lambda row: state_tone(state(row)), role="key"),
     "units": Column("done", "units", right=True, text=units),
-    "created": Column("created_at", "created", text=lambda row: show.when(row["created_at"]), least=16),
+    "created": Column("created_at", "created", text=lambda row: show.when(row["created_at"]), least=16, role="detail"),
     "machine": Column("host", "machine", text=lambda row: show.host(row["host"]), widest=20),
     "tries": Column("attempts", "tries", right=True),
     "tags": Column("tags", "tags", text=lambda row: " ".join(row["tags"])),
-    "completed": Column("completed_at", "completed", text=completed, least=16),
+    "completed": Column("completed_at", "completed", text=completed, least=16, role="detail"),
     "starred": Column("starred", "starred", text=lambda row: "★" if row["starred"] else ""),
     "notes": Column("notes", "last note", text=lambda row: show.value((row["notes"] or [""])[-1]), widest=40),
 }
@@ -181,13 +185,19 @@ def within(values: Any, path: Sequence[str]) -> Any:
 
 
 SETTINGS = (
-    Column("setting", "setting"),
-    Column("value", "value", widest=90),
-    Column("source", "given or default"),
+    Column("setting", "setting", role="detail"),
+    Column("value", "value", widest=90, tone=lambda row: "key" if row["source"] == "given" else "detail"),
+    Column("source", "given or default", role="detail"),
 )
 ATTEMPTS = (
     Column("started_at", "started", text=lambda row: show.when(row["started_at"]), least=16),
-    Column("state", "state"),
+    Column(
+        "state",
+        "state",
+        text=lambda row: signed(str(row["state"])),
+        tone=lambda row: state_tone(str(row["state"])),
+        role="key",
+    ),
     Column("cause", "cause"),
     Column("units_done", "units", right=True),
     Column("took", "took", right=True, text=lambda row: took(row)),

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -18,7 +19,7 @@ from textual.widgets import Static
 from chessreg.entities.display import Chart
 from tui import show
 from tui.actions import Action, bindings
-from tui.columns import GAP, Column, telling_first
+from tui.columns import GAP, Column, Tone, telling_first
 from tui.data import query_answers
 from tui.data.pages import Row
 from tui.data.query_answers import Answer, Question, answer, behind, chart_of, plotted
@@ -80,11 +81,18 @@ class ScopedScreen(AppScreen):
 
 def table_columns(answer: Answer) -> list[Column]:
     """The columns of an answer, its lines numbered."""
+    roles = answer.roles or ("text",) * len(answer.headings)
     cells = [
-        Column(f"c{n}", heading, right, matters=n in answer.matters)
-        for n, (heading, right) in enumerate(zip(answer.headings, answer.numeric, strict=True))
+        Column(f"c{n}", heading, right, role=role, tone=partial(sign_tone, f"c{n}") if role == "value" else None)
+        for n, (heading, right, role) in enumerate(zip(answer.headings, answer.numeric, roles, strict=True))
     ]
-    return [Column("#", "#", right=True), *cells]
+    return [Column("#", "#", right=True, role="detail"), *cells]
+
+
+def sign_tone(field: str, row: Row) -> Tone:
+    """Color a difference only where its interval does not hold 0; where it does, it is muted."""
+    sign = row.get("signs", {}).get(field)
+    return "value" if sign is None else "good" if sign > 0 else "bad" if sign < 0 else "detail"
 
 
 class ResultScreen(AppScreen):

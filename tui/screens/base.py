@@ -64,10 +64,10 @@ class AppScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         yield TopBar()
+        if self.finds:
+            yield FindBar()
         yield from self.body()
         with Vertical(id="bottom"):
-            if self.finds:
-                yield FindBar()
             yield Banner()
             yield KeyBar()
 

@@ -15,7 +15,7 @@ from textual.widgets import Static
 
 from tui import show
 from tui.actions import Action, bindings
-from tui.columns import Column
+from tui.columns import Column, signed, state_tone
 from tui.data.pages import PAGE, Listed, Pages, Row
 from tui.screens.base import AppScreen
 from tui.screens.dialogs import Confirm
@@ -133,23 +133,43 @@ def part(row: Mapping[str, Any]) -> str:
     return f"{row['shard'] + 1}/{row['shards']}" if row["shards"] > 1 else ""
 
 
-ID = Column("id", "job", text=lambda row: show.short(row["id"]))
+ID = Column("id", "job", text=lambda row: show.short(row["id"]), role="detail")
 SHARD = Column("shard", "shard", text=part, least=6)
-STATE = Column("state", "state", least=10)
-PROGRESS = Column("progress", "progress", text=lambda row: show.bar(row["progress"]), least=10)
+STATE = Column(
+    "state",
+    "state",
+    text=lambda row: signed(row["state"]),
+    tone=lambda row: state_tone(row["state"]),
+    least=11,
+    role="key",
+)
+PROGRESS = Column(
+    "progress",
+    "progress",
+    text=lambda row: show.bar(row["progress"]),
+    least=10,
+    tone=lambda row: state_tone(row["state"]),
+)
 UNITS = Column("done", "units", right=True, text=show.done)
-PACE = Column("pace", "pace", text=show.pace, whole=True)
-ON = Column("executor", "on")
-HOST = Column("host", "machine", text=lambda row: show.host(row["host"]), widest=20)
+PACE = Column("pace", "pace", text=show.pace, whole=True, role="detail")
+ON = Column("executor", "on", role="detail")
+HOST = Column("host", "machine", text=lambda row: show.host(row["host"]), widest=20, role="detail")
 PRIORITY = Column("priority", "priority", right=True)
 TRIES = Column("tries", "tries", right=True)
-WHY = Column("why", "message", text=why, widest=70, least=30)
+WHY = Column(
+    "why",
+    "message",
+    text=why,
+    widest=70,
+    least=30,
+    tone=lambda row: "bad" if state_tone(row["state"]) == "bad" else "detail",
+)
 COLUMNS = (
     ID,
     Column("kind", "kind", widest=16),
-    Column("name", "name", text=lambda row: row["name"] or row["differs"], widest=28),
+    Column("name", "name", text=lambda row: row["name"] or row["differs"], widest=28, role="key"),
     SHARD, STATE, PROGRESS, UNITS, PACE, WHY, ON, HOST, PRIORITY, TRIES,
-    Column("created_at", "launched", text=lambda row: show.when(row["created_at"]), least=16),
+    Column("created_at", "launched", text=lambda row: show.when(row["created_at"]), least=16, role="detail"),
 )  # fmt: skip
 
 
