@@ -60,6 +60,7 @@ class Column:
     ends: bool = False  # cut in the middle: its texts differ at their ends
     role: Role = "text"
     tone: Callable[[Mapping[str, Any]], Tone] | None = None  # of a cell, where it tells a state
+    split: str = " ["  # with which the interval behind a value begins, or what else explains it
 
     def of(self, row: Mapping[str, Any]) -> str:
         return self.text(row) if self.text is not None else show.value(row.get(self.field))

@@ -142,7 +142,7 @@ def test_what_is_whole_is_not_cut_and_space_that_is_left_is_taken() -> None:
 def test_where_not_all_fits_what_tells_rows_apart_comes_first_then_measures() -> None:
     columns = [
         Column("model", "model"), Column("engine", "engine"), Column("edit", "edit"),
-        Column("wins", "wins", right=True), Column("score", "score", right=True, matters=True),
+        Column("wins", "wins", right=True), Column("score", "score", right=True, role="value"),
     ]  # fmt: skip
     rows = [
         {"model": "m", "engine": "stockfish-17", "edit": f"edit {n}", "wins": n, "score": "0.55 [0.475, 0.657]"}

@@ -323,7 +323,8 @@ def readable(line: bytes) -> str:
 class AtHome(NamedTuple):
     """`going` and `ended` as in `chessreg status`; `machines` are those on which something runs, or ran last; `curves`
     are those of the runs that go on. Rows of `going` that run also have `at` (the machine) and `gpu` (its number there;
-    None: the CPU) and `ran` (seconds since the start), those that wait `starts_in` (seconds, where it is estimated)."""
+    None: the CPU) and `ran` (seconds since the start), those that wait `after` (the jobs before
+    them) and `starts_in` (seconds, where it is estimated)."""
 
     counts: dict[str, int]
     going: Sequence[Row]
@@ -369,14 +370,16 @@ def placed(sql: SqlSession, going: Sequence[Row]) -> list[Row]:
     )
     places = {(run_id, job_id): (gpu_of(options), host) for run_id, job_id, options, host in sql.execute(query)}
     left = {row["run_id"].hex[-6:]: row["seconds_left"] for row in going}
+    called = {row["run_id"].hex[-6:]: row["name"] for row in going}
     rows, now = list[Row](), utc_now()
     for row in going:
         gpu, host = places.get((row["run_id"], row["id"]), (None, None))
         awaited = [left.get(what.rpartition(" ")[2]) for what in row["waits_for"]]
+        after = [called.get(what.rpartition(" ")[2]) or what for what in row["waits_for"]]
         known = [seconds for seconds in awaited if seconds is not None]
         starts_in = max(known) if known and len(known) == len(awaited) else None
         ran = (now - row["started_at"]).total_seconds() if host is not None and row["started_at"] else None
-        rows.append({**row, "at": host, "gpu": gpu, "ran": ran, "starts_in": starts_in})
+        rows.append({**row, "at": host, "gpu": gpu, "ran": ran, "starts_in": starts_in, "after": after})
     return rows
 
 

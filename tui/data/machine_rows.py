@@ -1,4 +1,4 @@
-"""Machines as rows: a line for each GPU, or for each machine, with what works there and the load of the last minutes."""
+"""Machines as rows: a line for each GPU or for each machine, with the jobs there and the load of the last minutes."""
 
 from __future__ import annotations
 
@@ -92,8 +92,13 @@ def machine_grid(
         Column("ran", "runs for", right=True, text=lambda row: show.duration(row["ran"])),
         Column("left", "left", right=True, text=lambda row: show.duration(row["left"])),
     )  # fmt: skip
-    rows = [line for machine in machines for line in lines_of(machine, going, history, cells)]
+    rows = [line for machine in in_order(machines) for line in lines_of(machine, going, history, cells)]
     return [c for c in columns if width >= ROOMY or c.field != "past"], rows
+
+
+def in_order(machines: Sequence[Row]) -> list[Row]:
+    """Those on which something runs first, by their names: no line moves when a machine checks in."""
+    return sorted(machines, key=lambda row: (not row["running"], row["host"]))
 
 
 def lines_of(machine: Row, going: Sequence[Row], history: Mapping[str, Loads], cells: int) -> list[Row]:
@@ -133,9 +138,8 @@ def lines_of(machine: Row, going: Sequence[Row], history: Mapping[str, Loads], c
     rows += [{**blank(host, ""), "device": "cpu"} | told([job]) for jobs in by_gpu.values() for job in jobs]
     rows += [blank(host, "") for _ in range(len(labels) - len(rows))]
     labels += [""] * (len(rows) - len(labels))
-    return [
-        {**row, "label": label, "id": f"{host} {n}"} for n, (row, label) in enumerate(zip(rows, labels, strict=True))
-    ]
+    named = enumerate(zip(rows, labels, strict=True))
+    return [{**row, "label": label, "id": f"{host} {n}"} for n, (row, label) in named]
 
 
 def devices(machines: Sequence[Row], going: Sequence[Row]) -> tuple[int, int]:
@@ -182,7 +186,7 @@ def machine_lines(machines: Sequence[Row], going: Sequence[Row], width: int) -> 
         Column("job", "jobs", widest=60, least=10, tone=job_tone),
     )
     rows = []
-    for machine in machines:
+    for machine in in_order(machines):
         host, load = machine["host"], machine["load"] if machine["running"] else None
         here = [row for row in going if row["at"] == host]
         row = {**blank(host, show.host(host)), "gpus": "", "id": host}

@@ -46,6 +46,7 @@ class AppScreen(Screen[None]):
     also: ClassVar[tuple[str, ...]] = ()  # other places of the table of actions that it has
     AUTO_FOCUS = "PageTable"
     DEFAULT_CSS = """
+    AppScreen { overflow: hidden; }
     AppScreen > #bottom { dock: bottom; height: auto; }
     AppScreen > #overview { height: 1; padding: 0 1; color: $text-muted; }
     AppScreen > #nothing { height: auto; padding: 2 4; display: none; }

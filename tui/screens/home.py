@@ -15,10 +15,10 @@ from textual.widgets import Static
 
 from tui import show
 from tui.actions import TABLE, Action, bindings
-from tui.columns import Column, Tone, signed, state_tone
+from tui.columns import SIGNS, Column, Tone, state_tone
 from tui.data.machine_rows import Loads, devices, machine_grid, machine_lines
 from tui.data.pages import PAGE, Listed, Row
-from tui.screens.jobs import HOST, ON, PROGRESS, SHARD, STATE, UNITS, WHY, JobActionsScreen, called
+from tui.screens.jobs import HOST, ON, SHARD, UNITS, JobActionsScreen, called
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from tui.data.job_rows import AtHome, Curve
 
 WIDE, HIGH = 110, 32  # cells of a terminal from which two columns, and the tiles and the grid of GPUs, are shown
-
-
-def cause_tone(row: Mapping[str, Any]) -> Tone:
-    return state_tone(row["cause"])
 
 
 def result(row: Mapping[str, Any]) -> str:
@@ -47,6 +43,26 @@ def change(row: Mapping[str, Any]) -> str:
     return show.change(row["answer"]) if row.get("answer") else ""
 
 
+def outcome(row: Mapping[str, Any]) -> str:
+    """The result and how it differs; of what did not finish how it ended, and why."""
+    if row["cause"] != "finished":
+        return ": ".join(filter(None, [row["cause"].replace("_", " "), row["message"]]))
+    differs = f"Δ {change(row)}" if change(row) else ""
+    return " · ".join(filter(None, [result(row), measure(row), differs]))
+
+
+def outcome_tone(row: Mapping[str, Any]) -> Tone:
+    return "value" if row["cause"] == "finished" else state_tone(row["cause"])
+
+
+def doing(row: Mapping[str, Any]) -> str:
+    """How far it is, or why it waits."""
+    if row["state"] == "running":
+        return f"{show.bar(row['progress'])} {show.percent(row['progress'])}"
+    after = f"after {', '.join(row['after'])}" if row["after"] else "for a free place"
+    return f"{row['state']} {after}" if row["state"] != "cancelling" else row["state"]
+
+
 def left(row: Mapping[str, Any]) -> str:
     """How long a job that runs takes yet, or when one that waits is expected to start."""
     if row["seconds_left"] is not None:
@@ -54,26 +70,38 @@ def left(row: Mapping[str, Any]) -> str:
     return "" if row["starts_in"] is None else f"in {show.duration(row['starts_in'])}"
 
 
+def sign(field: str) -> Column:
+    """The sign of a state alone: words say the rest."""
+    tone = lambda row: state_tone(row[field])
+    return Column(field, "", text=lambda row: SIGNS.get(tone(row), ""), tone=tone, role="key", least=1)
+
+
 NAME = Column("name", "what", text=called, widest=28, least=12, role="key")
 KIND = Column("kind", "kind", widest=16, role="detail")
-LEFT = Column("left", "left", text=left, right=True)
-RATE = Column("rate", "pace", text=lambda row: show.rate(row["rate"]), right=True, role="detail")
 GOING = (
-    NAME, STATE, PROGRESS, LEFT, SHARD, WHY, UNITS, RATE, KIND, HOST, ON,
+    sign("state"),
+    NAME,
+    Column("progress", "progress", text=doing, least=15, widest=40, tone=lambda row: state_tone(row["state"])),
+    Column("left", "left", text=left, right=True),
+    SHARD,
+    Column("doing", "message", text=lambda row: row["doing"] or row["message"] or "", widest=60, least=20,
+           role="detail"),
+    UNITS,
+    Column("rate", "pace", text=lambda row: show.rate(row["rate"]), right=True, role="detail"),
+    KIND,
+    HOST,
+    ON,
 )  # fmt: skip
 ENDED = (
+    sign("cause"),
     NAME,
-    Column("cause", "how", text=lambda row: signed(row["cause"]), tone=cause_tone, least=10, role="key"),
-    Column("answer", "result", right=True, text=result, role="value"),
-    Column("measure", "of", text=measure, widest=24, least=8, role="detail"),
-    Column("change", "Δ", text=change, least=14),
-    Column("message", "message", widest=60, least=20, tone=cause_tone),
+    Column("outcome", "result", text=outcome, widest=60, least=20, tone=outcome_tone, role="value", split=" · "),
     Column("ended_at", "ended", text=lambda row: show.when(row["ended_at"]), least=16, role="detail"),
     Column("seconds", "took", text=lambda row: show.duration(row["seconds"]), whole=True, role="detail"),
     KIND,
     UNITS,
     HOST,
-)
+)  # fmt: skip
 WELL = ("finished", "cancelled", "interrupted")  # how what did not fail ended
 SAMPLE = 5.0  # seconds between looks at the machines' loads
 BEGINNINGS = {"demo": ["demo"], "model": ["import", "checkpoint", "--reference", "--name", "reference"]}
@@ -399,9 +427,10 @@ def tiles(state: AtHome, newest: Row | None, since: str) -> dict[str, tuple[str,
     hosts = {row["at"] for row in running if row["at"]}
     soonest = min((row["starts_in"] for row in waiting if row["starts_in"] is not None), default=None)
     finished = sum(row["cause"] == "finished" for row in state.ended)
-    last = ("", "", "") if newest is None else (
-        f"last result: {measure(newest)}", f"{called(newest)}  {result(newest)}", f"Δ {change(newest)}" if change(newest) else "",
-    )  # fmt: skip
+    last = ("last result", "", "none yet")
+    if newest is not None:
+        differs = f"Δ {change(newest)}" if change(newest) else ""
+        last = (f"last result: {measure(newest)}", f"{called(newest)}  {result(newest)}", differs)
     return {
         "running": ("running", f"● {len(running):,}", f"on {show.counted(len(hosts), 'machine')}" if hosts else ""),
         "waiting": ("waiting", f"○ {len(waiting):,}",
@@ -420,9 +449,10 @@ def curves_text(curves: Sequence[Curve], most: int, width: int) -> Text:
         values = [value for _, value in curve.points]
         if not values:
             continue
-        text.append("\n" if text.plain else "")
-        text.append(curve.run.ljust(wide), style="bold")
-        metric, (step, last) = curve.metric.replace("_", " "), curve.points[-1]
-        cells = max(8, min(60, width - wide - len(metric) - 34))
-        text.append(f"  {metric}  {values[0]:.4g} {show.sparks(values, cells)} {last:.4g} at step {step:,}")
+        step, last = curve.points[-1]
+        begin = f" {curve.metric.replace('_', ' ')} {values[0]:.4g} "
+        end = f" {last:.4g} at step {step:,}"
+        cells = min(100, width - wide - len(begin) - len(end))
+        text.append("\n" if text.plain else "").append(curve.run.ljust(wide), style="bold")
+        text.append(f"{begin}{show.sparks(values, cells) if cells > 3 else '…'}{end}")
     return text

@@ -72,10 +72,10 @@ class MachineScreen(AppScreen):
                  ("memory", share(load), gibibytes(load))]  # fmt: skip
         lines += [(f"GPU {gpu['index']}", gpu["busy"], gibibytes(gpu)) for gpu in load["gpus"]]
         wide = max(10, min(60, self.size.width - 60))
-        text = Text("\n", no_wrap=True).join(
-            Text(f"{name:<8} {meter(part, 12):<18} {told:<18} {self.loads.drawn(name, wide)}") for name, part, told in lines
-        )  # fmt: skip
-        pane.update(text)
+        drawn = [
+            f"{name:<8} {meter(part, 12):<18} {told:<18} {self.loads.drawn(name, wide)}" for name, part, told in lines
+        ]
+        pane.update(Text("\n".join(drawn), no_wrap=True))
         pane.border_title = "Load, and the last minutes"
 
     def command(self) -> str:

@@ -26,7 +26,6 @@ from tui.data.table_filter import View
 KEPT = 16  # pages in memory
 GUTTER = 2
 SHORT = 8  # cells of an id or a number
-INTERVAL = " ["  # with which the interval behind a value begins
 
 
 class PageTable(ScrollView, can_focus=True):
@@ -448,15 +447,15 @@ class PageTable(ScrollView, can_focus=True):
         return self.get_component_rich_style(f"page-table--{tone}", partial=True)
 
     def _parts(self, column: Column, row: Mapping[str, Any], style: Style) -> list[tuple[str, Style]]:
-        """A cell as texts and their styles: the interval behind a value is muted."""
+        """A cell as texts and their styles: the interval behind a value, or what explains it, is muted."""
         text, tone = column.of(row), column.tone_of(row)
-        value, bracket, interval = text.partition(INTERVAL) if column.role == "value" else (text, "", "")
+        value, bracket, interval = text.partition(column.split) if column.role == "value" else (text, "", "")
         parts = [(value, style + self._toned(tone))]
         return [*parts, (bracket + interval, style + self._toned("detail"))] if interval else parts
 
     def _line(self, gutter: str, cells: Sequence[Sequence[tuple[str, Style]]], style: Style) -> Strip:
-        """A line of the screen: the first columns, which stay, and what is scrolled to of the others. A text that is cut
-        at the right edge ends in an ellipsis; a number is not shown in part."""
+        """A line of the screen: the first columns, which stay, and those that the table is scrolled to. A text that is
+        cut at the right edge ends in an ellipsis; a number is not shown in part."""
         x, stays, width = self.scroll_offset.x, self.stays, self.size.width
         seen = min(width, self.scrollable_content_region.width)
         line, at, begins = [Segment(gutter, style)], cell_len(gutter), GUTTER
