@@ -18,7 +18,7 @@ from rich.segment import Segment
 from textual import work
 from textual.color import Color
 from textual.events import Event, Key, Paste
-from textual.filter import LineFilter
+from textual.filter import DimFilter, LineFilter
 from textual.screen import Screen
 from textual.widgets import Input
 
@@ -33,7 +33,7 @@ from tui.model_process import ModelProcess
 from tui.screens.base import READ_ONLY, AppScreen
 from tui.screens.help import HelpScreen, Jump, Palette, targets
 from tui.state import Remembered, kept
-from tui.themes import BOARD_DARK, THEMES, legible
+from tui.themes import BOARD_DARK, DIM, THEMES, legible
 from tui.typed import Echo, TypedKeys
 from tui.widgets.bars import Banner, TopBar
 from tui.widgets.images import PLACEHOLDER
@@ -200,7 +200,8 @@ class ChessregApp(Host):
         self._looking = self._taking_in = False
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        return [*super().get_line_filters(), PRINTABLE, *([ASCII] if self.only_ascii else [])]
+        filters = [DimFilter(DIM) if isinstance(one, DimFilter) else one for one in super().get_line_filters()]
+        return [*filters, PRINTABLE, *([ASCII] if self.only_ascii else [])]
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return BOARD_DARK

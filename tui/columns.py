@@ -133,14 +133,17 @@ def telling_first(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], 
     apart, then numbers, those that matter first, then texts of which most rows have the same."""
     if sum(widths(columns, rows, space)) + GAP * (len(columns) - 1) <= space:
         return list(columns)
-    different = {column.field: len({column.of(row) for row in rows}) for column in columns if not column.right}
+    texts = [column for column in columns if not column.right and column.role != "value"]
+    different = {column.field: len({column.of(row) for row in rows}) for column in texts}
     most = max(different.values(), default=0)
 
     def rank(column: Column) -> int:
         if column.role == "key":
             return 0
+        if column.role == "value":
+            return 1
         if column.right:
-            return 1 if column.role == "value" else 2
+            return 2
         return 0 if 2 * different[column.field] >= most and column.heading not in BOOKKEEPING else 3
 
     return [*columns[:1], *sorted(columns[1:], key=rank)]

@@ -55,6 +55,7 @@ THEMES = (
         variables={**BOARD_CONTRAST, "text-muted": "#d0d0d0", "selection": "#003a8c", "edge": "#ffffff"},
     ),
 )  # fmt: skip
+DIM = 0.75  # how much of a dim text's color is left, the rest is its background's
 READABLE = 4.5  # the least contrast of a text with its background (WCAG 2, level AA)
 GROUNDS = ("background", "surface", "panel", "selection")
 TEXTS = {  # variables that color text, and the color of the theme that each is made of
@@ -84,16 +85,16 @@ def contrast(one: Color, other: Color) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def readable(text: Color, grounds: Sequence[Color], least: float = READABLE) -> Color:
-    """Return `text`, or the nearest shade of it that has a contrast of `least` with each of the backgrounds.
+def readable(text: Color, grounds: Sequence[Color], dim: float = 1.0) -> Color:
+    """Return `text`, or the nearest shade of it that is READABLE on each of the backgrounds, also when it is dim.
 
     Where neither lighter nor darker shades reach that, return the one of white and black with more contrast.
     """
-    worst = lambda color: min(contrast(color, ground) for ground in grounds)
+    worst = lambda color: min(contrast(ground.blend(color, dim), ground) for ground in grounds)
     for step in range(11):
         for end in (WHITE, BLACK):
             shade = text.blend(end, step / 10)
-            if worst(shade) >= least:
+            if worst(shade) >= READABLE:
                 return shade
     return max((WHITE, BLACK), key=worst)
 
@@ -118,7 +119,8 @@ def legible(variables: Mapping[str, str], theme: Theme) -> dict[str, str]:
     grounds = [Color.parse(found[name]) for name in GROUNDS]
     for name, of in TEXTS.items():
         also = [Color.parse(found[ground]) for text, ground in ON_COLOR if text == name]
-        found[name] = readable(Color.parse(found[of]), [*grounds, *also]).hex
+        dim = DIM if name == "foreground" else 1.0
+        found[name] = readable(Color.parse(getattr(theme, of, None) or found[of]), [*grounds, *also], dim).hex
     found["block-cursor-foreground"] = readable(background, [Color.parse(found["primary"])]).hex
     for name in ("accent", "warning"):  # under text in the color of the background
         found[name] = readable(Color.parse(found[name]), [background]).hex

@@ -10,6 +10,7 @@ from tui.columns import Column, Tone, state_tone
 from tui.data.pages import Row
 
 HISTORY = 60  # loads that are kept of a machine
+Line = dict[str, Any]  # of the grid
 FULL = 0.95  # share of a memory from which it is marked
 ROOMY = 150  # cells of a terminal from which the last minutes are shown
 
@@ -77,7 +78,7 @@ def meter(value: float | None, cells: int, told: str = "") -> str:
 
 def machine_grid(
     machines: Sequence[Row], going: Sequence[Row], history: Mapping[str, Loads], width: int
-) -> tuple[Sequence[Column], list[Row]]:
+) -> tuple[Sequence[Column], list[Line]]:
     """The columns, and a row for each GPU with its utilisation, memory and job; machines without GPUs have one, and so
     have those on which nothing runs. CPU and memory of a machine are in the lines below its name."""
     cells = 16 if width >= ROOMY else 8
@@ -101,13 +102,13 @@ def in_order(machines: Sequence[Row]) -> list[Row]:
     return sorted(machines, key=lambda row: (not row["running"], row["host"]))
 
 
-def lines_of(machine: Row, going: Sequence[Row], history: Mapping[str, Loads], cells: int) -> list[Row]:
+def lines_of(machine: Row, going: Sequence[Row], history: Mapping[str, Loads], cells: int) -> list[Line]:
     host, load = machine["host"], machine["load"] if machine["running"] else None
     here = [row for row in going if row["at"] == host]
     if not load:
         return [{**blank(host, show.host(host)), "job": idle(machine) if not here else ""} | told(here[:1])]
     past = history.get(host, Loads())
-    total = {"busy": cpu_share(load), "memory": share(load), "memory_told": gibibytes(load)}
+    total: Line = {"busy": cpu_share(load), "memory": share(load), "memory_told": gibibytes(load)}
     gpus = load["gpus"]
     if not gpus:
         row = {**blank(host, show.host(host)), **total, "device": "cpu", "past": past.drawn("CPU", 12)}
@@ -119,7 +120,7 @@ def lines_of(machine: Row, going: Sequence[Row], history: Mapping[str, Loads], c
     by_gpu: dict[int, list[Row]] = {}
     for row in here:
         by_gpu.setdefault(-1 if row["gpu"] is None else row["gpu"], []).append(row)
-    rows: list[Row] = []
+    rows: list[Line] = []
     for gpu in gpus:
         jobs = by_gpu.pop(gpu["index"], [])
         rows.append(
@@ -150,14 +151,14 @@ def devices(machines: Sequence[Row], going: Sequence[Row]) -> tuple[int, int]:
     return len(used), sum(max(1, len(gpus)) for gpus in loads.values())
 
 
-def blank(host: str, label: str) -> Row:
+def blank(host: str, label: str) -> Line:
     return {
         "id": f"{host} ", "host": host, "label": label, "device": "", "busy": None, "memory": None, "memory_told": "",
         "past": "", "job": "", "state": "", "ran": None, "left": None,
     }  # fmt: skip
 
 
-def told(jobs: Sequence[Row]) -> Row:
+def told(jobs: Sequence[Row]) -> Line:
     """What a line says of the job that works there."""
     if not jobs:
         return {}
@@ -174,7 +175,7 @@ def idle(machine: Row) -> str:
     return f"idle · {show.counted(machine['runs'], 'run')} · seen {show.when(machine['last_seen'])}"
 
 
-def machine_lines(machines: Sequence[Row], going: Sequence[Row], width: int) -> tuple[Sequence[Column], list[Row]]:
+def machine_lines(machines: Sequence[Row], going: Sequence[Row], width: int) -> tuple[Sequence[Column], list[Line]]:
     """The columns, and a row for each machine: how busy each of its GPUs is, memory, CPU, and what runs there."""
     cells = 8 if width >= 100 else 5
     columns = (
@@ -185,7 +186,7 @@ def machine_lines(machines: Sequence[Row], going: Sequence[Row], width: int) -> 
         Column("busy", "CPU", text=lambda row: meter(row["busy"], cells), tone=busy_tone, whole=True),
         Column("job", "jobs", widest=60, least=10, tone=job_tone),
     )
-    rows = []
+    rows: list[Line] = []
     for machine in in_order(machines):
         host, load = machine["host"], machine["load"] if machine["running"] else None
         here = [row for row in going if row["at"] == host]

@@ -126,6 +126,7 @@ class Answer:
     footer: str = ""
     result: QueryResult | None = None  # what is copied and written to files: every digit
     roles: tuple[Role, ...] = ()  # of the columns; empty: texts
+    aligned: frozenset[int] = frozenset()  # columns of values with intervals, which end and begin below each other
 
 
 @dataclass(frozen=True)
@@ -234,6 +235,7 @@ def as_table(title: str, result: QueryResult, wide: bool = False) -> Answer:
         render.footer(result),
         result,
         tuple(role_of(result, name) for name in names),
+        frozenset(n for n, name in enumerate(names) if name in result.intervals),
     )
 
 
@@ -247,14 +249,19 @@ def role_of(result: QueryResult, name: str) -> Role:
     return "detail" if defaults is not None and name in defaults.counts else "text"
 
 
+DIFFERENCES = ("delta", "minus_", "less_than_")  # how their names begin
+LESS_IS_BETTER = ("loss", "error", "nll", "kl")  # how their names end
+
+
 def signs_of(row: Row, names: Sequence[str]) -> dict[str, int]:
-    """Of the differences of a row, by the field of their cells: 1 and -1 where the interval is above or below 0, 0
-    where it holds 0 or there is none."""
+    """Of the differences of a row, by the field of their cells: 1 where the interval tells that it is better, -1 where
+    it tells that it is worse, 0 where it holds 0 or there is none."""
     found = {}
     for n, name in enumerate(names):
-        if name.startswith("delta"):
+        if name.startswith(DIFFERENCES):
             low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
-            found[f"c{n}"] = 0 if low is None or high is None else (low > 0) - (high < 0)
+            sign = 0 if low is None or high is None else (low > 0) - (high < 0)
+            found[f"c{n}"] = -sign if name.endswith(LESS_IS_BETTER) else sign
     return found
 
 

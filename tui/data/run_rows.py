@@ -136,8 +136,11 @@ KNOWN = {
     "id": Column("short", "id", text=lambda row: show.short(row["short"]), role="detail"),
     "name": Column("name", "name", text=name, widest=28, least=12, role="key"),
     "kind": Column("kind", "kind", widest=16),
-    "state": Column("state", "state", text=signed_state, tone=lambda row: state_tone(state(row)), role="key"),
-    "units": Column("done", "units", right=True, text=units),
+    "state": Column(
+        "state", "state", text=signed_state, whole=True, role="key", tone=lambda row: state_tone(state(row))
+    ),
+    "result": Column("result", "result", widest=40, least=14, role="value", split=" · "),
+    "units": Column("done", "units", right=True, text=units, role="detail"),
     "created": Column("created_at", "created", text=lambda row: show.when(row["created_at"]), least=16, role="detail"),
     "machine": Column("host", "machine", text=lambda row: show.host(row["host"]), widest=20),
     "tries": Column("attempts", "tries", right=True),
@@ -151,6 +154,7 @@ MEANING = {
     "name": "its name; ★ starred, ⚑ pinned",
     "kind": "kind of experiment",
     "state": "complete, partial or running; how a partial one ended; invalid or stale",
+    "result": "the first number that it came to",
     "units": "units done of all",
     "created": "when it was made",
     "machine": "where it was tried last",
@@ -160,7 +164,7 @@ MEANING = {
     "starred": "starred or not",
     "notes": "what was noted last",
 }
-SHOWN = ("id", "name", "kind", "state", "units", "created", "machine", "tries", "tags")
+SHOWN = ("name", "kind", "state", "result", "units", "created", "machine", "tries", "tags", "id")
 
 
 def column(key: str) -> Column:
@@ -224,6 +228,17 @@ def overview(session: Session) -> dict[str, int]:
         counts = {noun: sql.scalar(select(func.count()).select_from(table)) or 0 for noun, table in COUNTED.items()}
         unfinished = select(func.count()).select_from(tables.Run).where(tables.Run.completed_at.is_(None))
         return counts | {"unfinished": sql.scalar(unfinished) or 0}
+
+
+def first_results(session: Session, run_ids: Sequence[UUID]) -> dict[UUID, str]:
+    """The first measure of each of these runs in words; empty where it has none."""
+    found = {}
+    with session.database.read() as sql:
+        for run_id in run_ids:
+            first = next(iter(measures.measures(sql, run_id)), None)
+            words = "" if first is None else show.measured({"measure": first.name, "value": first.value})
+            found[run_id] = words if first is None else f"{words} · {first.name.removesuffix(' %')}"
+    return found
 
 
 def preview(session: Session, run_id: UUID) -> tuple[dict[str, Any], str]:

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import events, work
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
-from textual.widgets import Static
 
 from chessreg.entities.display import Chart
 from tui import show
 from tui.actions import Action, bindings
-from tui.columns import GAP, Column, Tone, telling_first
+from tui.columns import GAP, Column, Role, Tone, telling_first
 from tui.data import query_answers
 from tui.data.pages import Row
 from tui.data.query_answers import Answer, Question, answer, behind, chart_of, plotted
 from tui.screens.base import AppScreen, FieldsScreen
 from tui.widgets.bars import FilterBar, PaneStrip, ScopeBar
 from tui.widgets.chart import ChartView
+from tui.widgets.notes import NotesPane
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
@@ -81,9 +81,16 @@ class ScopedScreen(AppScreen):
 
 def table_columns(answer: Answer) -> list[Column]:
     """The columns of an answer, its lines numbered."""
-    roles = answer.roles or ("text",) * len(answer.headings)
+    roles: Sequence[Role] = answer.roles or ("text",) * len(answer.headings)
     cells = [
-        Column(f"c{n}", heading, right, role=role, tone=partial(sign_tone, f"c{n}") if role == "value" else None)
+        Column(
+            f"c{n}",
+            heading,
+            right and n not in answer.aligned,
+            whole=n in answer.aligned,
+            role=role,
+            tone=partial(sign_tone, f"c{n}") if role == "value" else None,
+        )
         for n, (heading, right, role) in enumerate(zip(answer.headings, answer.numeric, roles, strict=True))
     ]
     return [Column("#", "#", right=True, role="detail"), *cells]
@@ -101,10 +108,6 @@ class ResultScreen(AppScreen):
     also: ClassVar[tuple[str, ...]] = ("result",)
     BINDINGS = bindings("result")
 
-    DEFAULT_CSS = """
-    ResultScreen > .below { height: auto; max-height: 4; padding: 0 1; color: $text-muted; }
-    """
-
     result: QueryResult | None = None
     result_plot: Plot | None = None  # what was drawn of it
     arranges: ClassVar[bool] = False  # whether columns that do not fit are put in the order of their use
@@ -113,7 +116,8 @@ class ResultScreen(AppScreen):
     def show_answer(self, answer: Answer, rows: Sequence[Row], keep: bool = False) -> None:
         """Show a table, its first page and its notes."""
         self.result = answer.result
-        self.query_one(".below", Static).update("\n".join([*answer.notes, show.provenance(answer.footer)]))
+        facts = [f"alike in all rows: {answer.same}"] if answer.same else []
+        self.query_one(NotesPane).show(answer.notes, show.provenance(answer.footer), facts)
         self.shown = answer, rows
         self.table.show(answer.pages, rows, columns=self.columns_of(answer, rows), keep=keep)
 
@@ -222,9 +226,6 @@ class AnswerScreen(ResultScreen, ScopedScreen):
     also = ("scoped", "result")
     follows = False
     BINDINGS = bindings("answer")
-    DEFAULT_CSS = """
-    AnswerScreen > .above { height: auto; max-height: 4; padding: 0 1; color: $foreground; }
-    """
 
     def __init__(self, entry: Entry) -> None:
         super().__init__()
@@ -233,9 +234,8 @@ class AnswerScreen(ResultScreen, ScopedScreen):
 
     def body(self) -> ComposeResult:
         yield ScopeBar()
-        yield Static("", classes="above", markup=False)
         yield PageTable(id="answer", empty="no rows")
-        yield Static("", classes="below", markup=False)
+        yield NotesPane()
 
     async def fill(self) -> None:
         await self.offer_words()
@@ -258,9 +258,9 @@ class AnswerScreen(ResultScreen, ScopedScreen):
         return self._answered or self.scoped_question
 
     def show(self, answer: Answer, rows: list[Row], question: Question, keep: bool = False) -> None:
-        above = " · ".join(filter(None, [answer.same, "with unfinished runs" if question.partial else ""]))
-        self.query_one(".above", Static).update(above)
-        self.query_one(".above").display = bool(above)
+        unfinished = ", with unfinished runs" if question.partial else ""
+        title = question.title[:1].upper() + question.title[1:]
+        self.table.set_title(f"{'Published numbers: ' if question.published else ''}{title}{unfinished}")
         self.show_answer(answer, rows, keep)
 
     def offers(self, action: Action) -> bool:
@@ -268,6 +268,10 @@ class AnswerScreen(ResultScreen, ScopedScreen):
 
     def command(self) -> str:
         return self.shown_question.command
+
+    def action_all_columns(self) -> None:
+        self.question = replace(self.question, wide=not self.question.wide)
+        self.load()
 
     def action_published(self) -> None:
         self.question = replace(self.question, published=not self.question.published)
@@ -316,8 +320,8 @@ class RowsScreen(ResultScreen):
         return f"{self.question.title.replace(' ', '-')}-{self.crumb.replace(' ', '-')}.csv"
 
     def body(self) -> ComposeResult:
-        yield PageTable(id="behind", empty="no rows")
-        yield Static("", classes="below", markup=False)
+        yield PageTable(id="behind", title=f"Rows behind row {self.number}", empty="no rows")
+        yield NotesPane()
 
     async def fill(self) -> None:
         question, number = self.question, self.number
@@ -403,7 +407,7 @@ class PlotScreen(FigureScreen):
             yield ChartView()
             if self.app.images is not None:
                 yield self.app.images(id="figure")
-        yield Static("", classes="below", markup=False)
+        yield NotesPane()
 
     async def fill(self) -> None:
         await self.offer_words()
@@ -420,7 +424,7 @@ class PlotScreen(FigureScreen):
             self.result, chart, footer = figure
             self.result_question, self.result_plot = question, plot
             self.query_one(ChartView).show(chart)
-            self.query_one(".below", Static).update("\n".join([*self.result.notes, show.provenance(footer)]))
+            self.query_one(NotesPane).show(self.result.notes, show.provenance(footer))
             if self.app.images is not None:
                 await self.show_figure(self.result, plot)
 

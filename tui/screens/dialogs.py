@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from textual.app import ComposeResult
@@ -12,10 +12,10 @@ from textual.widgets import Input, Static
 
 from tui import show
 from tui.actions import bindings
-from tui.columns import Column
-from tui.data.pages import Listed
+from tui.columns import GAP, Column, widths
+from tui.data.pages import PAGE, Listed, Row
 from tui.screens.base import AppScreen
-from tui.widgets.bars import FilterBar
+from tui.widgets.bars import Banner, FilterBar, KeyBar
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
@@ -117,12 +117,18 @@ class Confirm(ModalScreen[bool]):
 NOUNS = {"dataset": "chessreg dataset list", "checkpoint": "chessreg checkpoint list"}
 
 
-class PickerScreen(AppScreen):
-    """What may stand in a field. Enter takes the row; where several may, Space marks some first."""
+class PickerScreen(AppScreen, ModalScreen[None]):
+    """The values that a field may have, over the form. Enter takes the row; Space marks several where they may."""
 
     place = "picker"
     finds = False
     BINDINGS = bindings("picker")
+    DEFAULT_CSS = """
+    PickerScreen { align: center middle; background: $background 60%; }
+    PickerScreen > Vertical { width: auto; height: auto; max-width: 96%; max-height: 90%; background: $surface; }
+    PickerScreen PageTable { width: 60; height: 4; max-width: 100%; }
+    PickerScreen FilterBar { width: 60; max-width: 100%; }
+    """
 
     def __init__(self, field: str, noun: str, now: str, several: bool, chosen: Callable[[str], None]) -> None:
         super().__init__()
@@ -133,14 +139,26 @@ class PickerScreen(AppScreen):
     @property
     def columns(self) -> tuple[Column, ...]:
         return (
-            Column("value", self.noun.removeprefix("run:"), widest=40, least=16),
+            Column("value", self.noun.removeprefix("run:"), widest=40, least=16, role="key"),
             Column("about", "", widest=80, least=20),
-            Column("at", "made", text=lambda row: show.when(row["at"]), least=16),
+            Column("at", "made", text=lambda row: show.when(row["at"]), least=16, role="detail"),
         )
 
-    def body(self) -> ComposeResult:
-        yield FilterBar("words of a name or of what it is", id="filter")
-        yield PageTable(self.columns, id="candidates", empty=f"nothing fits; {self.command()} shows what there is")
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield FilterBar("words of a name or of its description", id="filter")
+            empty = f"nothing fits; {self.command()} shows what there is"
+            yield PageTable(self.columns, id="candidates", title=self.crumb, empty=empty)
+            yield Banner()
+            yield KeyBar()
+
+    def fit(self, rows: Sequence[Row]) -> None:
+        """Make the dialog as large as its content, within the screen."""
+        table, screen = self.query_one(PageTable), self.app.size
+        wide = sum(widths(self.columns, rows[:PAGE], screen.width)) + GAP * len(self.columns) + 6
+        table.styles.width = min(max(wide, 60), screen.width - 4)
+        table.styles.height = min(max(len(rows), 2) + 3, screen.height - 8)
+        self.query_one(FilterBar).styles.width = table.styles.width
 
     async def fill(self) -> None:
         from tui.data.launch_form import candidates
@@ -151,7 +169,8 @@ class PickerScreen(AppScreen):
             return
         keep = table.loaded
         table.is_marked = lambda row: row["value"] in self.marked
-        table.show(Listed(rows), rows[:200], columns=self.columns, keep=keep)
+        self.fit(rows)
+        table.show(Listed(rows), rows[:PAGE], columns=self.columns, keep=keep)
         if not keep and self.now:
             table.move(next((n for n, row in enumerate(rows) if row["value"] == self.now), 0))
 

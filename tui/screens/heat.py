@@ -19,6 +19,7 @@ from tui.screens.answers import FigureScreen
 from tui.screens.board_base import DrawingScreen
 from tui.widgets.bars import PaneStrip, ScopeBar
 from tui.widgets.board import BoardPane, Size, extent, level, square_words
+from tui.widgets.notes import NotesPane
 
 if TYPE_CHECKING:
     from chessreg.queries.catalogue import Plot
@@ -62,7 +63,7 @@ class HeatScreen(FigureScreen, DrawingScreen):
         with Grid(id="heat-boards"):
             for number in range(MOST):
                 yield BoardPane(id=f"board-{number}")
-        yield Static("", classes="below", markup=False)
+        yield NotesPane()
 
     @property
     def shown_plot(self) -> Plot:
@@ -86,8 +87,8 @@ class HeatScreen(FigureScreen, DrawingScreen):
         self.at = min(self.at, max(0, len(self.series) - 1))
         strip = self.query_one(PaneStrip)
         strip.names = tuple(series.name or question.title for series in self.series)
-        notes = [*self.result.notes, *([] if self.series else ["nothing to draw yet"]), show.provenance(footer)]
-        self.query_one(".below", Static).update("\n".join(notes))
+        notes = [*self.result.notes, *([] if self.series else ["nothing to draw yet"])]
+        self.query_one(NotesPane).show(notes, show.provenance(footer))
         self.relabel()
         self.draw()
 

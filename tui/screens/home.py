@@ -122,7 +122,7 @@ class HomeScreen(JobActionsScreen):
     AUTO_FOCUS = "#going"
     BINDINGS = bindings("home")
     DEFAULT_CSS = """
-    HomeScreen > #tiles { height: 3; margin: 0 1; display: none; }
+    HomeScreen > #tiles { height: 3; padding: 0 1; display: none; }
     HomeScreen.-high > #tiles { display: block; }
     HomeScreen.-high > #overview { display: none; }
     HomeScreen .tile { width: 1fr; height: 3; margin-right: 1; padding: 0 1; background: $surface; color: $text-muted; }

@@ -196,7 +196,8 @@ class JobsScreen(JobActionsScreen, PreviewingScreen):
         yield FilterBar("state:running  kind:probe  on:slurm  host:box1  tries>1  launch:3f2a1c  !word", id="filter",
                         offered=OFFERED)  # fmt: skip
         yield Static(NOTHING, id="nothing", markup=False)
-        yield PageTable(COLUMNS, id="jobs", empty="no job fits these words; Esc in the filter (/) clears them")
+        empty = "no job fits these words; Esc in the filter (/) clears them"
+        yield PageTable(COLUMNS, id="jobs", title="Jobs", empty=empty)
 
     async def fill(self) -> None:
         filter_text, table = self.filter_text, self.query_one(PageTable)
@@ -223,8 +224,9 @@ class JobsScreen(JobActionsScreen, PreviewingScreen):
         end = await self.ask("reading the log", lambda session: log_end(session, id, lines))
         if end is None:
             return None
-        facts = fields({"job": row["title"], "state": row["state"], "pace": show.pace(row), "why": why(row)})
-        return Shown(Group(facts, Text(""), Text("\n".join(end), no_wrap=True, overflow="ellipsis")))
+        facts = fields({"state": row["state"], "pace": show.pace(row), "why": why(row)})
+        log = Text("\n".join(end), no_wrap=True, overflow="ellipsis")
+        return Shown(Group(facts, Text(""), log), title=row["title"])
 
     def command(self) -> str:
         return "chessreg jobs --all"

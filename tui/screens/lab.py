@@ -45,7 +45,7 @@ class SquareBar(Static, can_focus=True):
 
     BINDINGS = bindings(SQUARES)
     DEFAULT_CSS = """
-    SquareBar { height: 1; padding: 0 1; display: none; background: $surface-lighten-1; }
+    SquareBar { height: 1; padding: 0 1; display: none; background: $panel; }
     """
 
     @property

@@ -150,15 +150,14 @@ class FormScreen(AppScreen):
     FormScreen.-none #fields { display: none; }
     FormScreen #fields { height: 1fr; }
     FormScreen #fields > .title { height: 1; padding: 0 1; color: $text-accent; background: $panel; text-style: bold; }
-    FormScreen #side { height: auto; max-height: 9; background: $surface; padding: 0 1; }
-    FormScreen #about { height: 2; }
+    FormScreen #side { height: 10; background: $surface; padding: 0 1; border-top: solid $edge; }
+    FormScreen #about { height: auto; min-height: 2; max-height: 6; }
     FormScreen #plan { height: auto; }
-    FormScreen #side VerticalScroll { height: auto; max-height: 7; scrollbar-size-vertical: 1; }
+    FormScreen #side VerticalScroll { height: 1fr; scrollbar-size-vertical: 1; }
     FormScreen.-wide > #parts { layout: horizontal; }
     FormScreen.-wide #fields { width: 1fr; height: 100%; }
-    FormScreen.-wide #side { width: 60; height: 100%; max-height: 100%; padding: 0 2; }
-    FormScreen.-wide #about { height: auto; min-height: 4; margin-bottom: 1; }
-    FormScreen.-wide #side VerticalScroll { height: 1fr; max-height: 100%; }
+    FormScreen.-wide #side { width: 60; height: 100%; padding: 0 2; border-top: none; border-left: solid $edge; }
+    FormScreen.-wide #about { min-height: 4; max-height: 50%; margin-bottom: 1; }
     """
 
     def __init__(self, form: Form) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -12,6 +12,7 @@ from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
+from textual.content import Content
 from textual.widgets import Static
 
 from tui import show
@@ -27,10 +28,11 @@ PAUSE = 0.15  # seconds on a row before it is read
 
 
 class Shown(NamedTuple):
-    """What a preview shows of a row: text, and the board that stands above it."""
+    """What a preview shows of a row: text, the board above it, and the title of its frame."""
 
     text: RenderableType
     board: BoardFrame | None = None
+    title: str = ""
 
 
 class Preview(VerticalScroll, can_focus=False):
@@ -38,8 +40,8 @@ class Preview(VerticalScroll, can_focus=False):
 
     DEFAULT_CSS = """
     Preview {
-        dock: right; width: 42%; margin: 1 0; padding: 1 2; display: none; scrollbar-size-vertical: 1;
-        background: $surface;
+        dock: right; width: 42%; margin: 1 0; padding: 0 1; display: none; scrollbar-size-vertical: 1;
+        background: $surface; border: round $edge; border-title-color: $foreground; border-title-style: bold;
     }
     Preview > Static { height: auto; }
     """
@@ -51,6 +53,7 @@ class Preview(VerticalScroll, can_focus=False):
         text = self.children[-1]
         assert isinstance(text, Static)
         text.update("" if shown is None else shown.text)
+        self.border_title = cast(str, Content(shown.title if shown is not None else ""))
         for pane in self.children[:-1]:
             pane.display = shown is not None and shown.board is not None
         if shown is not None and shown.board is not None:
@@ -112,10 +115,10 @@ class PreviewingScreen(AppScreen):
 def fields(rows: Mapping[str, Any] | Sequence[tuple[str, Any]], title: str = "") -> Table:
     """Names and values under each other, under a title; what is empty is left out."""
     table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold", no_wrap=True)
+    table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     if title:
-        table.add_row(Text(title), "")
+        table.add_row(Text(title, style="not dim bold"), "")
     for name, value in rows.items() if isinstance(rows, Mapping) else rows:
         if value is not False and value not in (None, "", [], {}, ()):
             table.add_row(Text(name.replace("_", " ")), Text(show.full(value)))

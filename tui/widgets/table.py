@@ -191,6 +191,13 @@ class PageTable(ScrollView, can_focus=True):
         self._show(source, first, keep, number, columns is not None)
 
     @property
+    def rows_in_sight(self) -> list[Mapping[str, Any]]:
+        """The rows on the screen that are here."""
+        top = self.scroll_offset.y
+        places = range(top, min(self.count, top + self.visible_rows))
+        return [row for place in places if (row := self.row(place)) is not None]
+
+    @property
     def source_rows(self) -> Sequence[Mapping[str, Any]]:
         """The rows that are here, of the first page."""
         return self._pages.get(0, ())
@@ -611,8 +618,15 @@ def styled(parts: Sequence[tuple[str, Style]], width: int, right: bool, ends: bo
     """Texts with their styles in exactly this many cells, as `fitted` fits their text."""
     text = "".join(part for part, _ in parts)
     room = width - cell_len(text)
-    if room < 0:
+    if room < 0 and (ends or right):
         return [Segment(fitted(text, width, right, ends), parts[0][1])]
+    if room < 0:
+        segments, left = [], width
+        for part, own in parts:
+            shown = fitted(part, left) if cell_len(part) > left or part == parts[-1][0] else part
+            segments.append(Segment(shown, own))
+            left -= cell_len(shown)
+        return segments
     segments = [Segment(part, own) for part, own in parts if part]
     gap = [Segment(" " * room, style)] if room else []
     return [*gap, *segments] if right else [*segments, *gap]
