@@ -59,8 +59,9 @@ def doing(row: Mapping[str, Any]) -> str:
     """How far it is, or why it waits."""
     if row["state"] == "running":
         return f"{show.bar(row['progress'])} {show.percent(row['progress'])}"
-    after = f"after {', '.join(row['after'])}" if row["after"] else "for a free place"
-    return f"{row['state']} {after}" if row["state"] != "cancelling" else row["state"]
+    if row["after"]:
+        return f"{'blocked by' if row['state'] == 'blocked' else 'after'} {', '.join(row['after'])}"
+    return row["message"] or ("waits for a free place" if row["state"] == "queued" else row["state"])
 
 
 def left(row: Mapping[str, Any]) -> str:

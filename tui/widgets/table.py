@@ -25,6 +25,7 @@ from tui.data.table_filter import View
 
 KEPT = 16  # pages in memory
 GUTTER = 2
+MORE = " »"  # at the right end of the headings where columns go on
 SHORT = 8  # cells of an id or a number
 
 
@@ -465,6 +466,7 @@ class PageTable(ScrollView, can_focus=True):
         cut at the right edge ends in an ellipsis; a number is not shown in part."""
         x, stays, width = self.scroll_offset.x, self.stays, self.size.width
         seen = min(width, self.scrollable_content_region.width)
+        seen -= len(MORE) if self.virtual_size.width > x + seen else 0
         line, at, begins = [Segment(gutter, style)], cell_len(gutter), GUTTER
         for parts, column, wide in zip(cells, self.shown_columns, self._widths, strict=False):
             fixed = begins < stays
@@ -499,7 +501,7 @@ class PageTable(ScrollView, can_focus=True):
         if x > 0:
             line = Strip.join([line.crop(0, stays - 1), Strip([Segment("«", style)]), line.crop(stays)])
         if self.virtual_size.width > x + self.scrollable_content_region.width:
-            line = Strip.join([line.crop(0, width - 2), Strip([Segment(" »", style)])])
+            line = Strip.join([line.crop(0, width - len(MORE)), Strip([Segment(MORE, style)])])
         return line
 
     @property
