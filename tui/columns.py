@@ -59,6 +59,7 @@ class Column:
     whole: bool = False  # never cut, as numbers are
     ends: bool = False  # cut in the middle: its texts differ at their ends
     role: Role = "text"
+    stays: bool = False  # also where it is empty or the same in all rows
     tone: Callable[[Mapping[str, Any]], Tone] | None = None  # of a cell, where it tells a state
     split: str = " ["  # with which the interval behind a value begins, or what else explains it
 
@@ -71,7 +72,7 @@ class Column:
     @property
     def foldable(self) -> bool:
         """Whether it is left out where it tells nothing: where it is empty, or the same in all rows."""
-        return bool(self.heading) and self.role not in ("key", "value")
+        return bool(self.heading) and not self.stays and self.role not in ("key", "value")
 
 
 def folded(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], several: bool = True) -> dict[str, str]:

@@ -117,8 +117,7 @@ class AppScreen(Screen[None]):
 
     def relabel(self) -> None:
         """Write breadcrumbs and keys anew."""
-        top = self.app.screen
-        dialog = getattr(top, "place", "") if isinstance(top, ModalScreen) and top is not self else ""
+        dialog = getattr(self.app.screen, "place", "") if isinstance(self.app.screen, ModalScreen) else ""
         for keys in self.query(KeyBar):
             keys.actions = footer(self.app.keyed(of(dialog)) if dialog else self.keyed_actions())
         stack = [screen for screen in self.app.screen_stack if isinstance(screen, AppScreen)]

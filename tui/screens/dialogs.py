@@ -15,7 +15,7 @@ from tui.actions import bindings
 from tui.columns import GAP, Column, widths
 from tui.data.pages import PAGE, Listed, Row
 from tui.screens.base import AppScreen
-from tui.widgets.bars import Banner, FilterBar, KeyBar
+from tui.widgets.bars import FilterBar
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
@@ -117,17 +117,17 @@ class Confirm(ModalScreen[bool]):
 NOUNS = {"dataset": "chessreg dataset list", "checkpoint": "chessreg checkpoint list"}
 
 
-class PickerScreen(AppScreen, ModalScreen[None]):
-    """The values that a field may have, over the form. Enter takes the row; Space marks several where they may."""
+class PickerScreen(AppScreen):
+    """The values that a field may have, in a frame of their size. Enter takes the row; Space marks several."""
 
     place = "picker"
     finds = False
     BINDINGS = bindings("picker")
     DEFAULT_CSS = """
-    PickerScreen { align: center middle; background: $background 60%; }
-    PickerScreen > Vertical { width: auto; height: auto; max-width: 96%; max-height: 90%; background: $surface; }
-    PickerScreen PageTable { width: 60; height: 4; max-width: 100%; }
-    PickerScreen FilterBar { width: 60; max-width: 100%; }
+    PickerScreen { align: center middle; }
+    PickerScreen > #box { width: auto; height: auto; max-width: 100%; max-height: 100%; }
+    PickerScreen PageTable, PickerScreen FilterBar { width: 60; max-width: 100%; }
+    PickerScreen PageTable { height: 5; }
     """
 
     def __init__(self, field: str, noun: str, now: str, several: bool, chosen: Callable[[str], None]) -> None:
@@ -144,20 +144,18 @@ class PickerScreen(AppScreen, ModalScreen[None]):
             Column("at", "made", text=lambda row: show.when(row["at"]), least=16, role="detail"),
         )
 
-    def compose(self) -> ComposeResult:
-        with Vertical():
+    def body(self) -> ComposeResult:
+        with Vertical(id="box"):
             yield FilterBar("words of a name or of its description", id="filter")
             empty = f"nothing fits; {self.command()} shows what there is"
             yield PageTable(self.columns, id="candidates", title=self.crumb, empty=empty)
-            yield Banner()
-            yield KeyBar()
 
     def fit(self, rows: Sequence[Row]) -> None:
         """Make the dialog as large as its content, within the screen."""
         table, screen = self.query_one(PageTable), self.app.size
         wide = sum(widths(self.columns, rows[:PAGE], screen.width)) + GAP * len(self.columns) + 6
         table.styles.width = min(max(wide, 60), screen.width - 4)
-        table.styles.height = min(max(len(rows), 2) + 3, screen.height - 8)
+        table.styles.height = min(max(len(rows), 2) + 3, screen.height - 7)
         self.query_one(FilterBar).styles.width = table.styles.width
 
     async def fill(self) -> None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 HOME = "\n\nHome has keys for the first steps: 1, then D, A or M."
-PAUSE = 0.15  # seconds on a row before results are read
+RESULTS_PAUSE = 0.15  # seconds without a key before results are read
 MOST_RESULTS = 10_000  # that are kept
 LIST = "runs.list"  # under which words, order and columns are remembered
 
@@ -129,7 +129,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
             for key in self.columns
         ]
         return [
-            replace(column, heading=f"{column.heading} {arrow}") if key == sorted_by else column
+            replace(column, heading=f"{column.heading} {arrow}", stays=True) if key == sorted_by else column
             for key, column in zip(self.columns, columns, strict=True)
         ]
 
@@ -143,7 +143,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
 
     async def read_results(self) -> None:
         """Read the results of the runs in sight, after a moment: a key that is held down reads none."""
-        await asyncio.sleep(PAUSE)
+        await asyncio.sleep(RESULTS_PAUSE)
         self.require_shown()
         table = self.query_one(PageTable)
         if "result" not in self.columns:
