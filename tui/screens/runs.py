@@ -138,27 +138,31 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
     def result_of(self, row: Mapping[str, Any]) -> str:
         return self.results.get((row["id"], row["done"]), "")
 
+    @property
+    def unread_results(self) -> dict[UUID, int]:
+        """The runs in sight of which the results were not read yet, with the units done."""
+        if "result" not in self.columns:
+            return {}
+        sought = {row["id"]: row["done"] for row in self.query_one(PageTable).rows_in_sight}
+        return {id: done for id, done in sought.items() if (id, done) not in self.results}
+
     def on_page_table_moved(self, event: PageTable.Moved) -> None:
-        self.run_worker(self.read_results(), group="results", exclusive=True)
+        if self.unread_results:
+            self.run_worker(self.read_results(), group="results", exclusive=True)
 
     async def read_results(self) -> None:
         """Read the results of the runs in sight, after a moment: a key that is held down reads none."""
         await asyncio.sleep(RESULTS_PAUSE)
         self.require_shown()
-        table = self.query_one(PageTable)
-        if "result" not in self.columns:
+        if not (unread := self.unread_results):
             return
-        sought = {row["id"]: row["done"] for row in table.rows_in_sight}
-        unknown = {id: done for id, done in sought.items() if (id, done) not in self.results}
-        if not unknown:
-            return
-        ids = list(unknown)
+        ids = list(unread)
         found = await self.ask("reading results", lambda session: run_rows.first_results(session, ids))
         if found is not None:
             if len(self.results) > MOST_RESULTS:
                 self.results.clear()
-            self.results |= {(id, unknown[id]): words for id, words in found.items()}
-            table.reorder(self.headed())
+            self.results |= {(id, unread[id]): words for id, words in found.items()}
+            self.query_one(PageTable).reorder(self.headed())
 
     async def previewed(self, row: Mapping[str, Any]) -> Shown | None:
         """What came of it, and the settings that were given."""
