@@ -127,6 +127,7 @@ class Answer:
     result: QueryResult | None = None  # what is copied and written to files: every digit
     roles: tuple[Role, ...] = ()  # of the columns; empty: texts
     aligned: frozenset[int] = frozenset()  # columns of values with intervals, which end and begin below each other
+    signs: tuple[dict[str, int], ...] = ()  # of the differences in each row
 
 
 @dataclass(frozen=True)
@@ -222,7 +223,7 @@ def as_table(title: str, result: QueryResult, wide: bool = False) -> Answer:
     headings, cells, same, numeric = render.grid(result, wide)
     names = render.layout(result, wide)[0]
     rows: list[Row] = [
-        {**numbered(place, line), "signs": signs_of(row, names)}
+        {**row, **numbered(place, line)}
         for place, (line, row) in enumerate(zip(aligned(cells), result.rows, strict=True), 1)
     ]
     return Answer(
@@ -236,6 +237,7 @@ def as_table(title: str, result: QueryResult, wide: bool = False) -> Answer:
         result,
         tuple(role_of(result, name) for name in names),
         frozenset(n for n, name in enumerate(names) if name in result.intervals),
+        tuple(signs_of(row, names) for row in result.rows),
     )
 
 

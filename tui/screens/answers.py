@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -89,16 +89,16 @@ def table_columns(answer: Answer) -> list[Column]:
             right and n not in answer.aligned,
             whole=n in answer.aligned,
             role=role,
-            tone=partial(sign_tone, f"c{n}") if role == "value" else None,
+            tone=partial(sign_tone, answer.signs, f"c{n}") if role == "value" and answer.signs else None,
         )
         for n, (heading, right, role) in enumerate(zip(answer.headings, answer.numeric, roles, strict=True))
     ]
     return [Column("#", "#", right=True, role="detail"), *cells]
 
 
-def sign_tone(field: str, row: Row) -> Tone:
+def sign_tone(signs: Sequence[Mapping[str, int]], field: str, row: Row) -> Tone:
     """Color a difference only where its interval does not hold 0; where it does, it is muted."""
-    sign = row.get("signs", {}).get(field)
+    sign = signs[row["#"] - 1].get(field)
     return "value" if sign is None else "good" if sign > 0 else "bad" if sign < 0 else "detail"
 
 

@@ -64,15 +64,16 @@ class TopBar(Widget):
     def watch_crumbs(self, crumbs: tuple[str, ...]) -> None:
         self.set_class(len(crumbs) > 2, "-deep")
 
-    def rooms(self, gap: int) -> list[Piece]:
-        """The rooms by key and name; the current one stands out."""
+    def rooms(self, gap: int, named: bool = True) -> list[Piece]:
+        """The rooms by key and name; the current one stands out. Without names they are keys alone."""
         pieces = []
         for entry in ENTRIES:
             go = self.Chosen(entry.name)
             if entry.name == self.room:
                 pieces.append(Piece(f" {entry.key} {entry.name} ", "room", go))
             else:
-                pieces += [Piece(f" {entry.key}", "key", go), Piece(f" {entry.name} ", "registry", go)]
+                name = f" {entry.name} " if named else " "
+                pieces += [Piece(f" {entry.key}", "key", go), Piece(name, "registry", go)]
             pieces.append(Piece(" " * gap, "registry"))
         return pieces[:-1]
 
@@ -85,7 +86,7 @@ class TopBar(Widget):
         place = Piece(f" {self.registry} ", "registry")
         rows = (
             [home, *self.rooms(1), told, place], [home, *self.rooms(0), told, place], [home, *self.rooms(0), told],
-            [*self.rooms(0), told], [told, *self.rooms(0)],
+            [*self.rooms(0), told], [*self.rooms(0, named=False), told],
         )  # fmt: skip
         width = self.size.width
         pieces = next((row for row in rows if cells(row) <= width), rows[-1])

@@ -30,11 +30,14 @@ class NotesPane(VerticalScroll, can_focus=True):
     def compose(self) -> ComposeResult:
         yield Static("", markup=False)
 
+    shown: tuple[Sequence[str], str, Sequence[str]] = ((), "", ())
+
     def on_mount(self) -> None:
-        self.show([], "")
+        self.watch(self.app, "theme", lambda: self.show(*self.shown))
 
     def show(self, notes: Sequence[str], provenance: str, facts: Sequence[str] = ()) -> None:
         """Show notes, each with a mark; then facts and the provenance, without."""
+        self.shown = notes, provenance, facts
         color = self.app.theme_variables["text-warning"]
         table = Table.grid(padding=(0, 1))
         for note in notes:
