@@ -56,7 +56,7 @@ async def test_what_runs_and_what_has_ended_is_what_the_command_says(drive, queu
         ]
         assert {row["name"]: row["cause"] for row in told["ended"]}["checks"] == "finished"
         assert [f"{sign} {n}" in driver.lines[2] for sign, n in zip("●○✗✓", (2, 1, 1, 1), strict=True)] == [True] * 4
-        assert "engine died: RuntimeError: the engine does not answer" in driver.text
+        assert "engine died: RuntimeError: the" in driver.text
         assert "Ended in the last day" in driver.text
         (machine,) = [row for row in told["machines"] if row["running"]]
         assert len(rows(driver, "machines")) == machine["running"]
@@ -161,13 +161,13 @@ def test_a_gpu_has_its_line_with_load_memory_and_job() -> None:
     assert told[0] == "box1 0 ━━━━━━┄┄ 75 % ━━┄┄┄┄┄┄ 20/80 GiB in use by others"
     assert told[1] == "4 × H100 1 ┄┄┄┄┄┄┄┄  0 % ━━━━━━━━ 79/80 GiB ● probe 1.0 s 1.0 s"
     assert told[2] == "CPU ━━┄┄┄┄┄┄ 25 % 2 ┄┄┄┄┄┄┄┄  0 % ┄┄┄┄┄┄┄┄ 0/80 GiB free"
-    assert told[4] == "box1 idle · 9 runs · seen "
+    assert told[4] == "box1 idle · 9 runs · seen"
     tones = {column.field: column.tone_of for column in machine_grid([row], [job], {}, 120)[0]}
     line = machine_grid([row], [job], {}, 120)[1][1]
     assert tones["busy"](line) == tones["memory"](line) == "warn", "it has a job and does nothing; its memory is full"
     assert devices([idle, row], [job, {**job, "gpu": None}]) == (1, 4)
-    (short, _) = texts(machine_lines([row, idle], [job], 80))
-    assert short == "box1 ▆▁▁▅ 1 of 4 ━╸┄┄┄ 25 % ━╸┄┄┄ 25 % ● probe"
+    short, _ = texts(machine_lines([row, idle], [job], 80))
+    assert short == "box1 ▆▁▁▅ 1 of 4 ━┄┄┄┄ 25 % ━┄┄┄┄ 25 % ● probe"
 
 
 def test_a_machine_without_gpus_has_one_line_and_one_more_for_each_other_job() -> None:
@@ -237,7 +237,7 @@ async def test_a_long_unit_has_a_share_a_rate_and_time_left_and_a_machine_its_la
             latest = max(machine.last_seen, *sql.scalars(select(Attempt.checked_in_at)))
     told = status(tmp_path)["machines"]
     assert [datetime.fromisoformat(row["last_seen"]) for row in told] == [latest]
-    async with drive(tmp_path, size=(180, 40), start="home") as driver:
+    async with drive(tmp_path, size=(220, 40), start="home") as driver:
         await driver.until("31 plies of 4 games in play")
         line = next(line for line in driver.lines if "31 plies of 4 games in play" in line)
         assert f"{show.bar(0.25)} 25 %" in line
