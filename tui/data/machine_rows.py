@@ -111,11 +111,12 @@ def lines_of(machine: Row, going: Sequence[Row], history: Mapping[str, Loads], c
     total: Line = {"busy": cpu_share(load), "memory": share(load), "memory_told": gibibytes(load)}
     gpus = load["gpus"]
     if not gpus:
-        row = {**blank(host, show.host(host)), **total, "device": "cpu", "past": past.drawn("CPU", 12)}
-        return [row | told(here[:1]), *({**blank(host, ""), "id": f"{host} {n}"} | told([job])
-                                        for n, job in enumerate(here[1:]))]  # fmt: skip
-    labels = [show.host(host), f"{len(gpus)} × {gpus[0]['name'].removeprefix('NVIDIA ')}"] if len(gpus) > 3 else [
-        show.host(host)]  # fmt: skip
+        first = {**blank(host, show.host(host)), **total, "device": "cpu", "past": past.drawn("CPU", 12)}
+        others = [{**blank(host, ""), "id": f"{host} {n}"} | told([job]) for n, job in enumerate(here[1:])]
+        return [first | told(here[:1]), *others]
+    labels = [show.host(host)]
+    if len(gpus) > 3:
+        labels.append(f"{len(gpus)} × {gpus[0]['name'].removeprefix('NVIDIA ')}")
     labels += [f"CPU {meter(total['busy'], cells)}", f"mem {meter(total['memory'], cells)}"]
     by_gpu: dict[int, list[Row]] = {}
     for row in here:

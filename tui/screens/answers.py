@@ -81,7 +81,8 @@ class ScopedScreen(AppScreen):
 
 def table_columns(answer: Answer) -> list[Column]:
     """The columns of an answer, its lines numbered."""
-    roles: Sequence[Role] = answer.roles or ("text",) * len(answer.headings)
+    text: Role = "text"
+    roles = answer.roles or (text,) * len(answer.headings)
     cells = [
         Column(
             f"c{n}",
