@@ -169,7 +169,7 @@ class HomeScreen(JobActionsScreen):
             return
         for row in rows:
             self.history.setdefault(row["host"], Loads()).note(row["load_at"], row["load"])
-        if self.is_current:
+        if self.is_current and self.query("#machines"):  # the app may be closing
             self.show_machines()
 
     def body(self) -> ComposeResult:
