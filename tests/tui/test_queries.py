@@ -44,8 +44,8 @@ async def opened(driver: Any, title: str = TITLE) -> None:
 
 
 async def test_a_scope_narrows_the_answer_and_goes_with_one(drive: Any, session: Session) -> None:
-    whole = render.grid(run_query(session.database, TITLE), wide=True)[1]
-    narrowed = render.grid(run_query(session.database, TITLE, run="plain"), wide=True)[1]
+    whole = render.grid(run_query(session.database, TITLE))[1]
+    narrowed = render.grid(run_query(session.database, TITLE, run="plain"))[1]
     assert narrowed != whole
     async with drive(size=(160, 40)) as driver:
         await opened(driver)
@@ -363,7 +363,7 @@ async def test_a_table_is_copied_for_a_paper_and_kept_in_a_file(drive: Any, sess
 
 async def test_games_are_scored_either_way_and_the_command_says_so(drive: Any, session: Session) -> None:
     title = "elo by intervention"
-    other = render.grid(run_query(session.database, title, scoring="author-2024"), wide=True)[1]
+    other = render.grid(run_query(session.database, title, scoring="author-2024"))[1]
     async with drive(size=(160, 40)) as driver:
         await opened(driver, title)
         await driver.press("O")

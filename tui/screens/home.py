@@ -82,7 +82,7 @@ KIND = Column("kind", "kind", widest=16, role="detail")
 GOING = (
     sign("state"),
     NAME,
-    Column("progress", "progress", text=doing, least=15, widest=40, tone=lambda row: state_tone(row["state"])),
+    Column("progress", "progress", text=doing, least=15, widest=15, tone=lambda row: state_tone(row["state"])),
     Column("left", "left", text=left, right=True),
     Column("doing", "message", text=lambda row: row["doing"] or row["message"] or "", widest=60, least=20,
            role="detail"),
