@@ -342,7 +342,7 @@ async def test_a_lost_database_is_a_banner_and_comes_back(drive, monkeypatch: py
 
 async def test_all_fields_of_a_line_are_shown_in_full(drive, session: Session) -> None:
     title = "elo by intervention"
-    headings, cells, _, _ = render.grid(run_query(session.database, title), wide=True)
+    headings, cells, _, _ = render.grid(run_query(session.database, title))
     async with drive(size=(100, 50)) as driver:
         await driver.press("7")
         await driver.find_row(title)

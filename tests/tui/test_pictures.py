@@ -116,7 +116,7 @@ def test_an_answer(picture: Any, session: Session) -> None:
         await driver.find_row("games by termination")
         await driver.press("enter")
 
-    _, cells, _, _ = render.grid(run_query(session.database, "games by termination"), wide=True)
+    _, cells, _, _ = render.grid(run_query(session.database, "games by termination"))
     picture(steps, *cells[0][:3], f"games by termination: {len(cells)} rows")
 
 

@@ -58,7 +58,7 @@ async def test_a_scope_narrows_the_answer_and_goes_with_one(drive: Any, session:
         table = driver.screen.query_one(PageTable)
         assert table.count == len(narrowed)
         for n, line in enumerate(narrowed):
-            assert [table.row(n)[f"c{c}"] for c in range(len(line))] == line
+            assert [table.row(n)[f"c{c}"].strip() for c in range(len(line))] == line
         await driver.press("y")
         assert driver.app.clipboard == f"chessreg query '{TITLE}' --run plain"
         await driver.press("escape")
@@ -81,7 +81,7 @@ async def test_queries_beside_a_kind_of_ones_own_are_listed_and_asked_and_a_brok
     async with drive(folder, size=(160, 40), start="queries") as driver:
         await opened(driver, title)
         table = driver.screen.query_one(PageTable)
-        assert [[table.row(0)[f"c{c}"] for c in range(len(lines[0]))]] == lines
+        assert [[table.row(0)[f"c{c}"].strip() for c in range(len(lines[0]))]] == lines
         await driver.press("C")
         assert "share" in driver.text  # what the columns mean
         await driver.press("escape", "escape")
@@ -369,7 +369,7 @@ async def test_games_are_scored_either_way_and_the_command_says_so(drive: Any, s
         await driver.press("O")
         assert "scoring author-2024" in " ".join(driver.text.split())  # where a line ends is no matter
         table = driver.screen.query_one(PageTable)
-        assert [[table.row(n)[f"c{c}"] for c in range(len(line))] for n, line in enumerate(other)] == other
+        assert [[table.row(n)[f"c{c}"].strip() for c in range(len(line))] for n, line in enumerate(other)] == other
         assert driver.screen.command() == f"chessreg query '{title}' --scoring author-2024"
 
 

@@ -223,7 +223,7 @@ def as_table(title: str, result: QueryResult, wide: bool = False) -> Answer:
     headings, cells, same, numeric = render.grid(result, wide)
     names = render.layout(result, wide)[0]
     rows: list[Row] = [
-        {**row, **numbered(place, line)}
+        {**{name: value for name, value in row.items() if name not in names}, **numbered(place, line)}
         for place, (line, row) in enumerate(zip(aligned(cells), result.rows, strict=True), 1)
     ]
     return Answer(
