@@ -340,6 +340,7 @@ class SqlScreen(ResultScreen):
         """Run the statement again; at first, load the names for completion."""
         if not self.table.loaded:
             self.table.show(Listed([]), [])
+            self.query_one(NotesPane).show([], "not asked yet")
         await self.read_names()
         if self.statement and not self.stopped:
             await self.question()
