@@ -83,6 +83,7 @@ class PreviewingScreen(AppScreen):
         raise NotImplementedError
 
     def on_resize(self, event: events.Resize) -> None:
+        self.query_one(Preview).styles.height = event.size.height - 2  # between the rooms and the keys
         wide = event.size.width >= WIDE
         if wide != self.has_class("-wide"):
             self.set_class(wide, "-wide")
