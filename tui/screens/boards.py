@@ -385,8 +385,9 @@ class BoardScreen(DrawingScreen):
             moves = self.query_one(MoveList)
             moves.place = self.frame
             moves.display = len(moves.views) > 1
-            self.query_one("#title", Static).update(self.views[0].title)
-            self.query_one("#facts", Static).update("\n".join(self.facts))
+            for name, text in (("#title", self.views[0].title), ("#facts", "\n".join(self.facts))):
+                if (part := self.query_one(name, Static)).content != text:  # an update lays the screen out again
+                    part.update(text)
             self.query_one("#told", Static).update("\n".join([*self.square_lines(), *words(self.views[0])]))
         elif self.paired and self.picked is not None:
             for pane, frame in zip(panes, self.views, strict=False):
@@ -681,6 +682,10 @@ class PairScreen(DrawingScreen):
     def last(self) -> int:
         """The last frame of the longer game."""
         return max(len(side.views) for side in self.pair.sides) - 1 if self.pair else 0
+
+    @property
+    def text_below(self) -> int:
+        return LIST_LINES
 
     def fits(self, size: int, text: int = 0) -> bool:
         wide, high = extent(size)

@@ -18,7 +18,7 @@ from tui.data.query_answers import BoardSeries, Question, boards_of, plotted
 from tui.screens.answers import FigureScreen
 from tui.screens.board_base import DrawingScreen
 from tui.widgets.bars import PaneStrip, ScopeBar
-from tui.widgets.board import BoardPane, extent, level, square_words
+from tui.widgets.board import BoardPane, extent, level, sizes_of, square_words
 
 if TYPE_CHECKING:
     from chessreg.queries.catalogue import Plot
@@ -120,11 +120,10 @@ class HeatScreen(FigureScreen, DrawingScreen):
 
     def draw(self) -> None:
         frames = self.frames
-        # The largest size at which all of a series fits, or one board at the largest.
-        count = min(MOST, len(frames))
-        size = self.board_size
-        if self.chosen_size is None and count > 1 and self.fits(2):
-            size = size if count <= math.prod(self.grid(size)) else 2
+        count, size = min(MOST, len(frames)), self.board_size
+        if self.chosen_size is None and count > 1:  # the largest at which all of them fit
+            fitting = [size for size in sizes_of(self.app.glyphs) if self.fits(size)]
+            size = next((size for size in reversed(fitting) if count <= math.prod(self.grid(size))), min(size, 2))
         columns, rows = self.grid(size)
         grid, room = self.query_one("#heat-boards", Grid), columns * rows
         grid.styles.grid_size_columns, grid.styles.grid_columns = columns, str(extent(size)[0] + GAP)

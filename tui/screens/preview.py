@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import RenderableType
@@ -147,7 +148,7 @@ def shown_board(views: Sequence[BoardFrame], facts: Sequence[str]) -> Shown:
     from tui.widgets.moves import line_of
 
     if facts:
-        return Shown("\n".join(facts), views[-1])
+        return Shown("\n".join(facts), replace(views[-1], caption=(), evaluation=None))
     if views[-1].doubts:
         shares = "".join(column_cells(view.squares_right / 64, 1, letters=False) for view in views)
         return Shown(f"squares read right by ply, of 64:\n{shares}", views[-1])

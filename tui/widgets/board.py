@@ -15,6 +15,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.color import Color
 from textual.containers import Vertical
+from textual.geometry import Region
 from textual.geometry import Size as Extent
 from textual.message import Message
 from textual.reactive import reactive
@@ -102,6 +103,9 @@ def draw(
     wide, signs, shades = 2 * size, signed(frame, cursor), shaded(frame, cursor)
     numbers = {square: number for square in range(64) if (number := number_below(frame, square))} if size > 1 else {}
     high = size - 1 if numbers else size
+    if glyphs == "solid" and size == LEAST_LINES:  # no room for both: pieces hide numbers, what is read hides pieces
+        numbers = {s: number for s, number in numbers.items() if s in frame.read or frame.squares[s] == EMPTY}
+        high = size
     figures = glyphs == "solid" and high >= LEAST_LINES
     if figures and cursor is not None:  # its corners are marked, its color stays
         signs.pop(cursor)
@@ -368,7 +372,7 @@ class Squares(Widget):
     Squares > .squares--corner { color: $board-cursor; }
     """
 
-    frame: reactive[BoardFrame | None] = reactive(None)
+    frame: reactive[BoardFrame | None] = reactive(None, repaint=False)
     square_size: reactive[int] = reactive(2, layout=True)
     glyphs: reactive[Glyphs] = reactive("solid")
     cursor: reactive[int | None] = reactive(None)
@@ -393,9 +397,27 @@ class Squares(Widget):
         return extent(self.square_size)[1]
 
     def watch_frame(self) -> None:
+        """Paint the lines that differ: of a move those of two ranks."""
+        before, self._drawn = self._drawn, None
+        if before is None or self.frame is None or len(after := self.lines()) != len(before):
+            self.refresh()
+            return
+        changed = [y for y, (one, other) in enumerate(zip(before, after, strict=True)) if one != other]
+        if changed:
+            self.refresh(*(Region(0, y, self.size.width, 1) for y in changed))
+
+    def watch_square_size(self) -> None:
         self._drawn = None
 
-    watch_square_size = watch_glyphs = watch_cursor = watch_frame
+    watch_glyphs = watch_cursor = watch_square_size
+
+    def lines(self) -> list[list[Run]]:
+        """Return the drawn lines of the frame."""
+        assert self.frame is not None
+        if self._drawn is None:
+            flat = self.system is ColorSystem.STANDARD
+            self._drawn = draw(self.frame, self.square_size, self.glyphs, self.cursor, flat)
+        return self._drawn
 
     def notify_style_update(self) -> None:
         super().notify_style_update()
@@ -404,12 +426,10 @@ class Squares(Widget):
     def render_line(self, y: int) -> Strip:
         if self.frame is None:
             return Strip.blank(self.size.width, self.rich_style)
-        if self._drawn is None:
-            flat = self.system is ColorSystem.STANDARD
-            self._drawn = draw(self.frame, self.square_size, self.glyphs, self.cursor, flat)
-        if y >= len(self._drawn):
+        lines = self.lines()
+        if y >= len(lines):
             return Strip.blank(self.size.width, self.rich_style)
-        line = [Segment(run.text, self._style(run.look)) for run in self._drawn[y]]
+        line = [Segment(run.text, self._style(run.look)) for run in lines[y]]
         return Strip(line).crop_extend(0, self.size.width, self.rich_style)
 
     _drawn: list[list[Run]] | None = None
