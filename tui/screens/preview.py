@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -43,6 +43,7 @@ class Preview(VerticalScroll, can_focus=False):
         background: $surface;
     }
     Preview > Static { height: auto; }
+    Preview.-board { width: 46%; }
     Preview > BoardPane { margin: 0 0 1 0; }
     """
 
@@ -75,8 +76,10 @@ class PreviewingScreen(AppScreen):
     """A list. Subclasses say with `previewed` what is shown of a row; it is read after a moment on the row, and what is
     made for a row that was left is dropped."""
 
+    preview_classes: ClassVar[str] = ""
+
     def compose(self) -> ComposeResult:
-        yield Preview()
+        yield Preview(classes=self.preview_classes)
         yield from super().compose()
 
     async def previewed(self, row: Mapping[str, Any]) -> Shown | None:
@@ -126,9 +129,7 @@ class PreviewingScreen(AppScreen):
 class BoardPreviewingScreen(PreviewingScreen):
     """A list of rows with boards: games, states of edits, what probes read."""
 
-    DEFAULT_CSS = """
-    BoardPreviewingScreen Preview { width: 46%; }
-    """
+    preview_classes = "-board"
 
     @property
     def least_width(self) -> int:
