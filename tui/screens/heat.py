@@ -121,8 +121,8 @@ class HeatScreen(FigureScreen, DrawingScreen):
     def draw(self) -> None:
         frames = self.frames
         count, size = min(MOST, len(frames)), self.board_size
-        if self.chosen_size is None and count > 1:  # the largest at which all of them fit
-            fitting = [size for size in sizes_of(self.app.glyphs) if self.fits(size)]
+        if self.chosen_size is None and count > 1:  # the largest with numbers at which all of them fit
+            fitting = [size for size in sizes_of(self.app.glyphs)[1:] if self.fits(size)]
             size = next((size for size in reversed(fitting) if count <= math.prod(self.grid(size))), min(size, 2))
         columns, rows = self.grid(size)
         grid, room = self.query_one("#heat-boards", Grid), columns * rows
