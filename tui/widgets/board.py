@@ -295,10 +295,8 @@ def in_use(frame: BoardFrame, size: int) -> list[tuple[str, Shade | Literal["hea
         empty = " (_ none)" if EMPTY in {reading.name for reading in frame.read.values()} else ""
         used.append((instead(*next(iter(frame.read.values()))), "wrong", f"read instead, %{empty}"))
     if frame.heat is not None and any(frame.heat.values()):
-        what = frame.heat_label or "heat"
-        if frame.doubts:
-            what += ", shaded where it is low"
-        elif frame.heat_range != (0.0, 1.0):
+        what = frame.heat_words or "heat"
+        if not frame.doubts and frame.heat_range != (0.0, 1.0):
             what += f", shaded {100 * frame.heat_range[0]:.0f} to {100 * frame.heat_range[1]:.0f}"
         used.append((" " if size == 1 else "%", "heat", what))
     roles = {arrow.role for arrow in strongest(frame)}

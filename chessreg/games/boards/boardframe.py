@@ -195,6 +195,11 @@ class BoardFrame:
         return self.heat_range[0] > self.heat_range[1]
 
     @property
+    def heat_words(self) -> str:
+        """What a picture's shade means."""
+        return f"{self.heat_label}, shaded where it is low" if self.doubts else self.heat_label
+
+    @property
     def squares_right(self) -> int:
         """How many of the 64 squares are not marked as read wrongly."""
         return 64 - sum(mark == "wrong" for mark in self.marks.values())

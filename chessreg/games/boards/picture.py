@@ -73,7 +73,7 @@ def render_svg(frame: BoardFrame, size: int = 400) -> str:
     above = [frame.title] if frame.title else []
     below = list(frame.caption)
     if frame.heat is not None and frame.heat_label:
-        below.append(f"heat: {frame.heat_label}")
+        below.append(f"heat: {frame.heat_words}")
     below += [f"{_arrow_name(arrow.start, arrow.end)} {arrow.label}" for arrow in frame.arrows if arrow.label]
     below += [f"read instead: {reading_words(frame)}"] if frame.read else []
     below += [f"evaluation {evaluation_words(frame.evaluation)}"] if frame.evaluation is not None else []
@@ -242,7 +242,7 @@ def save_frame(frame: BoardFrame, path: Path) -> None:
         axis.invert_yaxis()
     below = [*frame.caption]
     if frame.heat is not None and frame.heat_label:
-        below.append(f"heat: {frame.heat_label}")
+        below.append(f"heat: {frame.heat_words}")
     axis.set_xlabel("\n".join(below), fontsize=8, loc="left")
     _save(figure, path)
 
