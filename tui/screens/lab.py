@@ -280,7 +280,7 @@ class LabScreen(FourBoardsScreen):
         if self.taken_up is not None and self.condition == self.taken_up.condition != EDIT:
             what = f"{self.taken_up.stored_condition} of the run"
         if self.taken_up is not None and self.taken_up is self.strongest:
-            what = f"{what} the registry's strongest edit".strip()
+            what = "the registry's strongest edit"
         parts = filter(None, [what, where, f"scale {self.scale:g}, {self.token_mask}"])
         edit = f"{tool.kind} {tool.name} · {' · '.join(parts)}" if tool else "no probe"
         busy = (" · asking…" if self.answer else " · the model is being loaded…") if self.asking else ""
