@@ -76,7 +76,7 @@ async def test_a_game_is_evaluated_as_the_command_evaluates_it_and_the_strip_is_
         assert bar.value == screen.evaluations[5] == told["boards"][0]["evaluation"]
         assert f"evaluation {bar.value / 100:+.2f} for White" in driver.text
         assert strip.place == 5
-        await driver.pilot.click(PlyStrip, offset=(2, 0))
+        await driver.pilot.click(PlyStrip, offset=(2 * strip.cells, 0))
         await driver.settle()
         assert screen.frame == 2
         await driver.press("down")
