@@ -5,7 +5,7 @@ A theme of one's own is a file FOLDER/NAME.toml, where FOLDER is $XDG_CONFIG_HOM
     dark = true
     primary = "#3d6f99"            # and secondary, accent, foreground, background, surface, panel, success, …
     [variables]
-    board-light = "#b9a488"        # and the other names of BOARD_DARK
+    board-light = "#687589"        # and the other names of BOARD_DARK
     selection = "#2a3550"          # the row under the cursor; edge: frames without the focus
 
 A text color with too little contrast is replaced by the nearest readable shade (`legible`).
@@ -25,15 +25,16 @@ from textual.theme import Theme
 from chessreg.errors import BadInputError
 from chessreg.folders import config_folder
 
+# Squares dark enough for white pieces and light enough for black ones. Those of a user's theme are made so.
 BOARD_DARK = {
-    "board-light": "#b9a488", "board-dark": "#8a6f55", "board-white": "#ffffff", "board-black": "#101010",
-    "board-last": "#e6c84b", "board-arrow": "#5d9f5d", "board-best": "#2f9c95", "board-wrong": "#d0453a",
-    "board-heat": "#2f6db3",
+    "board-light": "#687589", "board-dark": "#535f72", "board-white": "#fffdf6", "board-black": "#060709",
+    "board-last": "#83722f", "board-arrow": "#3f7d4c", "board-best": "#2f6fb8", "board-wrong": "#b4531c",
+    "board-heat": "#1f7f86", "board-cursor": "#d0c2ff",
 }  # fmt: skip
 BOARD_CONTRAST = {
-    "board-light": "#8c8c8c", "board-dark": "#595959", "board-white": "#ffffff", "board-black": "#000000",
-    "board-last": "#ffd400", "board-arrow": "#00b050", "board-best": "#00c8c8", "board-wrong": "#ff2020",
-    "board-heat": "#1f6fff",
+    "board-light": "#767676", "board-dark": "#5a5a5a", "board-white": "#ffffff", "board-black": "#000000",
+    "board-last": "#7d6c00", "board-arrow": "#00802f", "board-best": "#0070c0", "board-wrong": "#d02020",
+    "board-heat": "#0066d0", "board-cursor": "#ffff00",
 }  # fmt: skip
 THEMES = (
     Theme(

@@ -108,10 +108,13 @@ def same_everywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(show, "provenance", lambda text: text.partition("; query")[0])
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLORTERM", "truecolor")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # what is remembered, and from no test to another
     monkeypatch.setattr("textual.app.wait_for_idle", at_once)
     monkeypatch.setattr("tui.app.SLOW", NEVER)  # no banner of what takes long on a busy machine
     monkeypatch.setattr("tui.screens.runs.RESULTS_PAUSE", 0.0)
+    monkeypatch.setattr("tui.screens.preview.BOARD_WIDE", 10_000)
     monkeypatch.setattr("tui.screens.preview.WIDE", 10_000)  # previews tell ids and logs; test_preview has them
 
 

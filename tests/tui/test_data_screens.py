@@ -327,7 +327,7 @@ async def test_a_datasets_games_and_positions_are_looked_at_from_the_data_room(
         await driver.press("enter")
         assert isinstance(driver.screen, BoardScreen)
         assert "endings position 0" in driver.text
-        assert "evaluation mate in 2 for White" in driver.text
+        assert "evaluation #2" in driver.text
         assert "= a1-a8 best a1a8" in driver.text
         await driver.press("escape", "escape")
         await driver.stand_on("games")

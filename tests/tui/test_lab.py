@@ -316,7 +316,7 @@ async def test_both_models_moves_stand_in_one_order_with_their_change_and_boards
         for move, line in zip(text.compared(lab.answer), shown["edited"], strict=False):
             if move.change is not None:
                 assert line[2:].split()[2] == f"Δ{move.change:+.3f}"
-        assert {pane.squares.square_size for pane in lab.query(BoardPane)} == {"medium"}
+        assert {pane.squares.square_size for pane in lab.query(BoardPane)} == {2}
         assert all(pane.region.bottom <= 39 for pane in lab.query(BoardPane))
         assert f"mass {lab.answer.clean.original:.3f} target {lab.answer.clean.modified:.3f}" in driver.text
         assert " writes " in driver.text

@@ -23,6 +23,7 @@ from tui.data import query_answers
 from tui.data.pages import Row
 from tui.data.query_answers import Answer, Question, answer, behind, chart_of, plotted
 from tui.screens.base import AppScreen, FieldsScreen
+from tui.screens.preview import BoardPreviewingScreen
 from tui.widgets.bars import FilterBar, PaneStrip, ScopeBar
 from tui.widgets.chart import ChartView
 from tui.widgets.notes import NotesPane
@@ -305,7 +306,7 @@ class AnswerScreen(ResultScreen, ScopedScreen):
             self.app.push_screen(RowsScreen(self.shown_question, event.row["#"]))
 
 
-class RowsScreen(ResultScreen):
+class RowsScreen(ResultScreen, BoardPreviewingScreen):
     """The games, trials or scores behind a line. Enter shows the board."""
 
     place = "rows"
@@ -331,6 +332,12 @@ class RowsScreen(ResultScreen):
             answer, rows = page
             table = self.query_one(PageTable)
             self.show_answer(answer, rows, keep=table.loaded and table.cursor < len(rows))
+            self.look_ahead()
+
+    @property
+    def previews(self) -> bool:
+        row = self.previewed_table.current
+        return row is not None and bool(row.get("run_id")) and row.get("unit") is not None
 
     def command(self) -> str:
         return f"chessreg query {shlex.quote(self.question.title)} --rows {self.number}{self.question.options}"

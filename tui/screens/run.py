@@ -18,6 +18,7 @@ from tui.data.result_rows import TITLES, WITH_BOARDS, columns_of, result_tables_
 from tui.data.run_rows import ATTEMPTS, SETTINGS, state, units
 from tui.screens.annotate import AnnotatingScreen
 from tui.screens.base import PartsScreen
+from tui.screens.preview import BoardPreviewingScreen
 from tui.widgets.bars import PaneStrip
 from tui.widgets.table import PageTable
 
@@ -53,7 +54,7 @@ OUTPUTS = (
 )
 
 
-class RunScreen(AnnotatingScreen, PartsScreen):
+class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
     """A run in parts; Tab goes from one to the next. Enter on a result shows its board."""
 
     place = "run"
@@ -105,6 +106,11 @@ class RunScreen(AnnotatingScreen, PartsScreen):
             table = self.query_one(PageTable)
             here = keep and table.cursor < max(1, len(pane.first))
             table.show(pane.pages, pane.first, columns=pane.columns, keep=here)
+            self.look_ahead()
+
+    @property
+    def previews(self) -> bool:
+        return self.pane is not None and self.pane.result_table in WITH_BOARDS
 
     def command(self) -> str:
         return f"chessreg runs show {show.short(self.run_id)}"
