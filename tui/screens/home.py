@@ -17,7 +17,7 @@ from tui import show
 from tui.actions import TABLE, Action, bindings
 from tui.columns import Column
 from tui.data.pages import PAGE, Listed, Row
-from tui.screens.jobs import HOST, ON, PACE, PROGRESS, SHARD, STATE, UNITS, WHY, JobActionsScreen, called
+from tui.screens.jobs import MACHINE, ON, PACE, PROGRESS, SHARD, STATE, UNITS, WHY, JobActionsScreen, called
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def result(row: Mapping[str, Any]) -> str:
 
 NAME = Column("name", "what", text=called, widest=28, least=12)
 KIND = Column("kind", "kind", widest=16)
-GOING = (NAME, KIND, SHARD, STATE, PROGRESS, UNITS, PACE, HOST, WHY, ON)
+GOING = (NAME, KIND, SHARD, STATE, PROGRESS, UNITS, PACE, MACHINE, WHY, ON)
 ENDED = (
     Column("ended_at", "ended", text=lambda row: show.when(row["ended_at"]), least=16),
     NAME,
@@ -50,7 +50,7 @@ ENDED = (
     KIND,
     UNITS,
     Column("seconds", "took", text=lambda row: show.duration(row["seconds"]), whole=True),
-    HOST,
+    MACHINE,
     Column("message", "message", widest=90, least=30),
 )
 
@@ -128,7 +128,7 @@ class HomeScreen(JobActionsScreen):
         for name, columns, rows in (("#going", GOING, state.going), ("#ended", ENDED, state.ended)):
             table = self.query_one(name, PageTable)
             table.show(Listed(rows), rows[:PAGE], columns=columns, keep=table.loaded)
-        failed = sum(row["cause"] not in WELL for row in state.ended)
+        failed = sum(row["failed"] for row in state.ended)
         wrong = f" · ✗ {failed} failed: ! opens its log" if failed else ""
         self.query_one("#ended-title", Static).update(f"Ended {self.app.since_told}{wrong}")
         self.share_out()
@@ -211,7 +211,7 @@ class HomeScreen(JobActionsScreen):
     def failure(self) -> Row | None:
         """What failed last."""
         ended = self.at_home.ended if self.at_home is not None else ()
-        return next((row for row in ended if row["cause"] not in WELL), None)
+        return next((row for row in ended if row["failed"]), None)
 
     def action_failure(self) -> None:
         if (row := self.failure) is not None:
@@ -283,15 +283,13 @@ class HomeScreen(JobActionsScreen):
 
 
 def overview_line(state: AtHome) -> str:
-    states = [row["state"] for row in state.going]
-    running = sum(state in ("running", "cancelling") for state in states)
     ended = [row["cause"] for row in state.ended]
-    well = {how: ended.count(how) for how in WELL}
+    well = {how: ended.count(how) for how in ("finished", "cancelled", "interrupted")}
     counts = [
-        f"{running} running",
-        f"{len(states) - running} waiting",
+        f"{state.jobs['running'] + state.foreground:,} running",
+        f"{state.jobs['waiting']:,} waiting",
         f"{well.pop('finished')} finished",
-        f"{len(ended) - sum(cause in WELL for cause in ended)} failed",
+        f"{sum(row['failed'] for row in state.ended)} failed",
         *(f"{number} {how}" for how, number in well.items() if number),
         f"{show.counted(state.counts['run'], 'run')} in all",
     ]
@@ -299,7 +297,6 @@ def overview_line(state: AtHome) -> str:
 
 
 HISTORY, SAMPLE = 60, 5.0  # loads that are kept of a machine, and seconds between looks at them
-WELL = ("finished", "cancelled", "interrupted")  # how what did not fail ended
 BEGINNINGS = {"demo": ["demo"], "model": ["import", "checkpoint", "--reference", "--name", "reference"]}
 KEYS = """
 
