@@ -33,6 +33,8 @@ from tui.widgets.vim import VimEditor
 
 COLUMNS = (
     Column("title", "query", least=30),
+    Column("answered", "runs", text=lambda row: "✓" if row["answered"] else "none"),
+    Column("question", "what it answers", widest=90, least=68),
     Column("made_by", "from", least=18),
     Column("paper", "paper", least=24),
     Column("plots", "plots", widest=40),
@@ -52,7 +54,7 @@ class QueriesScreen(ScopedScreen, PreviewingScreen):
     BINDINGS = bindings("queries")
 
     def body(self) -> ComposeResult:
-        yield FilterBar("words of a title, an alias, a paper or a plot", id="filter")
+        yield FilterBar("words of a title, a question, an alias, a paper or a plot", id="filter")
         yield ScopeBar()
         yield PageTable(COLUMNS, id="queries", empty="no query has these words")
 
@@ -79,7 +81,7 @@ class QueriesScreen(ScopedScreen, PreviewingScreen):
         """What its columns mean, and what makes its rows."""
         entry = row["entry"]
         columns = [(f"{c.name} [{c.unit}]" if c.unit else c.name, c.text) for c in entry.columns if not c.hidden]
-        known = {"query": entry.title, "paper": entry.paper, "made by": entry.made_by,
+        known = {"query": entry.title, "answers": entry.question, "paper": entry.paper, "made by": entry.made_by,
                  "plots": ", ".join(plot.title for plot in entry.plots)}  # fmt: skip
         return Shown(Group(fields(known), Text(""), fields(columns, "columns")))
 
