@@ -352,7 +352,7 @@ async def test_the_count_of_what_fits_hides_no_heading(drive: Any) -> None:
     async with drive(size=(90, 30)) as driver:
         await driver.press("4")
         await driver.find_row("edits")
-        await driver.press("enter")
+        await driver.press("enter", "tab")
         table = driver.screen.query_one(PageTable)
         head = next(line for line in driver.lines if "state  condition" in line)
         await driver.press("slash")

@@ -93,7 +93,7 @@ async def test_a_stored_edit_is_taken_into_the_lab_at_its_own_settings(drive: An
         press = Keys(driver)
         await press("slash")
         await driver.type("kind:edit")
-        await press("enter", "enter", "enter", "down")
+        await press("enter", "enter", "enter", "enter", "down")
         state = driver.screen
         assert isinstance(state, EditScreen)
         edit = state.state.edit
