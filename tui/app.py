@@ -220,6 +220,7 @@ class ChessregApp(Host):
             await self.hand_on(self.typed.waiting.popleft())
 
     def on_mount(self) -> None:
+        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))  # the shell has drawn over it
         self.look()
         self.set_interval(TICK, self.tick)
 
@@ -592,6 +593,12 @@ class ChessregApp(Host):
                 self.top_screen.relabel()
         if isinstance(self.top_screen, DrawingScreen):
             self.top_screen.draw()
+
+    def action_suspend(self) -> None:
+        if self.is_web:
+            self.notify("a page in a browser cannot be suspended", severity="warning")
+        else:
+            self.action_suspend_process()
 
     def action_picture(self) -> None:
         path = self.save_screenshot()

@@ -138,13 +138,15 @@ def tell_report(report: MergeReport) -> None:
 
 def show_preview(home: Home, preview: MergePreview) -> None:
     """Print the runs that would change, the conflicts, and the numbers of the report."""
+    from chessreg.entities import merge as merging
+
     if home.json:
         report, runs, conflicts = preview
         emit(home, {"report": report.as_dict(), "runs": runs, "conflicts": conflicts})
         return
     changing = [row for row in preview.runs if row["done"] != row["done_before"] or row["conflicts"]]
     if changing:
-        rows = [{**row, "run": row["name"] or row["id"].hex[-6:], "change": change_of(row)} for row in changing]
+        rows = [{**row, "run": row["name"] or row["id"].hex[-6:], "change": merging.change_of(row)} for row in changing]
         emit(
             home, rows, {"run": "run", "kind": "kind", "host": "machine", "change": "change", "conflicts": "conflicts"}
         )
@@ -154,19 +156,6 @@ def show_preview(home: Home, preview: MergePreview) -> None:
         click.echo(f"  {row['run'] or row['run_id'].hex[-6:]} {row['table_name']} {which}: {differs}", err=True)
     click.echo("this would come in; nothing was changed:", err=True)
     tell_report(preview.report)
-
-
-def change_of(row: dict[str, Any]) -> str:
-    """Return what a merge does to a run, in words.
-
-    >>> change_of({"done_before": None, "done": 3, "units": 8}), change_of({"done_before": 3, "done": 8, "units": 8})
-    ('new, 3/8 units', '3 to 8 of 8 units')
-    """
-    if row["done_before"] is None:
-        return f"new, {row['done']:,}/{row['units']:,} units"
-    if row["done"] == row["done_before"]:
-        return "no new units"
-    return f"{row['done_before']:,} to {row['done']:,} of {row['units']:,} units"
 
 
 @click.group(cls=Group)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from graphlib import CycleError, TopologicalSorter
@@ -123,6 +123,19 @@ def preview(database: Database, store: Store, other: str) -> MergePreview:
     rows = [{**row, "done_before": before.get(row["id"]), "conflicts": per_run[row["id"]]} for row in runs]
     rows.sort(key=lambda row: row["done"] == row["done_before"] and not row["conflicts"])
     return MergePreview(report, rows, conflicts)
+
+
+def change_of(row: Mapping[str, Any]) -> str:
+    """Return what a merge does to a run, in words.
+
+    >>> change_of({"done_before": None, "done": 3, "units": 8}), change_of({"done_before": 3, "done": 8, "units": 8})
+    ('new, 3/8 units', '3 to 8 of 8 units')
+    """
+    if row["done_before"] is None:
+        return f"new, {row['done']:,}/{row['units']:,} units"
+    if row["done"] == row["done_before"]:
+        return "no new units"
+    return f"{row['done_before']:,} to {row['done']:,} of {row['units']:,} units"
 
 
 def difference(session: Session, conflict: dict[str, Any]) -> dict[str, tuple[Any, Any]]:

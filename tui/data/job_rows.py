@@ -394,7 +394,7 @@ def machines(sql: SqlSession) -> list[Row]:
     """Return one row for each host, those first on which something runs, then the one seen last. A host whose hardware
     or software changed is several machines: `running` and `runs` count all of them, the other columns are those of the
     one seen last. `running` also counts jobs that have started there and have not checked in."""
-    hosts: dict[str, Row] = {}
+    hosts: dict[str, dict[str, Any]] = {}
     for row in read.machines(sql):
         newest = hosts.setdefault(row["host"], {**row, "running": 0, "runs": 0})
         newest["running"] += row["running"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
@@ -21,8 +22,8 @@ class Summary(NamedTuple):
     """A small table. A row with `narrows` stands for the rows of `result_table` that hold these words."""
 
     title: str
-    columns: list[Column]
-    rows: list[Row]
+    columns: Sequence[Column]
+    rows: Sequence[Row]
     result_table: str = ""
 
 

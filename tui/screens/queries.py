@@ -24,7 +24,7 @@ from tui.columns import Column
 from tui.data import query_answers
 from tui.data.pages import PAGE, Listed, Row
 from tui.data.query_answers import WORD, Names, Question, catalogue, completions
-from tui.screens.answers import AnswerScreen, ResultScreen, ScopedScreen, first_page
+from tui.screens.answers import AnswerScreen, ResultScreen, ScopedScreen, first_page, open_lineage_of
 from tui.screens.base import AppScreen, FieldsScreen
 from tui.screens.preview import PreviewingScreen, Shown, fields
 from tui.widgets.bars import FilterBar, ScopeBar
@@ -472,6 +472,9 @@ class SqlScreen(ResultScreen):
 
     def action_edit(self) -> None:
         self.set_focus(self.query_one(SqlEditor))
+
+    def action_lineage(self) -> None:
+        open_lineage_of(self, self.table.current)
 
     def on_sql_editor_left(self) -> None:
         if self.asking:

@@ -34,11 +34,11 @@ class Pane(NamedTuple):
     first: Sequence[Row]
     result_table: str = ""
     behind: str = ""
-    count: int | None = None
+    rows: int | None = None
 
     @property
     def name(self) -> str:
-        return self.title if self.count is None else f"{self.title} {self.count:,}"
+        return self.title if self.rows is None else f"{self.title} {self.rows:,}"
 
 
 class RunView(NamedTuple):
@@ -164,7 +164,7 @@ def read(session: Session, run_id: UUID) -> RunView:
         pages = results(session, result_table, run_id)
         first = pages.page(0)
         columns = columns_of(result_table, first)
-        panes.append(Pane(TITLES[result_table], columns, pages, first, result_table, count=count))
+        panes.append(Pane(TITLES[result_table], columns, pages, first, result_table, rows=count))
     panes += alone
     settings = [
         {"setting": key, "value": show.full(value), "source": "default" if key in run["defaulted"] else "given"}
@@ -176,7 +176,7 @@ def read(session: Session, run_id: UUID) -> RunView:
         ("read", INPUTS, run["inputs"]),
         ("made", OUTPUTS, run["outputs"]),
     ):
-        panes.append(Pane(title, its_columns, Listed(rows), rows[:PAGE], count=len(rows)))
+        panes.append(Pane(title, its_columns, Listed(rows), rows[:PAGE], rows=len(rows)))
     return RunView(run, panes, "" if answer is None else show.answer(answer))
 
 
