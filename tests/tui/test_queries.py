@@ -24,6 +24,7 @@ from chessreg.session import Session, open_session
 from tui.data.query_answers import Question, options
 from tui.screens.answers import AnswerScreen
 from tui.screens.boards import BoardScreen
+from tui.screens.dialogs import Prompt
 from tui.screens.edit import CaseScreen, EditScreen
 from tui.screens.queries import SqlEditor, SqlScreen
 from tui.screens.run import RunScreen
@@ -348,7 +349,6 @@ async def test_a_table_is_written_as_the_command_writes_it(
         await opened(driver)
         await driver.press("w")
         assert "games-by-termination.csv" in driver.text
-        await driver.press("ctrl+u")
         await driver.type(str(tmp_path / f"table{suffix}"))
         await driver.press("enter")
     assert (tmp_path / f"table{suffix}").read_bytes() == (tmp_path / f"expected{suffix}").read_bytes()
@@ -360,14 +360,25 @@ async def test_a_table_is_written_as_the_command_writes_it(
 async def test_a_file_that_cannot_be_written_is_told_once_and_nothing_stays(drive: Any, tmp_path: Path) -> None:
     async with drive(size=(120, 40)) as driver:
         await opened(driver)
+        await driver.press("w")
         for name in ("table.xls", "nowhere/table.csv"):
-            await driver.press("w", "ctrl+u")
-            await driver.type(str(tmp_path / name))
+            await driver.type(str(tmp_path / name))  # in place of the name that is suggested, or was refused
             await driver.press("enter")
+            assert isinstance(driver.app.screen, Prompt), "the path can be corrected"
             assert driver.app.notices[-1].severity == "error"
             assert name.split("/")[0].removeprefix("table") in driver.app.notices[-1].message
             assert not driver.screen.query_one(Banner).message
         assert not list(tmp_path.glob("table*"))
+
+
+async def test_the_lineage_of_a_number_is_a_key_away(drive: Any) -> None:
+    async with drive(size=(120, 40)) as driver:
+        await opened(driver, "best probe layers")
+        await driver.press("L")
+        assert "lineage of board" in driver.lines[0]
+        assert "cache-fit" in driver.text
+        await driver.press("escape", "enter", "L")
+        assert "lineage of board" in driver.lines[0]
 
 
 async def test_a_table_is_copied_for_a_paper_and_kept_in_a_file(drive: Any, session: Session, tmp_path: Path) -> None:

@@ -26,7 +26,8 @@ LEAVES = "Enter does it, Esc leaves it"
 
 class Prompt(ModalScreen[str | None]):
     """Ends with what was typed, or with None when it was left. What was typed stays the `draft` of this name, offered
-    when it is asked again, until `app.drop_draft`. `wrong` says what is wrong with a text; the dialog stays then."""
+    when it is asked again, until `app.drop_draft`. `wrong` says what is wrong with a text; the dialog stays then. A
+    draft, and a `value` that is `replaced`, are selected: what is typed takes their place."""
 
     place = "prompt"
     BINDINGS = bindings("prompt")
@@ -48,15 +49,17 @@ class Prompt(ModalScreen[str | None]):
         hint: str = "",
         draft: Hashable = None,
         wrong: Callable[[str], str] = lambda text: "",
+        replaced: bool = False,
     ) -> None:
         super().__init__()
         self.question, self.value, self.hint, self.draft, self.wrong = question, value, hint, draft, wrong
+        self.replaced = replaced
 
     def compose(self) -> ComposeResult:
         begun = self.drafts.get(self.draft)
         with Vertical():
             yield Static(self.question, markup=False)
-            yield Input(begun or self.value, select_on_focus=begun is not None)  # what is typed then takes its place
+            yield Input(begun or self.value, select_on_focus=self.replaced or begun is not None)
             yield Static(self.hint or LEAVES, id="hint", markup=False)
 
     @property
@@ -118,14 +121,17 @@ NOUNS = {"dataset": "chessreg dataset list", "checkpoint": "chessreg checkpoint 
 
 
 class PickerScreen(AppScreen):
-    """What may stand in a field. Enter takes the row; where several may, Space marks some first."""
+    """What may stand in a field; runs of `model`, a checkpoint, come first. Enter takes the row; where several may,
+    Space marks some first."""
 
     place = "picker"
     finds = False
     BINDINGS = bindings("picker")
 
-    def __init__(self, field: str, noun: str, now: str, several: bool, chosen: Callable[[str], None]) -> None:
+    def __init__(self, field: str, noun: str, now: str, several: bool, chosen: Callable[[str], None], model: str = ""
+    ) -> None:  # fmt: skip
         super().__init__()
+        self.model = model
         self.crumb, self.noun, self.several, self.chosen = field, noun, several, chosen
         self.marked = [word for word in (piece.strip() for piece in now.split(",")) if word] if several else []
         self.now, self.filter_text = now, ""
@@ -145,8 +151,8 @@ class PickerScreen(AppScreen):
     async def fill(self) -> None:
         from tui.data.launch_form import candidates
 
-        noun, filter_text, table = self.noun, self.filter_text, self.query_one(PageTable)
-        rows = await self.ask("reading what there is", lambda session: candidates(session, noun, filter_text))
+        noun, words, model, table = self.noun, self.filter_text, self.model, self.query_one(PageTable)
+        rows = await self.ask("reading what there is", lambda session: candidates(session, noun, words, model))
         if rows is None:
             return
         keep = table.loaded

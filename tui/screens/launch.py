@@ -433,7 +433,8 @@ class FormScreen(AppScreen):
 
         several = field.form == "references"
         now = self.form.typed.get(field.key, "")
-        self.app.push_screen(PickerScreen(field.path, field.noun, now, several, partial(self.picked, field)))
+        model = self.form.text("checkpoint") if "checkpoint" in self.form.by_key else ""
+        self.app.push_screen(PickerScreen(field.path, field.noun, now, several, partial(self.picked, field), model))
 
     def picked(self, field: Field, text: str) -> None:
         self.give(field.key, text or None)
@@ -502,11 +503,20 @@ class FormScreen(AppScreen):
 
     def leave_filter(self) -> None:
         rows = [row for row in self.rows if row.display]
-        named = [row for row in rows if all(word in row.field.path for word in self.filter_words)]
         if rows:
-            self.set_focus(self.row if self.row in rows else (named or rows)[0])
+            self.set_focus(self.found_row(rows))
         else:  # no field to go to: the keys of the screen
             self.set_focus(None)
+
+    def found_row(self, rows: Sequence[FieldRow]) -> FieldRow:
+        """Return the row that the filter's words name: of exactly this name, else the present row, else one whose name
+        has the words, else one whose description has them."""
+        name = "_".join(self.filter_words).replace("-", "_")
+        exact = [row for row in rows if name in (row.field.path, row.field.path.rpartition(".")[2])]
+        named = [row for row in rows if all(word in row.field.path for word in self.filter_words)]
+        if exact:
+            return exact[0]
+        return self.row if self.row in (named or rows) and self.row is not None else (named or rows)[0]
 
     def command(self) -> str:
         return self.form.command()
