@@ -94,14 +94,15 @@ class LaunchScreen(AppScreen):
             self.open(reference, typed=True)
 
     @work(group="open")
-    async def open(self, reference: str, typed: bool = False) -> None:
-        """The form of the kind of this name or file; one that the user `typed` is trusted by that."""
+    async def open(self, reference: str, typed: bool = False, asks: bool = False) -> None:
+        """The form of the kind of this name or file; one that the user `typed` is trusted by that. With `asks` the form
+        begins with pickers of the settings that are needed."""
         from tui.data.launch_form import Form, kind_of
 
         chosen = await self.ask("loading the kind", lambda session: kind_of(session, reference, typed))
         if chosen is not None:
             draft = self.app.remembered.get(DRAFTS, {}).get(reference, {})
-            await self.app.push_screen(FormScreen(Form.restored(chosen, reference, draft)))
+            await self.app.push_screen(FormScreen(Form.restored(chosen, reference, draft), asks))
 
     def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
         self.filter_text = event.text
@@ -161,9 +162,9 @@ class FormScreen(AppScreen):
     FormScreen.-wide #side VerticalScroll { height: 1fr; max-height: 100%; }
     """
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: Form, asks: bool = False) -> None:
         super().__init__()
-        self.form, self.crumb = form, form.kind.name
+        self.form, self.crumb, self.asks = form, form.kind.name, asks
         self.checked: Checked = form.check()
         self.outlook: Outlook | None = None
         self.filter_words: list[str] = []
@@ -227,8 +228,16 @@ class FormScreen(AppScreen):
         self.show_fields()
         self.filter_rows()
         if first:
-            needed = (n for n, row in enumerate(self.rows) if self.form.source(row.field.key) == "needed")
-            self.go(self.rows, next(needed, 0))
+            self.go(self.rows, 0)
+            self.go_to_needed(asks=self.asks)
+
+    def go_to_needed(self, asks: bool) -> None:
+        """Go to the first setting that is needed and, if it `asks`, to its picker, when it has one."""
+        row = next((row for row in self.rows if self.form.source(row.field.key) == "needed"), None)
+        if row is not None:
+            self.go(self.rows, self.rows.index(row))
+            if asks and row.field.picked:
+                self.pick(row.field)
 
     def part_fields(self, part: str) -> list[Field]:
         return [field for field in self.form.fields if field.part == part]
@@ -437,8 +446,11 @@ class FormScreen(AppScreen):
         self.app.push_screen(PickerScreen(field.path, field.noun, now, several, partial(self.picked, field), model))
 
     def picked(self, field: Field, text: str) -> None:
+        """Take what was picked, and ask for the next setting that is needed."""
         self.give(field.key, text or None)
         self.set_focus(next(row for row in self.rows if row.field is field))
+        if text:
+            self.go_to_needed(asks=True)
 
     def action_clear_form(self) -> None:
         """Every setting at its default again."""
