@@ -115,10 +115,11 @@ def merge(home: Home, other: str, dry_run: bool) -> None:
     """
     from chessreg.entities import merge as merging
 
-    session = home.adding(check=lambda: merging.check(other))
     if dry_run:
+        session = home.session()  # raises where there is no registry yet: nothing is made
         show_preview(home, merging.preview(session.database, session.store, other))
         return
+    session = home.adding(check=lambda: merging.check(other))
     report = merging.merge(session.database, session.store, other)
     if home.json:
         emit(home, report.as_dict())
@@ -141,12 +142,12 @@ def show_preview(home: Home, preview: MergePreview) -> None:
     from chessreg.entities import merge as merging
 
     if home.json:
-        report, runs, conflicts = preview
-        emit(home, {"report": report.as_dict(), "runs": runs, "conflicts": conflicts})
+        emit(home, {**preview._asdict(), "report": preview.report.as_dict()})
         return
-    changing = [row for row in preview.runs if row["done"] != row["done_before"] or row["conflicts"]]
-    if changing:
-        rows = [{**row, "run": row["name"] or row["id"].hex[-6:], "change": merging.change_of(row)} for row in changing]
+    if preview.runs:
+        rows = [
+            {**row, "run": row["name"] or row["id"].hex[-6:], "change": merging.change_of(row)} for row in preview.runs
+        ]
         emit(
             home, rows, {"run": "run", "kind": "kind", "host": "machine", "change": "change", "conflicts": "conflicts"}
         )

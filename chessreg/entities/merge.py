@@ -87,12 +87,17 @@ def merge(database: Database, store: Store, other: str) -> MergeReport:
 
 
 class MergePreview(NamedTuple):
-    """What a merge would do. `runs`: the runs of the other registry with the keys of `registry.read.run_rows` as they
-    would be here, `done_before` (None: the run is not here) and `conflicts`; those that change come first. `conflicts`:
-    those that would be listed, with the keys of `registry.read.conflicts` and `differs`: column → (here, there)."""
+    """What a merge would do.
+
+    `runs`: those that would change, as they would be here: `id`, `name`, `kind`, `host`, `state`, `units`, `done`,
+    `done_before` (None: the run is not here) and `conflicts`, their number. `unchanged`: how many others the other
+    registry has. `conflicts`: those that would be listed, with the keys of `registry.read.conflicts` and `differs`:
+    column → (here, there).
+    """
 
     report: MergeReport
     runs: list[dict[str, Any]]
+    unchanged: int
     conflicts: list[dict[str, Any]]
 
 
@@ -120,9 +125,13 @@ def preview(database: Database, store: Store, other: str) -> MergePreview:
             conflicts = [{**row, "differs": difference(session, row)} for row in conflicts]
             runs = read.run_rows(session, ids, stale=())
     per_run = Counter(row["run_id"] for row in conflicts)
-    rows = [{**row, "done_before": before.get(row["id"]), "conflicts": per_run[row["id"]]} for row in runs]
-    rows.sort(key=lambda row: row["done"] == row["done_before"] and not row["conflicts"])
-    return MergePreview(report, rows, conflicts)
+    kept = ("id", "name", "kind", "host", "state", "units", "done")
+    changing = [
+        {**{key: row[key] for key in kept}, "done_before": before.get(row["id"]), "conflicts": per_run[row["id"]]}
+        for row in runs
+        if row["done"] != before.get(row["id"]) or per_run[row["id"]]
+    ]
+    return MergePreview(report, changing, len(runs) - len(changing), conflicts)
 
 
 def change_of(row: Mapping[str, Any]) -> str:

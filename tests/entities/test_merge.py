@@ -361,9 +361,9 @@ def test_a_preview_tells_what_the_merge_then_does_and_keeps_nothing(homes, part)
         preview = merging.preview(session.database, session.store, other)
         assert rows_of(session.database) == before
         assert sorted(path.name for path in session.store.root.rglob("*")) == files
-        new, known = preview.runs
-        assert (new["done_before"], new["done"], new["spec"]["seed"]) == (None, 2, 1)
-        assert (known["done_before"], known["done"], known["conflicts"]) == (3, 3, 0 if part else 1)
+        rows = {row["units"]: (row["done_before"], row["done"], row["conflicts"]) for row in preview.runs}
+        assert rows == {2: (None, 2, 0)} | ({} if part else {3: (3, 3, 1)})
+        assert preview.unchanged == (1 if part else 0)
         assert [conflict["differs"] for conflict in preview.conflicts] == ([] if part else [{"n": (1, 2)}])
         report = merge(session.database, session.store, other)
         assert report == preview.report
@@ -373,7 +373,7 @@ def test_a_preview_tells_what_the_merge_then_does_and_keeps_nothing(homes, part)
         assert listed == [(row["table_name"], row["key"]) for row in preview.conflicts]
         again = merging.preview(session.database, session.store, other)
         assert (again.report.facts, again.report.results, again.conflicts) == ({}, 0, [])
-        assert all(row["done"] == row["done_before"] for row in again.runs)
+        assert (again.runs, again.unchanged) == ([], 2)
 
 
 def test_a_preview_takes_nothing_in_on_postgresql_either(homes, postgres):

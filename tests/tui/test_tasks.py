@@ -159,10 +159,10 @@ async def test_a_cache_and_a_probe_are_launched_watched_cancelled_and_tried_agai
         await press("ctrl+p")
         await driver.type("launch cache")
         await press("enter")
-        assert isinstance(driver.screen, PickerScreen), "it asks for the model at once"
-        assert "bigram" in driver.text
+        assert isinstance(driver.screen, PickerScreen), "it asks for the data at once"
         await press("enter")
-        assert isinstance(driver.screen, PickerScreen), "then for the data"
+        assert isinstance(driver.screen, PickerScreen), "then for the model"
+        assert "bigram" in driver.text
         await press("enter")
         assert isinstance(driver.screen, FormScreen)
         await driver.once(lambda: driver.screen.outlook is not None, "the plan")
@@ -203,15 +203,17 @@ async def test_a_sweep_of_three_scales_is_launched_and_its_runs_have_names(
         await press("ctrl+p")
         await driver.type("launch edit")
         await press("enter")
-        for _ in range(4):
-            if not isinstance(driver.screen, PickerScreen):
-                break
+        for needed in ("checkpoint", "probe"):
+            assert driver.screen.crumb == needed
             await press("enter")
         assert isinstance(driver.screen, FormScreen)
         await press("slash")
         await driver.type("scale")
         await press("enter", "enter")
         await driver.type("1|2|4")
+        await press("enter", "ctrl+l")
+        assert "an edit is of games or of one position" in driver.notices
+        assert driver.screen.crumb == "dataset", "what is missing is asked for"
         await press("enter", "ctrl+l")
         assert "Launch 3 runs?" in driver.text
         await press("y")
@@ -238,7 +240,9 @@ async def test_a_number_leads_by_its_lineage_to_the_games_it_was_made_from(drive
         press = Keys(driver)
         await press("7", "slash")
         await driver.type("best probe layers")
-        await press("enter", "enter", "L", "end", "enter", "v", "enter")
+        await press("enter", "enter", "L", "slash")
+        await driver.type("dataset")
+        await press("enter", "enter", "v", "enter")
         assert isinstance(driver.screen, BoardScreen), driver.text
         await press("P")
         assert "1." in driver.app.clipboard

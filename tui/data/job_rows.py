@@ -173,12 +173,13 @@ def hex_of(session: Session, column: Any) -> ColumnElement[str]:
 
 
 def counts(session: Session) -> dict[str, int]:
-    """Return how many jobs are running, waiting (in the queue here or in a cluster's), ended, and of these failed."""
-    words = {"running": RUNNING, **{word: ends()[word] for word in ("ended", "failed")}}
+    """Return how many jobs are running, waiting (in the queue here or in a cluster's) and ended. Only jobs that run
+    are read; the index counts the others."""
     with session.database.read() as sql:
-        total, *found = sql.execute(select(func.count(), *(func.count().filter(fits) for fits in words.values()))).one()
-    counts = dict(zip(words, found, strict=True))
-    return {**counts, "waiting": total - counts["running"] - counts["ended"]}
+        by_state = dict(sql.execute(select(Job.state, func.count()).group_by(Job.state)).all())
+        running = sql.scalar(select(func.count()).select_from(Job).where(RUNNING)) or 0
+    ended = by_state.get(JobState.ENDED, 0)
+    return {"running": running, "waiting": sum(by_state.values()) - running - ended, "ended": ended}
 
 
 # -- one launch -------------------------------------------------------------------------------------------------------
@@ -405,7 +406,8 @@ def machines(sql: SqlSession) -> list[Row]:
     checked_in = exists().where(attempt.job_id == Job.id, attempt.state == tables.AttemptState.RUNNING)
     starting = select(MACHINE, func.count()).where(RUNNING, ~checked_in, MACHINE.is_not(None)).group_by(MACHINE)
     for host, count in sql.execute(starting):
-        unknown = {"host": host, "running": 0, "runs": 0, "load": None, "load_at": None, "last_seen": utc_now()}
+        unknown = dict.fromkeys(tables.Machine.__table__.columns.keys()) | {"gpus": [], "last_seen": utc_now()}
+        unknown |= {"host": host, "running": 0, "runs": 0, "load": None, "load_at": None}
         hosts.setdefault(host, unknown)["running"] += count
     return sorted(hosts.values(), key=lambda row: (row["running"] > 0, row["last_seen"]), reverse=True)
 

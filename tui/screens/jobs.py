@@ -243,5 +243,5 @@ def overview_line(page: JobPage) -> str:
     jobs_text = show.counted(total, "job")
     if page.pages.count != total:
         jobs_text = f"{page.pages.count:,} of {jobs_text}"
-    states = [f"{counts[word]:,} {word}" for word in ("running", "waiting", "ended", "failed")]
+    states = [f"{counts[word]:,} {word}" for word in ("running", "waiting", "ended")]
     return f"{jobs_text} · {' · '.join(states)}"

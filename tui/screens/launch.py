@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
@@ -128,6 +129,7 @@ def drafted(draft: Mapping[str, Any]) -> str:
 WIDE = 180  # cells from which on the plan stands beside the form; below, its help needs them
 PAUSE = 0.4  # seconds without a change before it is planned
 PASTED = 300  # characters from which on a text is checked in that pause too: it is pasted, and comes letter by letter
+NAMED = re.compile(r"--([a-z][\w.-]*)")  # settings, as errors name them
 AT_ONCE = 12  # rows that are mounted in one step of the event loop
 TITLES = {
     "spec": "Settings: they decide the result",
@@ -488,10 +490,13 @@ class FormScreen(AppScreen):
             self.app.open("run", plan["run_id"], plan["name"] or f"{plan['kind']} {show.short(plan['run_id'])}")
 
     def action_wrong(self) -> None:
-        """The next field that is needed or wrong."""
+        """The next field that is needed or wrong, or that what is wrong with the whole form names."""
         rows = [row for row in self.rows if self.error_of(row.field.key)]
         if not rows:
-            self.notify("no field is wrong")
+            self.notify("; ".join(self.checked.general) or "no field is wrong")
+            names = [name.replace("-", "_") for name in NAMED.findall(" ".join(self.checked.general))]
+            rows = [row for name in names for row in self.rows if row.field.path == name][:1]
+        if not rows:
             return
         every = self.rows
         here = every.index(self.row) if self.row in every else -1
@@ -538,7 +543,10 @@ class FormScreen(AppScreen):
         self.check()
         if not self.checked.right:
             self.action_wrong()
-            self.notify("the form is not complete", severity="warning")
+            if self.checked.errors:
+                self.notify("the form is not complete", severity="warning")
+            elif self.row is not None and self.row.field.picked:
+                self.pick(self.row.field)
         elif runs := len(self.form.cells()) - 1:
             self.app.push_screen(Confirm(f"Launch {runs + 1} runs?"), self.launch_if)
         else:

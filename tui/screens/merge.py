@@ -121,6 +121,7 @@ def overview(other: str, preview: Mapping[str, Any]) -> str:
         show.counted(new, "new run"),
         f"{show.counted(more, 'run')} with more units",
         f"{preview['report']['results']:,} new results",
+        f"{preview['unchanged']:,} here already",
         f"{show.counted(len(preview['conflicts']), 'conflict')}: what is here stays" if preview["conflicts"] else "",
     ]
     return f"{other}: {' · '.join(filter(None, facts))}"
