@@ -331,7 +331,9 @@ async def test_an_empty_registry_says_what_to_type_and_follows(drive, tmp_path: 
         assert "There are no games yet." in driver.text
         assert "$ chessreg demo" in driver.text
         assert "$ chessreg dataset add FILE.pgn --name games" in driver.text
-        assert driver.lines[-1].strip() == "? help  q quit  C columns  A import  ^p actions", "no row: no key for one"
+        assert driver.lines[-1].strip() == "? help  q quit  C columns  A import  M merge  ^p actions", (
+            "no row: no key for one"
+        )
         await driver.press("8")
         assert driver.lines[-1].strip() == "? help  q quit  Tab next  A add  ^p actions"
         await driver.press("6")

@@ -314,6 +314,7 @@ class RowsScreen(ResultScreen):
 
     place = "rows"
     follows = False
+    BINDINGS = bindings("rows")
 
     def __init__(self, question: Question, number: int) -> None:
         super().__init__()

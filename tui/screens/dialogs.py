@@ -155,7 +155,7 @@ class PickerScreen(AppScreen):
         rows = await self.ask("reading what there is", lambda session: candidates(session, noun, words, model))
         if rows is None:
             return
-        keep = table.loaded
+        keep, self._shown_words = table.loaded, words
         table.is_marked = lambda row: row["value"] in self.marked
         table.show(Listed(rows), rows[:200], columns=self.columns, keep=keep)
         if not keep and self.now:
@@ -169,6 +169,16 @@ class PickerScreen(AppScreen):
         self.filter_text = event.text
         self.query_one(PageTable).loaded = False
         self.load()
+
+    _shown_words = ""  # that the table was read with
+
+    def leave_filter(self) -> None:
+        """Back to the list; the only row that has the words is taken at once."""
+        table, words = self.query_one(PageTable), self.query_one(FilterBar).value
+        if words and words == self._shown_words and table.count == 1 and (row := table.row(0)) is not None:
+            self.take(row)
+        else:
+            super().leave_filter()
 
     def action_mark(self) -> None:
         table = self.query_one(PageTable)

@@ -130,6 +130,7 @@ WIDE = 180  # cells from which on the plan stands beside the form; below, its he
 PAUSE = 0.4  # seconds without a change before it is planned
 PASTED = 300  # characters from which on a text is checked in that pause too: it is pasted, and comes letter by letter
 NAMED = re.compile(r"--([a-z][\w.-]*)")  # settings, as errors name them
+FEW_RUNS = 4  # of a sweep, which the plan lists already
 AT_ONCE = 12  # rows that are mounted in one step of the event loop
 TITLES = {
     "spec": "Settings: they decide the result",
@@ -539,7 +540,7 @@ class FormScreen(AppScreen):
         return self.form.command()
 
     def action_launch(self) -> None:
-        """Queue it and show its job. A sweep is confirmed first."""
+        """Queue it and show its job. A sweep of more than FEW_RUNS runs is confirmed first."""
         self.check()
         if not self.checked.right:
             self.action_wrong()
@@ -547,8 +548,8 @@ class FormScreen(AppScreen):
                 self.notify("the form is not complete", severity="warning")
             elif self.row is not None and self.row.field.picked:
                 self.pick(self.row.field)
-        elif runs := len(self.form.cells()) - 1:
-            self.app.push_screen(Confirm(f"Launch {runs + 1} runs?"), self.launch_if)
+        elif (runs := len(self.form.cells())) > FEW_RUNS:
+            self.app.push_screen(Confirm(f"Launch {runs} runs?"), self.launch_if)
         else:
             self.launch_if(True)
 
