@@ -160,6 +160,7 @@ class PickerScreen(AppScreen):
         table.show(Listed(rows), rows[:200], columns=self.columns, keep=keep)
         if not keep and self.now:
             table.move(next((n for n, row in enumerate(rows) if row["value"] == self.now), 0))
+        self.take_only_row()
 
     def command(self) -> str:
         kind = self.noun.partition(":")[2]
@@ -171,14 +172,19 @@ class PickerScreen(AppScreen):
         self.load()
 
     _shown_words = ""  # that the table was read with
+    _taking = False  # whether the filter was left: the only row that has its words is taken, once it is read
 
     def leave_filter(self) -> None:
-        """Back to the list; the only row that has the words is taken at once."""
+        super().leave_filter()
+        self._taking = bool(self.query_one(FilterBar).value)
+        self.take_only_row()
+
+    def take_only_row(self) -> None:
         table, words = self.query_one(PageTable), self.query_one(FilterBar).value
-        if words and words == self._shown_words and table.count == 1 and (row := table.row(0)) is not None:
-            self.take(row)
-        else:
-            super().leave_filter()
+        if self._taking and words == self._shown_words:
+            self._taking = False
+            if not self.several and table.count == 1 and (row := table.row(0)) is not None:
+                self.take(row)
 
     def action_mark(self) -> None:
         table = self.query_one(PageTable)
