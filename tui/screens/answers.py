@@ -290,6 +290,7 @@ class AnswerScreen(ResultScreen, ScopedScreen):
         """The lineage of the number under the cursor: of the run of the first row behind it."""
         row, question = self.table.current, self.shown_question
         if row is None or question.published:
+            self.notify("these lines are the papers'; p goes back to ours" if row is not None else "there is no row")
             return
         number = row["#"]
         page = await self.ask("reading the rows behind", lambda session: first_page(behind(session, question, number)))

@@ -103,6 +103,9 @@ class RunScreen(AnnotatingScreen, PartsScreen):
             table = self.query_one(PageTable)
             here = keep and table.cursor < max(1, len(pane.first))
             table.show(pane.pages, pane.first, columns=pane.columns, keep=here)
+            chosen = next((place for place, row in enumerate(pane.first) if row.get("chosen")), 0)
+            if chosen and not here:
+                table.move(chosen)
 
     def command(self) -> str:
         return f"chessreg runs show {show.short(self.run_id)}"
