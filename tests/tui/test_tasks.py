@@ -99,7 +99,7 @@ async def test_a_stored_edit_is_taken_into_the_lab_at_its_own_settings(drive: An
         assert isinstance(state, EditScreen)
         edit = state.state.edit
         await press("e")
-        press.told("an edit in the lab at its own settings, at 80×24")
+        press.told("an edit in the lab at its own settings, at 80×24", 7)
         lab = driver.screen
         assert isinstance(lab, LabScreen)
         assert (lab.edited_layers, lab.scale, lab.condition) == (edit.layers, edit.scale, edit.condition)
