@@ -90,9 +90,9 @@ PRINTABLE = Printable()
 SIGNS = {
     sign: plain
     for plain, signs in {
-        "-": "━─▬▔▃▂–—−", "> ": "🔎", ".": "╸┄╌·…", "|": "│┃▏▕▎▌▐", ">": "›→▶»≥", "<": "←◀«≤", "^": "↑▲", "v": "↓▼",
-        "#": "█▇▆■●◆", "*": "★", "!": "⚑", "=": "▅▄½", "_": "▁", "+": "┼┤├┬┴╭╮╰╯┌┐└┘✓", "x": "✗×", "d": "Δ", "/": "╱",
-        "\\": "╲", "o": "○□△◇", "l": "λ",
+        "-": "━─▬▔▃▂–—−", "> ": "🔎", "~": "…", ".": "╸┄╌·", "|": "│┃▏▕▎▌▐", ">": "›→▶»≥", "<": "←◀«≤", "^": "↑▲",
+        "v": "↓▼", "#": "█▇▆■●◆", "*": "★", "!": "⚑", "=": "▅▄½", "_": "▁", "+": "┼┤├┬┴╭╮╰╯┌┐└┘✓", "x": "✗×", "d": "Δ",
+        "/": "╱", "\\": "╲", "o": "○□△◇", "l": "λ",
     }.items()
     for sign in signs
 }  # fmt: skip
@@ -126,8 +126,8 @@ class Ascii(LineFilter):
 def ascii_of(character: str) -> str:
     """A character in ASCII, as wide as it is.
 
-    >>> "".join(map(ascii_of, "é½♞漢⠁"))
-    'e=???*'
+    >>> "".join(map(ascii_of, "é½♞漢⠁…"))
+    'e=???*~'
     """
     if character.isascii():
         return character
@@ -225,6 +225,7 @@ class ChessregApp(Host):
             await self.hand_on(self.typed.waiting.popleft())
 
     def on_mount(self) -> None:
+        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))  # the shell has drawn over it
         self.look()
         self.set_interval(TICK, self.tick)
 
@@ -597,6 +598,12 @@ class ChessregApp(Host):
                 self.top_screen.relabel()
         if isinstance(self.top_screen, DrawingScreen):
             self.top_screen.draw()
+
+    def action_suspend(self) -> None:
+        if self.is_web:
+            self.notify("a page in a browser cannot be suspended", severity="warning")
+        else:
+            self.action_suspend_process()
 
     def action_picture(self) -> None:
         path = self.save_screenshot()

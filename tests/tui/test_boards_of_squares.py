@@ -90,7 +90,7 @@ def case_of(root: Path, condition: str) -> StoredCase:
 async def opened(driver: Any, condition: str) -> CaseScreen:
     """The screen of the first state that has this condition."""
     await driver.find_row("edits")
-    await driver.press("enter")
+    await driver.press("enter", "tab")
     table = driver.screen.query_one(PageTable)
     table.move(next(n for n in range(table.count) if (table.row(n) or {}).get("condition") == condition))
     await driver.press("enter")

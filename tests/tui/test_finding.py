@@ -26,6 +26,7 @@ from tui.data.result_rows import columns_of, dataset_games, results
 from tui.data.table_filter import View, conditions, json_field, mask, order_of
 from tui.screens.answers import AnswerScreen, table_columns
 from tui.screens.boards import DATASET_GAMES, BoardScreen
+from tui.screens.dialogs import PickerScreen
 from tui.screens.launch import FormScreen
 from tui.screens.run import RunScreen
 from tui.widgets.bars import TopBar
@@ -302,9 +303,12 @@ async def test_the_palette_finds_everything_and_what_is_used_comes_first(drive: 
         await choose("query games by termination")
         assert isinstance(driver.screen, AnswerScreen)
         await choose("launch play")
+        assert isinstance(driver.screen, PickerScreen), "over the form: it asks for what is needed"
+        await driver.press("escape")
         assert isinstance(driver.screen, FormScreen)
         assert driver.screen.form.kind.name == "play"
         await choose("launch probe")
+        await driver.press("escape")
         assert driver.screen.form.kind.name == "probe", "from an open form too"
         await choose("theme: nord")
         assert driver.app.theme == "nord"
@@ -353,7 +357,7 @@ async def test_the_count_of_what_fits_hides_no_heading(drive: Any) -> None:
     async with drive(size=(90, 30)) as driver:
         await driver.press("4")
         await driver.find_row("edits")
-        await driver.press("enter")
+        await driver.press("enter", "tab")
         table = driver.screen.query_one(PageTable)
         head = next(line for line in driver.lines if "state  condition" in line)
         await driver.press("slash")

@@ -245,6 +245,8 @@ async def test_a_long_unit_has_a_share_a_rate_and_time_left_and_a_machine_its_la
         with Database.open(tmp_path / "registry.db") as database, database.write() as sql:
             for attempt in sql.scalars(select(Attempt).where(Attempt.state == "running")):
                 attempt.state, attempt.cause, attempt.ended_at = "lost", "lost", attempt.checked_in_at
+            for job in sql.scalars(select(Job).where(Job.state == "running")):
+                job.state, job.cause, job.ended_at = "ended", "lost", job.started_at
         await driver.press("r")
         assert f"idle · 3 runs · seen {latest:%H:%M}" in driver.text
 

@@ -66,7 +66,7 @@ async def opened(driver: Any, session: Session, condition: str = "clean") -> Edi
     """The screen of the first state that has this condition."""
     rows = results(session, "trial", run_of(session, "edits")["id"]).page(0)
     await driver.find_row("edits")
-    await driver.press("enter")
+    await driver.press("enter", "tab")
     driver.screen.query_one(PageTable).move(next(n for n, row in enumerate(rows) if row["condition"] == condition))
     await driver.press("enter")
     assert isinstance(driver.screen, EditScreen)

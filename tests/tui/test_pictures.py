@@ -11,8 +11,9 @@ import pytest
 from chessreg.queries import render, run_query, run_sql
 from chessreg.queries.ask import plotted
 from chessreg.queries.catalogue import find_plot
-from chessreg.registry import read
+from chessreg.registry import measures, read
 from chessreg.session import Session
+from tui import show
 from tui.data.board_views import boards, edited_state
 from tui.data.result_rows import results
 
@@ -46,10 +47,10 @@ def test_a_run(picture: Any, session: Session) -> None:
         await driver.find_row("board")
         await driver.press("enter")
 
-    row = first_row(session, "board", "score")
-    share = f"{100 * row['correct'] / row['n']:.1f} %"
-    count = results(session, "score", row["run_id"]).count
-    picture(steps, f"[scores {count}]", f"{row['n']}", f"{row['correct']}", share)
+    with session.database.read() as sql:
+        (answer,) = measures.answers(sql, [session.id("run", "board")]).values()
+    count = results(session, "score", session.id("run", "board")).count
+    picture(steps, f"[scores {count}]", show.answer(answer))
 
 
 def test_settings_of_a_run(picture: Any) -> None:
@@ -75,7 +76,7 @@ def test_a_game(picture: Any, session: Session) -> None:
 def test_an_edit(picture: Any, session: Session) -> None:
     async def steps(driver: Any) -> None:
         await driver.find_row("edits")
-        await driver.press("enter", "enter")
+        await driver.press("enter", "tab", "enter")
 
     row = first_row(session, "edits", "trial")
     stored = edited_state(session, row).row

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from textual.app import App, ComposeResult
 
+from chessreg.entities.display import Chart, Panel, Point, Series
 from chessreg.errors import BadInputError
 from chessreg.queries import render, run_query, run_sql
 from chessreg.queries.ask import plotted
@@ -23,11 +24,12 @@ from chessreg.session import Session, open_session
 from tui.data.query_answers import Question, options
 from tui.screens.answers import AnswerScreen
 from tui.screens.boards import BoardScreen
+from tui.screens.dialogs import Prompt
 from tui.screens.edit import CaseScreen, EditScreen
 from tui.screens.queries import SqlEditor, SqlScreen
 from tui.screens.run import RunScreen
 from tui.widgets.bars import Banner, ScopeBar
-from tui.widgets.chart import ChartView
+from tui.widgets.chart import Canvas, ChartView, drawn, whisker
 from tui.widgets.table import PageTable
 from tui.widgets.vim import VimEditor
 
@@ -180,6 +182,8 @@ async def test_sql_is_completed_asked_and_leads_to_the_board(drive: Any, session
         for n, row in enumerate(result.rows):
             assert table.row(n)["plies"] == row["plies"]
         assert f"{len(result)} rows" in driver.text
+        assert [column.heading for column in table.columns[1:4]] == ["run_id", "unit", "plies"], "all that was selected"
+        assert table.columns[1].of(table.row(0)) == result.rows[0]["run_id"]
         await driver.press("enter")
         assert isinstance(driver.screen, BoardScreen)
         assert str(driver.screen.boards.row["run_id"]).replace("-", "") == result.rows[0]["run_id"]
@@ -188,6 +192,23 @@ async def test_sql_is_completed_asked_and_leads_to_the_board(drive: Any, session
         editor.text = "SELECT id AS run_id, kind FROM run ORDER BY id"
         await driver.press("ctrl+r", "enter")
         assert isinstance(driver.screen, RunScreen)
+
+
+@pytest.mark.parametrize("half", [0.3, 0.5, 0.6, 1.5, 2.5])
+@pytest.mark.parametrize("value", [5.0, 5.3, 5.5, 6.5, 7.7])
+def test_an_interval_that_is_symmetric_is_drawn_symmetrically(value: float, half: float) -> None:
+    point, canvas = Point(0.0, value, value - half, value + half), Canvas(1, 20)
+    whisker(canvas, 0, lambda y: 15 - y, point, "")
+    mark = round(15 - value)
+    drawn_rows = [y for y in range(20) if canvas.at(0, y) != " " and y != mark]
+    assert sum(y < mark for y in drawn_rows) == sum(y > mark for y in drawn_rows)
+    widest = Point("other", 10.0, text="10")
+    chart = Chart(
+        "", "x", "y", (Panel("", (Series("", (Point("one", value, point.low, point.high, "v"), widest)),)),), "bars"
+    )
+    bar = "".join(text for text, _ in drawn(chart, 80, 24)[1])
+    if "┼" in bar:
+        assert bar.index("┼") - bar.index("├") == bar.index("┤") - bar.index("┼")
 
 
 ENDLESS = "with recursive t(n) as (select 1 union all select n + 1 from t) select max(n) from t"
@@ -328,7 +349,6 @@ async def test_a_table_is_written_as_the_command_writes_it(
         await opened(driver)
         await driver.press("w")
         assert "games-by-termination.csv" in driver.text
-        await driver.press("ctrl+u")
         await driver.type(str(tmp_path / f"table{suffix}"))
         await driver.press("enter")
     assert (tmp_path / f"table{suffix}").read_bytes() == (tmp_path / f"expected{suffix}").read_bytes()
@@ -340,14 +360,25 @@ async def test_a_table_is_written_as_the_command_writes_it(
 async def test_a_file_that_cannot_be_written_is_told_once_and_nothing_stays(drive: Any, tmp_path: Path) -> None:
     async with drive(size=(120, 40)) as driver:
         await opened(driver)
+        await driver.press("w")
         for name in ("table.xls", "nowhere/table.csv"):
-            await driver.press("w", "ctrl+u")
-            await driver.type(str(tmp_path / name))
+            await driver.type(str(tmp_path / name))  # in place of the name that is suggested, or was refused
             await driver.press("enter")
+            assert isinstance(driver.app.screen, Prompt), "the path can be corrected"
             assert driver.app.notices[-1].severity == "error"
             assert name.split("/")[0].removeprefix("table") in driver.app.notices[-1].message
             assert not driver.screen.query_one(Banner).message
         assert not list(tmp_path.glob("table*"))
+
+
+async def test_the_lineage_of_a_number_is_a_key_away(drive: Any) -> None:
+    async with drive(size=(120, 40)) as driver:
+        await opened(driver, "best probe layers")
+        await driver.press("L")
+        assert "lineage of board" in driver.lines[0]
+        assert "cache-fit" in driver.text
+        await driver.press("escape", "enter", "L")
+        assert "lineage of board" in driver.lines[0]
 
 
 async def test_a_table_is_copied_for_a_paper_and_kept_in_a_file(drive: Any, session: Session, tmp_path: Path) -> None:

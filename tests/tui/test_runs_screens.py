@@ -190,7 +190,7 @@ async def test_stars_tags_notes_and_pins_are_what_the_command_line_says(drive, o
         await driver.press("asterisk")
         await driver.press("t")
         assert isinstance(driver.app.screen, Prompt)
-        assert "Tag plain and sure" in driver.text
+        assert "Tag 2 runs (plain and sure):" in driver.text
         await type_words(driver, "match")
         await driver.press("enter")
         assert "★ plain" in driver.text

@@ -173,6 +173,8 @@ def told(jobs: Sequence[Row]) -> Line:
 
 
 def idle(machine: Row) -> str:
+    if machine["running"]:
+        return f"{machine['running']} running, not checked in yet"
     return f"idle · {show.counted(machine['runs'], 'run')} · seen {show.when(machine['last_seen'])}"
 
 

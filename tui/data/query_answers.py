@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -160,13 +160,15 @@ class Question:
 
 
 def catalogue(session: Session, text: str = "") -> tuple[list[Row], str]:
-    """The queries whose title, aliases, paper or plots have all these words, each with its `entry`: chessreg's, and
-    those beside the files of users' kinds that were run here and are trusted. Also what is wrong with the latter, if
-    anything is: then chessreg's alone are listed."""
+    """The queries whose title, question, aliases, paper or plots have all these words, each with its `entry`:
+    chessreg's, and those beside the files of users' kinds that were run here and are trusted. Those come first that a
+    complete run here can answer (`answered`). Also what is wrong with users' queries, if anything is: then chessreg's
+    alone are listed."""
     from chessreg.queries.ask import kind_files
     from chessreg.queries.catalogue import entries
 
     wanted, wrong = text.lower().split(), ""
+    complete = kinds_with_results(session)
     try:
         catalogue = entries(kind_files(session.database))
     except ChessregError as error:
@@ -175,15 +177,34 @@ def catalogue(session: Session, text: str = "") -> tuple[list[Row], str]:
         {
             "entry": e,
             "title": e.title,
+            "question": e.question,
+            "answered": bool(complete.intersection(e.kinds)),
             "paper": e.paper,
             "aliases": ", ".join(e.aliases),
             "made_by": e.made_by,
             "plots": ", ".join(plot.title for plot in e.plots),
         }
         for e in catalogue
-        if all(word in " ".join((e.title, *e.aliases, e.paper, *(p.title for p in e.plots))).lower() for word in wanted)
+        if all(word in searched_text(e) for word in wanted)
     ]
-    return rows, wrong
+    return sorted(rows, key=lambda row: not row["answered"]), wrong
+
+
+def searched_text(entry: Entry) -> str:
+    plots = (plot.title for plot in entry.plots)
+    return " ".join((entry.title, entry.question, *entry.aliases, entry.paper, *plots)).lower()
+
+
+def kinds_with_results(session: Session) -> set[str]:
+    """Return the kinds that have a complete run."""
+    from sqlalchemy import select
+
+    from chessreg.registry import run_filter
+    from chessreg.registry.tables import Run
+
+    with session.database.read() as sql:
+        of_kind = select(Run.id).where(Run.completed_at.is_not(None)).limit(1)
+        return {kind for kind in run_filter.kinds(sql) if sql.scalar(of_kind.where(Run.kind == kind)) is not None}
 
 
 def answer(session: Session, question: Question) -> Answer:
@@ -286,11 +307,11 @@ def aligned(lines: Sequence[Sequence[str]]) -> list[list[str]]:
     return [list(line) for line in zip(*columns, strict=True)] if columns else [list(line) for line in lines]
 
 
-def paged(title: str, result: QueryResult) -> Answer:
-    """An answer of any length."""
+def paged(title: str, result: QueryResult, hidden: Collection[str] = ("run_id",)) -> Answer:
+    """An answer of any length, without the `hidden` columns: an id that leads to a run is not read."""
     from chessreg.queries import render
 
-    pages = RowsBehind(result)
+    pages = RowsBehind(result, hidden)
     headings = [render.heading(result, name) for name in pages.names]
     return Answer(title, headings, pages.numeric, pages, "", result.notes, render.footer(result), result)
 
@@ -302,15 +323,13 @@ def numbered(place: int, line: Sequence[str]) -> dict[str, Any]:
 class RowsBehind:
     """The rows of an answer of any length: they stay in Arrow until they are looked at."""
 
-    def __init__(self, result: QueryResult, lines: Sequence[int] | None = None) -> None:
+    def __init__(self, result: QueryResult, hidden: Collection[str] = (), lines: Sequence[int] | None = None) -> None:
         """`lines`: the number of each row (from 1) where it is another than its place."""
         from chessreg.queries import render
 
-        self.result, self.count, self.lines = result, len(result), lines
+        self.result, self.count, self.lines, self.hidden = result, len(result), lines, hidden
         part = self._part(0)
-        self.names = [
-            name for name in render.layout(part, wide=True)[0] if name != "run_id"
-        ]  # an id to follow, not to read
+        self.names = [name for name in render.layout(part, wide=True)[0] if name not in hidden]
         self.numeric = [
             any(isinstance(row[n], (int, float)) and not isinstance(row[n], bool) for row in part.rows)
             for n in self.names
@@ -358,7 +377,7 @@ class RowsBehind:
                 values = values.cast(values.type.value_type)
             places = places[order_of(values.take(arrow_indices(places)), view.descending)]
         chosen = replace(self.result, table=table.take(arrow_indices(places)))
-        pages = RowsBehind(chosen, numbers[places].tolist())
+        pages = RowsBehind(chosen, self.hidden, numbers[places].tolist())
         pages.names, pages.numeric = self.names, self.numeric  # a column that is empty now is shown still
         return pages
 
@@ -378,7 +397,7 @@ def ask(session: Session, text: str) -> Answer:
     """The answer to one SELECT. Raises what run_sql raises."""
     from chessreg.queries import run_sql
 
-    answer = paged("sql", run_sql(session.database, text))
+    answer = paged("sql", run_sql(session.database, text), hidden=())
     assert isinstance(answer.pages, RowsBehind)
     return replace(
         answer, headings=[as_sql(name, read) for name, read in zip(answer.pages.names, answer.headings, strict=True)]

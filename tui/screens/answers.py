@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+from uuid import UUID
 
 from textual import events, work
 from textual.app import ComposeResult
@@ -151,6 +152,9 @@ class ResultScreen(AppScreen):
         return " ".join(SUFFIXES)
 
     def action_export(self) -> None:
+        self.ask_path(self.file_name)
+
+    def ask_path(self, suggested: str) -> None:
         from tui.screens.dialogs import Confirm, Prompt
 
         if self.result is None:
@@ -173,7 +177,7 @@ class ResultScreen(AppScreen):
             self.app.push_screen(Confirm(f"{path} is there already, {size}. Overwrite it?"), answered)
 
         hint = f"The suffix says the format: {self.suffixes()}. Esc leaves it."
-        self.app.push_screen(Prompt("Write this table to", self.file_name, hint), chosen)
+        self.app.push_screen(Prompt("Write this table to", suggested, hint, replaced=True), chosen)
 
     @work(group="export")
     async def write(self, path: Path) -> None:
@@ -182,7 +186,9 @@ class ResultScreen(AppScreen):
             return
         plot, command = self.result_plot, self.command()
         written = await self.ask(f"writing {path.name}", lambda session: write(result, path, plot), once=True)
-        if written:
+        if written is None:  # a notice gives the reason; the path can be corrected
+            self.ask_path(str(path))
+        else:
             again = f"; the same: {command} --output {shlex.quote(str(path))}"
             self.notify(f"{show.counted(len(result), 'row')} as {written}{again}", title=str(path))
 
@@ -293,6 +299,18 @@ class AnswerScreen(ResultScreen, ScopedScreen):
         fields = {f"{column.name} [{column.unit}]" if column.unit else column.name: column.text for column in columns}
         self.app.push_screen(FieldsScreen(fields, "columns"))
 
+    @work(group="lineage")
+    async def action_lineage(self) -> None:
+        """The lineage of the number under the cursor: of the run of the first row behind it."""
+        row, question = self.table.current, self.shown_question
+        if row is None or question.published:
+            self.notify("these lines are the papers'; p goes back to ours" if row is not None else "there is no row")
+            return
+        number = row["#"]
+        page = await self.ask("reading the rows behind", lambda session: first_page(behind(session, question, number)))
+        if page is not None:
+            open_lineage_of(self, next(iter(page[1]), None))
+
     def action_plot(self) -> None:
         if self.question.entry.plots:
             self.app.open_plot(self.question)
@@ -311,6 +329,7 @@ class RowsScreen(ResultScreen, BoardPreviewingScreen):
 
     place = "rows"
     follows = False
+    BINDINGS = bindings("rows")
 
     def __init__(self, question: Question, number: int) -> None:
         super().__init__()
@@ -342,11 +361,23 @@ class RowsScreen(ResultScreen, BoardPreviewingScreen):
     def command(self) -> str:
         return f"chessreg query {shlex.quote(self.question.title)} --rows {self.number}{self.question.options}"
 
+    def action_lineage(self) -> None:
+        open_lineage_of(self, self.table.current)
+
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
         from tui.screens.boards import BoardScreen
 
         if event.table.source is not None and event.row.get("run_id"):
             self.app.push_screen(BoardScreen(event.table.source, event.place, event.row))
+
+
+def open_lineage_of(screen: AppScreen, row: Mapping[str, Any] | None) -> None:
+    """Open the lineage of the run that a row is of, if it is of one."""
+    if row is not None and row.get("run_id"):
+        run_id = UUID(str(row["run_id"]))
+        screen.app.open_lineage("run", run_id.hex, str(row.get("run") or f"run {show.short(run_id)}"))
+    else:
+        screen.notify("no run is behind this line", severity="warning")
 
 
 def first_page(answer: Answer) -> tuple[Answer, list[Row]]:

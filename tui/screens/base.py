@@ -319,6 +319,14 @@ class AppScreen(Screen[None]):
             table.view = replace(table.view, text=event.text)
             table.narrow()
 
+    def narrow_to(self, table: PageTable, words: str) -> None:
+        """Narrow a table as if these words had been typed; Esc clears them."""
+        self.narrowed_table = table
+        self.query_one(FindBar).set_text(words)
+        table.view = replace(table.view, text=words)
+        table.narrow()
+        self.relabel()
+
     def sort_table(self, table: PageTable, way: int) -> None:
         """By the next column (after the last one in the list's own order), or turned round."""
         fields, view = [column.field for column in table.columns if column.heading], table.view

@@ -26,7 +26,8 @@ LEAVES = "Enter does it, Esc leaves it"
 
 class Prompt(ModalScreen[str | None]):
     """Ends with what was typed, or with None when it was left. What was typed stays the `draft` of this name, offered
-    when it is asked again, until `app.drop_draft`. `wrong` says what is wrong with a text; the dialog stays then."""
+    when it is asked again, until `app.drop_draft`. `wrong` says what is wrong with a text; the dialog stays then. A
+    draft, and a `value` that is `replaced`, are selected: what is typed takes their place."""
 
     place = "prompt"
     BINDINGS = bindings("prompt")
@@ -48,15 +49,17 @@ class Prompt(ModalScreen[str | None]):
         hint: str = "",
         draft: Hashable = None,
         wrong: Callable[[str], str] = lambda text: "",
+        replaced: bool = False,
     ) -> None:
         super().__init__()
         self.question, self.value, self.hint, self.draft, self.wrong = question, value, hint, draft, wrong
+        self.replaced = replaced
 
     def compose(self) -> ComposeResult:
         begun = self.drafts.get(self.draft)
         with Vertical():
             yield Static(self.question, markup=False)
-            yield Input(begun or self.value, select_on_focus=begun is not None)  # what is typed then takes its place
+            yield Input(begun or self.value, select_on_focus=self.replaced or begun is not None)
             yield Static(self.hint or LEAVES, id="hint", markup=False)
 
     @property
@@ -118,7 +121,8 @@ NOUNS = {"dataset": "chessreg dataset list", "checkpoint": "chessreg checkpoint 
 
 
 class PickerScreen(AppScreen):
-    """The values that a field may have, in a frame of their size. Enter takes the row; Space marks several."""
+    """The values that a field may have, in a frame of their size; runs of `model`, a checkpoint, come first. Enter
+    takes the row; Space marks several."""
 
     place = "picker"
     finds = False
@@ -130,8 +134,10 @@ class PickerScreen(AppScreen):
     PickerScreen PageTable { height: 5; }
     """
 
-    def __init__(self, field: str, noun: str, now: str, several: bool, chosen: Callable[[str], None]) -> None:
+    def __init__(self, field: str, noun: str, now: str, several: bool, chosen: Callable[[str], None], model: str = ""
+    ) -> None:  # fmt: skip
         super().__init__()
+        self.model = model
         self.crumb, self.noun, self.several, self.chosen = field, noun, several, chosen
         self.marked = [word for word in (piece.strip() for piece in now.split(",")) if word] if several else []
         self.now, self.filter_text = now, ""
@@ -161,16 +167,17 @@ class PickerScreen(AppScreen):
     async def fill(self) -> None:
         from tui.data.launch_form import candidates
 
-        noun, filter_text, table = self.noun, self.filter_text, self.query_one(PageTable)
-        rows = await self.ask("reading what there is", lambda session: candidates(session, noun, filter_text))
+        noun, words, model, table = self.noun, self.filter_text, self.model, self.query_one(PageTable)
+        rows = await self.ask("reading what there is", lambda session: candidates(session, noun, words, model))
         if rows is None:
             return
-        keep = table.loaded
+        keep, self._shown_words = table.loaded, words
         table.is_marked = lambda row: row["value"] in self.marked
         self.fit(rows)
         table.show(Listed(rows), rows[:PAGE], columns=self.columns, keep=keep)
         if not keep and self.now:
             table.move(next((n for n, row in enumerate(rows) if row["value"] == self.now), 0))
+        self.take_only_row()
 
     def command(self) -> str:
         kind = self.noun.partition(":")[2]
@@ -180,6 +187,21 @@ class PickerScreen(AppScreen):
         self.filter_text = event.text
         self.query_one(PageTable).loaded = False
         self.load()
+
+    _shown_words = ""  # that the table was read with
+    _taking = False  # whether the filter was left: the only row that has its words is taken, once it is read
+
+    def leave_filter(self) -> None:
+        super().leave_filter()
+        self._taking = bool(self.query_one(FilterBar).value)
+        self.take_only_row()
+
+    def take_only_row(self) -> None:
+        table, words = self.query_one(PageTable), self.query_one(FilterBar).value
+        if self._taking and words == self._shown_words:
+            self._taking = False
+            if not self.several and table.count == 1 and (row := table.row(0)) is not None:
+                self.take(row)
 
     def action_mark(self) -> None:
         table = self.query_one(PageTable)

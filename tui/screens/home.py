@@ -18,7 +18,7 @@ from tui.actions import TABLE, Action, bindings
 from tui.columns import SIGNS, Column, Tone, state_tone
 from tui.data.machine_rows import Loads, devices, machine_grid, machine_lines
 from tui.data.pages import PAGE, Listed, Row
-from tui.screens.jobs import HOST, ON, SHARD, UNITS, JobActionsScreen, called
+from tui.screens.jobs import MACHINE, ON, SHARD, UNITS, JobActionsScreen, called
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def doing(row: Mapping[str, Any]) -> str:
         return f"{show.bar(row['progress'])} {show.percent(row['progress'])}"
     if row["after"]:
         return f"{'blocked by' if row['state'] == 'blocked' else 'after'} {', '.join(row['after'])}"
-    return row["message"] or ("waits for a free place" if row["state"] == "queued" else row["state"])
+    return row.get("why") or ("waits for a free place" if row["state"] == "queued" else row["state"])
 
 
 def left(row: Mapping[str, Any]) -> str:
@@ -90,7 +90,7 @@ GOING = (
     UNITS,
     Column("rate", "pace", text=lambda row: show.rate(row["rate"]), right=True, role="detail"),
     KIND,
-    HOST,
+    MACHINE,
     ON,
 )  # fmt: skip
 ENDED = (
@@ -101,9 +101,8 @@ ENDED = (
     Column("seconds", "took", text=lambda row: show.duration(row["seconds"]), whole=True, role="detail"),
     KIND,
     UNITS,
-    HOST,
+    MACHINE,
 )  # fmt: skip
-WELL = ("finished", "cancelled", "interrupted")  # how what did not fail ended
 SAMPLE = 5.0  # seconds between looks at the machines' loads
 BEGINNINGS = {"demo": ["demo"], "model": ["import", "checkpoint", "--reference", "--name", "reference"]}
 KEYS = """
@@ -209,7 +208,7 @@ class HomeScreen(JobActionsScreen):
         for name, columns, rows in (("#going", GOING, state.going), ("#ended", ENDED, state.ended)):
             table = self.query_one(name, PageTable)
             table.show(Listed(rows), rows[:PAGE], columns=columns, keep=table.loaded)
-        failed = sum(row["cause"] not in WELL for row in state.ended)
+        failed = sum(row["failed"] for row in state.ended)
         wrong = f" · ✗ {failed} failed: ! opens its log ·" if failed else ""
         self.query_one("#ended", PageTable).set_title(f"Ended {self.app.since_told}{wrong}")
         self.share_out()
@@ -320,7 +319,7 @@ class HomeScreen(JobActionsScreen):
     def failure(self) -> Row | None:
         """What failed last."""
         ended = self.at_home.ended if self.at_home is not None else ()
-        return next((row for row in ended if row["cause"] not in WELL), None)
+        return next((row for row in ended if row["failed"]), None)
 
     def action_failure(self) -> None:
         if (row := self.failure) is not None:
@@ -402,15 +401,13 @@ class HomeScreen(JobActionsScreen):
 
 
 def overview_line(state: AtHome) -> str:
-    states = [row["state"] for row in state.going]
-    running = sum(state in ("running", "cancelling") for state in states)
     ended = [row["cause"] for row in state.ended]
-    well = {how: ended.count(how) for how in WELL}
+    well = {how: ended.count(how) for how in ("finished", "cancelled", "interrupted")}
     counts = [
-        f"{running} running",
-        f"{len(states) - running} waiting",
+        f"{state.jobs['running'] + state.foreground:,} running",
+        f"{state.jobs['waiting']:,} waiting",
         f"{well.pop('finished')} finished",
-        f"{len(ended) - sum(cause in WELL for cause in ended)} failed",
+        f"{sum(row['failed'] for row in state.ended)} failed",
         *(f"{number} {how}" for how, number in well.items() if number),
         f"{show.counted(state.counts['run'], 'run')} in all",
     ]
@@ -423,8 +420,8 @@ TILES = ("running", "waiting", "failed", "finished", "last")
 def tiles(state: AtHome, newest: Row | None, since: str) -> dict[str, tuple[str, str, str]]:
     """Three lines for each tile: what it counts, the number, and what belongs to it."""
     running = [row for row in state.going if row["state"] in ("running", "cancelling")]
-    waiting = [row for row in state.going if row not in running]
-    failed = [row for row in state.ended if row["cause"] not in WELL]
+    waiting = [row for row in state.going if row["state"] not in ("running", "cancelling")]
+    failed = [row for row in state.ended if row["failed"]]
     hosts = {row["at"] for row in running if row["at"]}
     soonest = min((row["starts_in"] for row in waiting if row["starts_in"] is not None), default=None)
     finished = sum(row["cause"] == "finished" for row in state.ended)
@@ -433,8 +430,9 @@ def tiles(state: AtHome, newest: Row | None, since: str) -> dict[str, tuple[str,
         differs = f"Δ {change(newest)}" if change(newest) else ""
         last = (f"last result: {measure(newest)}", f"{called(newest)}  {result(newest)}", differs)
     return {
-        "running": ("running", f"● {len(running):,}", f"on {show.counted(len(hosts), 'machine')}" if hosts else ""),
-        "waiting": ("waiting", f"○ {len(waiting):,}",
+        "running": ("running", f"● {state.jobs['running'] + state.foreground:,}",
+                    f"on {show.counted(len(hosts), 'machine')}" if hosts else ""),
+        "waiting": ("waiting", f"○ {state.jobs['waiting']:,}",
                     "" if soonest is None else f"next in {show.duration(soonest)}"),
         "failed": ("failed", f"✗ {len(failed):,}", "! opens the log" if failed else since),
         "finished": ("finished", f"✓ {finished:,}", f"{show.counted(state.counts['run'], 'run')} in all"),

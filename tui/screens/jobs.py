@@ -119,13 +119,6 @@ class JobPage(NamedTuple):
     rows: Sequence[Row]
 
 
-def why(row: Mapping[str, Any]) -> str:
-    """What it does, waits for, or failed on."""
-    if row["waits_for"]:
-        return f"waits for {', '.join(row['waits_for'])}"
-    return (row["doing"] if row["state"] == "running" else row["message"]) or ""
-
-
 def part(row: Mapping[str, Any]) -> str:
     """Which of a launch's shards: 2/4."""
     if row["shard"] == row["shards"]:
@@ -153,13 +146,12 @@ PROGRESS = Column(
 UNITS = Column("done", "units", right=True, text=show.done)
 PACE = Column("pace", "pace", text=show.pace, whole=True, role="detail")
 ON = Column("executor", "on", role="detail")
-HOST = Column("host", "machine", text=lambda row: show.host(row["host"]), widest=20, role="detail")
+MACHINE = Column("machine", "machine", text=lambda row: show.host(row["machine"]), widest=20, role="detail")
 PRIORITY = Column("priority", "priority", right=True)
 TRIES = Column("tries", "tries", right=True)
 WHY = Column(
     "why",
     "message",
-    text=why,
     widest=70,
     least=30,
     tone=lambda row: "bad" if state_tone(row["state"]) == "bad" else "detail",
@@ -168,15 +160,16 @@ COLUMNS = (
     ID,
     Column("kind", "kind", widest=16),
     Column("name", "name", text=lambda row: row["name"] or row["differs"], widest=28, role="key"),
-    SHARD, STATE, PROGRESS, UNITS, PACE, WHY, ON, HOST, PRIORITY, TRIES,
+    SHARD, STATE, PROGRESS, UNITS, PACE, WHY, ON, MACHINE, PRIORITY, TRIES,
     Column("created_at", "launched", text=lambda row: show.when(row["created_at"]), least=16, role="detail"),
 )  # fmt: skip
 
 
 OFFERED = (
-    "state:", "kind:", "name:", "on:", "machine:", "message:", "launch:", "run:", "id:", "shard:",
+    "state:", "kind:", "name:", "on:", "machine:", "partition:", "message:", "launch:", "run:", "id:", "shard:",
     "tries>", "priority>", "launched>", "started>", "ended>",
-    "state:running", "state:queued", "state:waiting", "state:blocked", "state:finished", "state:failed",
+    "state:running", "state:queued", "state:waiting", "state:blocked", "state:ended", "state:finished",
+    "state:failed", "state:cancelled",
 )  # fmt: skip
 
 
@@ -193,7 +186,7 @@ class JobsScreen(JobActionsScreen, PreviewingScreen):
 
     def body(self) -> ComposeResult:
         yield Static("", id="overview", markup=False)
-        yield FilterBar("state:running  kind:probe  on:slurm  host:box1  tries>1  launch:3f2a1c  !word", id="filter",
+        yield FilterBar("state:running  kind:probe  on:slurm  machine:box1  tries>1  launch:3f2a1c  !word", id="filter",
                         offered=OFFERED)  # fmt: skip
         yield Static(NOTHING, id="nothing", markup=False)
         empty = "no job fits these words; Esc in the filter (/) clears them"
@@ -224,7 +217,7 @@ class JobsScreen(JobActionsScreen, PreviewingScreen):
         end = await self.ask("reading the log", lambda session: log_end(session, id, lines))
         if end is None:
             return None
-        facts = fields({"state": row["state"], "pace": show.pace(row), "why": why(row)})
+        facts = fields({"state": row["state"], "pace": show.pace(row), "why": row["why"]})
         log = Text("\n".join(end), no_wrap=True, overflow="ellipsis")
         return Shown(Group(facts, Text(""), log), title=row["title"])
 
@@ -267,9 +260,9 @@ def read(session: Session, filter_text: str, number: int) -> JobPage:
 
 def overview_line(page: JobPage) -> str:
     counts = page.counts
-    total = sum(counts.values())
+    total = counts["running"] + counts["waiting"] + counts["ended"]
     jobs_text = show.counted(total, "job")
     if page.pages.count != total:
         jobs_text = f"{page.pages.count:,} of {jobs_text}"
-    states = [f"{counts['running']:,} running", f"{counts['queued']:,} queued", f"{counts['ended']:,} ended"]
+    states = [f"{counts[word]:,} {word}" for word in ("running", "waiting", "ended")]
     return f"{jobs_text} · {' · '.join(states)}"

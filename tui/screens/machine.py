@@ -91,12 +91,11 @@ class MachineScreen(AppScreen):
 
 def read(session: Session, host: str) -> tuple[Row, list[Row]]:
     """The machine of this name that was seen last, and what runs there."""
-    from chessreg.registry import read
     from chessreg.scheduling import status
-    from tui.data.job_rows import placed
+    from tui.data.job_rows import machines, placed
 
     with session.database.read() as sql:
-        machine = next(row for row in read.machines(sql) if row["host"] == host)
+        machine = next(row for row in machines(sql) if row["host"] == host)
         return machine, [row for row in placed(sql, status.going(sql)) if row["at"] == host]
 
 
@@ -104,14 +103,15 @@ def facts(machine: Row) -> Text:
     """What the machine is, a fact a line."""
     gpus: list[Any] = machine["gpus"]
     lines = {
-        "processor": f"{machine['cpu']}, {show.counted(machine['cores'], 'core')}",
-        "memory": show.size(machine["memory_bytes"]),
+        "processor": f"{machine['cpu']}, {show.counted(machine['cores'], 'core')}" if machine["cpu"] else "",
+        "memory": show.size(machine["memory_bytes"]) if machine["memory_bytes"] else "",
         "GPUs": ", ".join(f"{gpus.count(name)} × {name}" for name in dict.fromkeys(gpus)),
-        "software": " · ".join(filter(None, [
-            machine["platform"], f"Python {machine['python']}", f"torch {machine['torch']}" if machine["torch"] else "",
-            f"CUDA {machine['cuda']}" if machine["cuda"] else "",
-            f"driver {machine['driver']}" if machine["driver"] else "",
-        ])),
+        "software": " · ".join(
+            f"{name} {machine[key]}".lstrip()
+            for name, key in (("", "platform"), ("Python", "python"), ("torch", "torch"), ("CUDA", "cuda"),
+                              ("driver", "driver"))
+            if machine[key]
+        ),
         "runs": f"{machine['runs']:,}, seen {show.when(machine['last_seen'])}",
     }  # fmt: skip
     text = Text(no_wrap=True, overflow="ellipsis")

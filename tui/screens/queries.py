@@ -24,7 +24,7 @@ from tui.columns import Column
 from tui.data import query_answers
 from tui.data.pages import PAGE, Listed, Row
 from tui.data.query_answers import WORD, Names, Question, catalogue, completions
-from tui.screens.answers import AnswerScreen, ResultScreen, ScopedScreen, first_page
+from tui.screens.answers import AnswerScreen, ResultScreen, ScopedScreen, first_page, open_lineage_of
 from tui.screens.base import AppScreen, FieldsScreen
 from tui.screens.preview import PreviewingScreen, Shown, fields
 from tui.widgets.bars import FilterBar, ScopeBar
@@ -34,11 +34,14 @@ from tui.widgets.vim import VimEditor
 
 COLUMNS = (
     Column("title", "query", least=30, role="key"),
+    Column("answered", "runs", text=lambda row: "✓" if row["answered"] else "none",
+           tone=lambda row: "good" if row["answered"] else "detail"),
+    Column("question", "what it answers", widest=90, least=68),
     Column("made_by", "from", least=18, role="detail"),
     Column("paper", "paper", least=24, role="detail"),
     Column("plots", "plots", widest=40),
     Column("aliases", "also called", widest=60, role="detail"),
-)
+)  # fmt: skip
 SEARCH = "queries.search"  # under which it is remembered
 
 
@@ -53,7 +56,7 @@ class QueriesScreen(ScopedScreen, PreviewingScreen):
     BINDINGS = bindings("queries")
 
     def body(self) -> ComposeResult:
-        yield FilterBar("words of a title, an alias, a paper or a plot", id="filter")
+        yield FilterBar("words of a title, a question, an alias, a paper or a plot", id="filter")
         yield ScopeBar()
         yield PageTable(COLUMNS, id="queries", title="Queries", empty="no query has these words")
 
@@ -80,7 +83,7 @@ class QueriesScreen(ScopedScreen, PreviewingScreen):
         """What its columns mean, and what makes its rows."""
         entry = row["entry"]
         columns = [(f"{c.name} [{c.unit}]" if c.unit else c.name, c.text) for c in entry.columns if not c.hidden]
-        known = {"paper": entry.paper, "made by": entry.made_by,
+        known = {"answers": entry.question, "paper": entry.paper, "made by": entry.made_by,
                  "plots": ", ".join(plot.title for plot in entry.plots)}  # fmt: skip
         return Shown(Group(fields(known), Text(""), fields(columns, "columns")), title=entry.title)
 
@@ -472,6 +475,9 @@ class SqlScreen(ResultScreen):
 
     def action_edit(self) -> None:
         self.set_focus(self.query_one(SqlEditor))
+
+    def action_lineage(self) -> None:
+        open_lineage_of(self, self.table.current)
 
     def on_sql_editor_left(self) -> None:
         if self.asking:

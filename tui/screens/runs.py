@@ -249,6 +249,12 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
             options = "--checkpoint NAME: the model, if it is here; --players NAME --limit time=0.1 --opening standard"
             bring_in(self, ("import", "results"), "published results: CSV, PGN, a training log", options)
 
+    def action_merge(self) -> None:
+        from tui.screens.merge import pick
+
+        if not self.app.read_only:
+            pick(self)
+
     def action_unmark(self) -> None:
         self.marked.clear()
         self.hidden.clear()

@@ -298,8 +298,10 @@ class FilterBar(Input):
         self.border_subtitle = told.strip()
 
     def open(self) -> None:
+        """Show the line. Words of before are selected: what is typed replaces them, → keeps them."""
         self.display = True
         self.screen.set_focus(self)  # at once: what is typed next is for this line
+        self.action_select_all()
 
     def set_text(self, text: str) -> None:
         """Have these words, as if they had been typed and acted on."""
