@@ -260,8 +260,9 @@ class AnswerScreen(ResultScreen, ScopedScreen):
 
     def show(self, answer: Answer, rows: list[Row], question: Question, keep: bool = False) -> None:
         unfinished = ", with unfinished runs" if question.partial else ""
+        scoring = f", scoring {question.scoring}" if question.scoring != "paper" else ""
         title = question.title[:1].upper() + question.title[1:]
-        self.table.set_title(f"{'Published numbers: ' if question.published else ''}{title}{unfinished}")
+        self.table.set_title(f"{'Published numbers: ' if question.published else ''}{title}{unfinished}{scoring}")
         self.show_answer(answer, rows, keep)
 
     def offers(self, action: Action) -> bool:
