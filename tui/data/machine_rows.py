@@ -79,7 +79,7 @@ def meter(value: float | None, cells: int, told: str = "") -> str:
 def machine_grid(
     machines: Sequence[Row], going: Sequence[Row], history: Mapping[str, Loads], width: int
 ) -> tuple[Sequence[Column], list[Line]]:
-    """The columns, and a row for each GPU with its utilisation, memory and job; machines without GPUs have one, and so
+    """The columns, and a row for each GPU with its utilization, memory and job; machines without GPUs have one, and so
     have those on which nothing runs. CPU and memory of a machine are in the lines below its name."""
     cells = 16 if width >= ROOMY else 8
     columns = (
