@@ -46,11 +46,11 @@ def contrast(one: Color, other: Color) -> float:
 
 
 @cache
-def window(white: Color, black: Color) -> tuple[float, float]:
+def window(white: Color, black: Color, margin: float = 0.0) -> tuple[float, float]:
     """Return the lowest and highest luminance of a square on which both pieces have their contrast. Where no square
     gives both, white pieces have theirs."""
-    high = (luminance(white) + 0.05) / (WHITE_CONTRAST + MARGIN) - 0.05
-    low = (BLACK_CONTRAST + MARGIN) * (luminance(black) + 0.05) - 0.05
+    high = (luminance(white) + 0.05) / (WHITE_CONTRAST + margin) - 0.05
+    low = (BLACK_CONTRAST + margin) * (luminance(black) + 0.05) - 0.05
     return min(low, high), high
 
 
@@ -64,7 +64,7 @@ def ground_of(color: Color, tint: str, system: ColorSystem, white: Color, black:
         return RED if tint == "wrong" else BLUE if tint else BLACK
     if system is ColorSystem.EIGHT_BIT:
         return min(readable_of_256(white, black), key=lambda one: distance(one, color))
-    low, high = window(white, black)
+    low, high = window(white, black, MARGIN)
     light = luminance(color)
     shares = [linear(value) for value in color.rgb]
     if light > high:
@@ -82,7 +82,7 @@ def distance(one: Color, other: Color) -> int:
 @cache
 def readable_of_256(white: Color, black: Color) -> tuple[Color, ...]:
     """Return the colors of the 256 that are as light as squares must be."""
-    low, high = window(white, black)
+    low, high = window(as_256(white), as_256(black))
     shown = (Color(*RichColor.from_ansi(number).get_truecolor()) for number in range(16, 256))
     return tuple(one for one in dict.fromkeys(map(as_256, shown)) if low <= luminance(one) <= high)
 

@@ -108,8 +108,8 @@ class PlyStrip(Widget):
             if self.heated and share is not None and number != here:
                 style = self.heat_style((share - low) / (high - low) if high > low else 1.0)
             cell = column_cells(share, lines, self.letters)[line]
-            marked = "│" if number == here and cell == " " else cell
-            segments.append(Segment(marked * self.cells, style))
+            marked = number == here and cell == " "
+            segments.append(Segment("│".center(self.cells) if marked else cell * self.cells, style))
         return Strip(segments).simplify().crop_extend(0, width, self.rich_style)
 
     def heat_style(self, share: float) -> Style:
