@@ -111,7 +111,7 @@ async def test_a_run_opens_on_its_answer_and_a_line_of_it_leads_to_the_rows_behi
         await driver.press("enter")
         with study.database.read() as sql:
             (answer,) = measures.answers(sql, [study.id("run", "deep-board")]).values()
-        assert show.answer(answer) in driver.text, "the headline"
+        assert driver.lines[1].split() == show.answer(answer).split(), "the headline"
         table = driver.screen.query_one(PageTable)
         scores = "score JOIN runs USING (run_id) WHERE runs.run = 'deep-board' AND layer = 1"
         found = counted(f"{scores} AND split = 'test'", "sum(correct) / sum(n) AS share, count(*) AS games")
@@ -135,7 +135,7 @@ async def test_a_run_opens_on_its_answer_and_a_line_of_it_leads_to_the_rows_behi
         await driver.find_row("train-1")
         await driver.press("enter")
         assert "[metrics]" in driver.text
-        assert "heldout loss" in driver.text, "a column for each metric"
+        assert "heldout loss" in driver.lines[4], "a column for each metric"
         assert table_row(driver)["step"] == 3
         await driver.press("escape")
         await driver.find_row("plain")
