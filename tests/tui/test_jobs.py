@@ -115,8 +115,11 @@ async def test_a_job_in_a_clusters_queue_waits_and_the_screens_show_what_its_sch
         assert [name for name, _ in listed(clustered, words)] == found, words
     async with drive(clustered.folder, size=(160, 40)) as driver:
         await driver.go("home")
-        assert "1 running · 1 waiting · 0 finished · 1 failed · 1 cancelled" in driver.text
-        assert "node17  1 running" in driver.text, "no machine is idle below that"
+        seen = driver.screen.at_home
+        assert (seen.jobs, seen.foreground) == ({"running": 1, "waiting": 1, "ended": 2}, 0)
+        assert [row["name"] for row in seen.ended if row["failed"]] == ["late"]
+        assert [(row["host"], row["running"]) for row in seen.machines] == [("node17", 1)], "no idle machine beside it"
+        assert "node17" in driver.text
         await driver.go("jobs")
         assert "4 jobs · 1 running · 1 waiting · 2 ended" in driver.text
         await driver.find_row("waits")

@@ -107,7 +107,7 @@ def test_queries(picture: Any) -> None:
     async def steps(driver: Any) -> None:
         await driver.press("7", "slash", "e", "l", "o", "enter")
 
-    picture(steps, "elo by intervention", "Karvonen 2024", "chessreg run play")
+    picture(steps, "elo by intervention", "How strong is the model with each intervention")
 
 
 @pytest.mark.trained

@@ -174,7 +174,6 @@ def read(session: Session, run_id: UUID) -> RunView:
         first = pages.page(0)
         columns = columns_of(result_table, first)
         panes.append(Pane(TITLES[result_table], columns, pages, first, result_table, rows=count))
-    panes += alone
     settings = [
         {"setting": key, "value": show.full(value), "source": "default" if key in run["defaulted"] else "given"}
         for key, value in run["spec"].items()
@@ -186,6 +185,7 @@ def read(session: Session, run_id: UUID) -> RunView:
         ("made", OUTPUTS, run["outputs"]),
     ):
         panes.append(Pane(title, its_columns, Listed(rows), rows[:PAGE], rows=len(rows)))
+    panes += alone
     return RunView(run, panes, "" if answer is None else show.answer(answer))
 
 
