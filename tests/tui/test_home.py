@@ -56,7 +56,7 @@ async def test_what_runs_and_what_has_ended_is_what_the_command_says(drive, queu
         ]
         assert {row["name"]: row["cause"] for row in told["ended"]}["checks"] == "finished"
         assert [f"{sign} {n}" in driver.lines[2] for sign, n in zip("●○✗✓", (2, 1, 1, 1), strict=True)] == [True] * 4
-        assert "engine died: RuntimeError: the" in driver.text
+        assert "engine died: Runt" in driver.text
         assert "Ended in the last day" in driver.text
         (machine,) = [row for row in told["machines"] if row["running"]]
         assert len(rows(driver, "machines")) == machine["running"]
