@@ -13,6 +13,7 @@ from chessreg.entities.reproduce import script, steps
 from chessreg.queries import run_query
 from chessreg.queries.render import as_markdown, markdown
 from chessreg.registry import tables
+from chessreg.runs.inputs import with_weights
 
 if TYPE_CHECKING:
     from chessreg.session import Session
@@ -29,10 +30,11 @@ NOT_RECORDED = "not recorded in the registry that exported it"
 def model_card(session: Session, reference: str) -> str:
     """Return the card of a checkpoint. What the registry does not know is said to be not recorded.
 
-    Raises NotFoundError for an unknown checkpoint.
+    Raises NotFoundError for an unknown checkpoint, BadInputError for one that is known by its games only.
     """
     with session.database.read() as sql:
         row = described(sql, reference)
+        with_weights(sql.get_one(tables.Checkpoint, row["id"]), reference)
         data = None if row["training_datasets"] is None else training_data(sql, row["training_datasets"])
         made = steps(sql, row["run_id"]) if row["run_id"] else None
     name = as_markdown(row["name"] or row["id"].hex[-6:])

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 import click
 from click.shell_completion import CompletionItem
 
-from chessreg.rows import cell_text, plain
 from chessreg.terminal import for_drawing, visible, visible_json
 
 if TYPE_CHECKING:
@@ -34,6 +33,8 @@ Columns = list[str] | Mapping[str, str] | None
 
 def print_json(data: Any) -> None:
     """One document on stdout."""
+    from chessreg.rows import plain
+
     document = json.dumps(plain(data), indent=2, ensure_ascii=False, allow_nan=False)
     sys.stdout.write(visible_json(document) + "\n")
 
@@ -65,6 +66,8 @@ def screen_width() -> int | None:
 
 def print_record(record: Mapping[str, Any], columns: Columns = None) -> None:
     """One object, a line for each field."""
+    from chessreg.rows import cell_text
+
     headings = _headings(columns, record)
     width = max((len(heading) for heading in headings.values()), default=0)
     for name, heading in headings.items():

@@ -168,7 +168,7 @@ def changes(home: Home, references: tuple[str, ...]) -> Iterator[list[dict[str, 
 
 def lines(home: Home, references: tuple[str, ...]) -> list[dict[str, Any]]:
     """A line for each job that changed."""
-    from chessreg.cli.base import plain
+    from chessreg.rows import plain
 
     last: dict[Any, Any] = {}
     rows: list[dict[str, Any]] = []

@@ -115,6 +115,11 @@ class TrainOptions(ExecutionOptions):
     )
     autocast: bool = Field(True, description="compute in bfloat16 where that is safe")
     compile: bool = Field(False, description="torch.compile the model")
+    devices: int = Field(
+        1,
+        ge=1,
+        description="CUDA devices that share each batch, a process for each; on a CPU processes (data parallel)",
+    )
     log_steps: int = Field(20, ge=1, description="steps between points of the loss curve")
     checkpoint_seconds: float = Field(300.0, gt=0, description="seconds between saved states")
 
@@ -229,6 +234,7 @@ class Train(Kind):
 
     def train(self, task: Task[TrainSpec, TrainOptions]) -> None:
         from chessreg.models.branches import BranchTrainer
+        from chessreg.models.ranks import ranks
         from chessreg.models.training import Trainer
 
         spec = task.spec
@@ -246,7 +252,8 @@ class Train(Kind):
             text = f"loss {point.loss:.4f}, {point.tokens_per_second:,.0f} {what}/s"
             task.progress(point.step / spec.steps, text)
 
-        trainer.run(on_point, heldout, spec.heldout_steps, lambda: task.stopping, measure)
+        with ranks(trainer, task.options.devices):
+            trainer.run(on_point, heldout, spec.heldout_steps, lambda: task.stopping, measure)
         task.progress(trainer.step / spec.steps, "")  # raises Stop after a signal to end
         for point in trainer.curve:
             emit_point(task, point)

@@ -170,7 +170,8 @@ class BranchTrainer(Trainer):
         return self.corpus.batches(self.config.batch_moves, random_of(self.config.drawn_by, self.epoch))
 
     def parts(self) -> list[tuple[Branches]]:  # type: ignore[override]
-        pieces = self.corpus.pieces(self.next_rows(), self.config.game_loss, self.options.micro_tokens)
+        tokens = self.options.micro_tokens // self.options.devices
+        pieces = self.corpus.pieces(self.next_rows(), self.config.game_loss, tokens)
         return [(piece,) for piece in pieces]
 
     def counted(self, piece: Branches) -> int:  # type: ignore[override]

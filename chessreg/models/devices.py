@@ -48,6 +48,22 @@ def check(device: str) -> None:
         )
 
 
+def check_count(device: str, devices: int) -> None:
+    """Raise BadInputError for more processes than there are CUDA devices, or cores where the device is a CPU."""
+    if devices == 1:
+        return
+    if ":" in device:
+        raise BadInputError(f"--devices {devices} goes with --device cuda, not {device}", "leave out the number")
+    import torch
+
+    gpus = torch.cuda.device_count()
+    on_gpus = device == "cuda" or (device == "auto" and gpus > 0)
+    there = gpus if on_gpus else os.cpu_count() or 1
+    if devices > there:
+        what = "CUDA devices" if on_gpus else "cores"
+        raise BadInputError(f"--devices {devices}: this machine has {there} {what}", f"--devices {max(there, 1)}")
+
+
 def release_memory() -> None:
     """Give the memory of a finished run back to the system, for processes that do many runs one after the other.
 

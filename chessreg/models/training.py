@@ -11,13 +11,14 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -63,6 +64,8 @@ class TrainerOptions:
     compile: bool = False
     log_steps: int = 20
     checkpoint_seconds: float = 300.0
+    devices: int = 1  # processes, which share each batch (ranks.py)
+    rank: int = 0  # which of them this is
 
 
 @dataclass(frozen=True)
@@ -275,8 +278,24 @@ def mean_loss(
 
 
 def micro_batches(inputs: Tensor, labels: Tensor, options: TrainerOptions) -> Iterator[tuple[Tensor, Tensor]]:
-    rows = max(1, options.micro_tokens // inputs.shape[1])
+    rows = max(1, min(options.micro_tokens // inputs.shape[1], -(-len(inputs) // options.devices)))
     yield from zip(inputs.split(rows), labels.split(rows), strict=True)
+
+
+def add_up(tensors: list[Tensor], options: TrainerOptions) -> None:
+    """Replace each tensor by its sum over all processes. Raises ChessregError when one of them is gone."""
+    with explained(options.devices):
+        for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
+            work.wait()
+
+
+@contextmanager
+def explained(devices: int) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        message = f"one of the {devices} processes of this training has ended ({first_line(error)[:80]})"
+        raise ChessregError(message, "resume the run: it continues from the last saved state") from error
 
 
 STATE = "state.pt"
@@ -408,14 +427,16 @@ class Trainer:
     def train_step(self, forward: Callable[[Tensor], Tensor]) -> Tensor:
         """One update; returns the batch's mean loss as a tensor, so that nothing waits for the device."""
         parts = self.parts()
-        if self.config.dropout:  # the same draws when a run is taken up again
-            torch.manual_seed((self.config.drawn_by << 32 | self.step) % SEEDS)
+        if self.config.dropout:  # the same draws when a run is taken up again, others in every process
+            torch.manual_seed((self.config.drawn_by << 32 | self.options.rank << 56 | self.step) % SEEDS)
         count = sum(self.counted(*part) for part in parts)
         summed = torch.zeros((), device=self.options.device)
-        for part in parts:
+        for part in parts[self.options.rank :: self.options.devices]:
             loss = self.summed_loss(forward, *part) / count
             loss.backward()
             summed += loss.detach()
+        if self.options.devices > 1:
+            self.share_gradients(summed)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip)
         factor = self.config.rate(self.step)
         for optimizer in self.optimizers:
@@ -428,6 +449,31 @@ class Trainer:
         if self.tokens_read is not None:
             self.tokens_read += sum(self.read(*part) for part in parts)
         return summed
+
+    def share_gradients(self, summed: Tensor) -> None:
+        """Add up the gradients and the loss of all processes."""
+        weights = [p for p in self.model.parameters() if p.requires_grad]
+        for parameter in weights:
+            if parameter.grad is None:  # this process had no part of the batch
+                parameter.grad = torch.zeros_like(parameter)
+        add_up([*(p.grad for p in weights if p.grad is not None), summed], self.options)
+
+    def agreed(self, stop: bool) -> bool:
+        """Whether to stop, as rank 0 says."""
+        if self.options.devices == 1:
+            return stop
+        told = torch.tensor(float(stop), device=self.options.device)
+        add_up([told], self.options)
+        return bool(told)
+
+    def forward_pass(self) -> Callable[[Tensor], Tensor]:
+        return torch.compile(self.model) if self.options.compile else self.model
+
+    def follow(self) -> None:
+        """Train as `run` does in another process, which alone writes and reports."""
+        forward = self.forward_pass()
+        while self.step < self.config.steps and not self.agreed(False):
+            self.train_step(forward)
 
     def run(
         self,
@@ -442,10 +488,10 @@ class Trainer:
         on_point gets a TrainPoint every `options.log_steps` steps, with a held-out loss, and with what `measure` gives
         of a copy of the model, every `heldout_steps`.
         """
-        forward: Callable[[Tensor], Tensor] = torch.compile(self.model) if self.options.compile else self.model
+        forward = self.forward_pass()
         saved = clock = time.monotonic()
         tokens = self.tokens_seen
-        while self.step < self.config.steps and not should_stop():
+        while self.step < self.config.steps and not self.agreed(should_stop()):
             self.since.append(self.train_step(forward))
             last = self.step == self.config.steps
             if self.step % self.options.log_steps == 0 or last:

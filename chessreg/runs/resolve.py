@@ -103,6 +103,7 @@ def check(resolved: ResolvedSpec, options: ExecutionOptions | None, inputs: Inpu
     if options is not None:
         devices.check_threads(options.threads)
         devices.check(options.device)
+        devices.check_count(options.device, getattr(options, "devices", 1))  # of the kinds that take several
     resolved.kind.check(resolved.spec, inputs)
 
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from chessreg.cli.base import plain
 from chessreg.cli.root import run_command_line
 from chessreg.queries import run_query
 from chessreg.queries.ask import rows_behind
 from chessreg.queries.result import QueryResult
+from chessreg.rows import plain
 from chessreg.session import Session, open_session
 from tui.data.pages import PAGE
 from tui.data.result_rows import results

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from chessreg.cli.base import plain
 from chessreg.cli.root import run_command_line
 from chessreg.queries.catalogue import entries
+from chessreg.rows import plain
 from tui.data.pages import PAGE
 from tui.screens.answers import AnswerScreen
 from tui.widgets.table import PageTable

@@ -1,0 +1,110 @@
+"""Data-parallel training: N processes, one per device, that each take a share of every batch and add their gradients.
+
+Rank 0 is the process of the run: it alone writes states, measures and reports. The other processes hold the same model
+and follow it step by step. Batch k is the same for every number of processes, so losses agree to rounding, and a
+training resumes with any number.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from chessreg.models.training import explained
+
+if TYPE_CHECKING:
+    from chessreg.models.training import Trainer, TrainerOptions
+
+PATIENCE = timedelta(hours=6)  # rank 0 may measure the model while the others wait
+
+
+@contextmanager
+def ranks(trainer: Trainer, devices: int) -> Iterator[None]:
+    """Make the trainer rank 0 of `devices` processes while the block runs; with 1 nothing is done."""
+    if devices == 1:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="chessreg-ranks-") as name:
+        folder = Path(name)
+        own = replace(trainer.options, devices=devices)
+        write_corpus(trainer.corpus, folder)
+        arguments = (folder, type(trainer), trainer.config, trainer.folder, own, torch.get_num_threads() // devices)
+        followers = torch.multiprocessing.start_processes(
+            follow, arguments, nprocs=devices - 1, join=False, daemon=True, start_method="spawn"
+        )
+        threads = torch.get_num_threads()
+        torch.set_num_threads(max(1, threads // devices))
+        trainer.options = own
+        try:
+            join(folder, own)
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            for process in followers.processes:
+                process.terminate()
+                process.join()
+            if dist.is_initialized():
+                dist.destroy_process_group()
+
+
+def join(folder: Path, options: TrainerOptions) -> None:
+    """Enter the group of processes. Raises ChessregError when the others do not come."""
+    backend = "nccl" if options.device.startswith("cuda") else "gloo"
+    store = dist.FileStore(str(folder / "rendezvous"), options.devices)
+    with explained(options.devices):
+        dist.init_process_group(backend, store=store, rank=options.rank, world_size=options.devices, timeout=PATIENCE)
+
+
+def follow(
+    number: int,
+    folder: Path,
+    trainer_type: type[Trainer],
+    config: Any,
+    state: Path,
+    options: TrainerOptions,
+    threads: int,
+) -> None:
+    """Be rank `number` + 1 until the training ends. Ends with rank 0, whatever ends it; Ctrl-C is rank 0's alone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+    torch.set_num_threads(max(1, threads))
+    device = f"cuda:{number + 1}" if options.device.startswith("cuda") else options.device
+    trainer = trainer_type(config, read_corpus(folder), state, replace(options, rank=number + 1, device=device))
+    join(folder, trainer.options)
+    trainer.follow()
+
+
+def end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
+def write_corpus(corpus: Any, folder: Path) -> None:
+    """Write a corpus so that the other processes map its arrays from files and share the memory."""
+    arrays = {name: value for name, value in vars(corpus).items() if isinstance(value, np.ndarray)}
+    for name, value in arrays.items():
+        np.save(folder / f"{name}.npy", value)
+    rest = {name: value for name, value in vars(corpus).items() if name not in arrays}
+    (folder / "corpus.pickle").write_bytes(pickle.dumps((type(corpus), list(arrays), rest)))
+
+
+def read_corpus(folder: Path) -> Any:
+    kind, arrays, rest = pickle.loads((folder / "corpus.pickle").read_bytes())
+    corpus = object.__new__(kind)
+    vars(corpus).update(rest, **{name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in arrays})
+    return corpus

@@ -1,0 +1,98 @@
+"""A training on several processes is the training on one, to rounding; it resumes with any number, and ends whole."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from chessreg.errors import BadInputError, ChessregError
+from chessreg.models.devices import check_count
+from chessreg.models.ranks import ranks
+from chessreg.models.train_config import TextTraining
+from chessreg.models.training import Trainer, TrainPoint
+
+from .test_training import CONFIG, HOW, corpus
+
+SHORT = replace(CONFIG, steps=20)
+
+
+def losses(folder: Path, devices: int, until: int = SHORT.steps, config: TextTraining = SHORT) -> list[float]:
+    """Train up to step `until` and return the losses of the whole curve, nats per token."""
+    trainer = Trainer(config, corpus(), folder, HOW)
+    with ranks(trainer, devices):
+        trainer.run(lambda point: None, corpus(20), 20, lambda: trainer.step >= until)
+    return [loss for point in trainer.curve for loss in (point.loss, point.heldout_loss) if loss is not None]
+
+
+def test_losses_are_those_of_one_process_also_when_the_number_changes(tmp_path: Path) -> None:
+    alone = losses(tmp_path / "one", 1)
+    assert len(alone) == 5
+    losses(tmp_path / "mixed", 2, until=7)
+    losses(tmp_path / "mixed", 1, until=12)
+    assert losses(tmp_path / "mixed", 2) == pytest.approx(alone, abs=1e-5)
+    assert followers() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_three_processes_train_as_one(optimizer: str, tmp_path: Path) -> None:
+    config = replace(SHORT, optimizer=optimizer)
+    assert losses(tmp_path / "three", 3, config=config) == pytest.approx(
+        losses(tmp_path / "one", 1, config=config), abs=1e-4
+    )
+
+
+def followers(pid: int | None = None) -> list[psutil.Process]:
+    return [c for c in psutil.Process(pid).children() if "spawn_main" in " ".join(c.cmdline())]
+
+
+def test_a_process_that_is_killed_ends_the_training_which_then_resumes(tmp_path: Path) -> None:
+    trainer = Trainer(SHORT, corpus(), tmp_path, HOW)
+
+    def kill(point: TrainPoint) -> None:
+        trainer.save()
+        [follower] = followers()
+        os.kill(follower.pid, signal.SIGKILL)
+        follower.wait(20)
+
+    with pytest.raises(ChessregError, match="one of the 2 processes of this training has ended"), ranks(trainer, 2):
+        trainer.run(kill)
+    assert trainer.step == HOW.log_steps
+    again = Trainer(SHORT, corpus(), tmp_path, HOW)
+    assert again.step == HOW.log_steps
+    again.run(lambda point: None)
+    assert [p.loss for p in again.curve] == pytest.approx(losses(tmp_path / "one", 1)[:-1], abs=1e-5)
+
+
+@pytest.mark.slow
+def test_the_others_end_when_the_first_is_killed(tmp_path: Path) -> None:
+    pid = os.fork()
+    if pid == 0:
+        trainer = Trainer(replace(SHORT, steps=10**6), corpus(), tmp_path, HOW)
+        with ranks(trainer, 2):
+            trainer.run(lambda point: (tmp_path / "begun").touch())
+        os._exit(0)
+    while not (tmp_path / "begun").exists():
+        time.sleep(0.1)
+    [follower] = followers(pid)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    follower.wait(20)
+
+
+def test_more_devices_than_there_are_is_refused() -> None:
+    check_count("cpu", 1)
+    with pytest.raises(BadInputError, match="this machine has"):
+        check_count("cpu", 10_000)
+    with pytest.raises(BadInputError, match="cuda:0"):
+        check_count("cuda:0", 2)
+    if not torch.cuda.is_available():
+        with pytest.raises(BadInputError, match="0 CUDA devices"):
+            check_count("cuda", 2)
