@@ -141,7 +141,7 @@ async def test_a_run_opens_on_its_answer_and_a_line_of_it_leads_to_the_rows_behi
         await driver.find_row("plain")
         await driver.press("enter")
         assert "[games 3]" in driver.text, "one match: the headline says it all"
-        assert " by match " in driver.text
+        assert "by match" in driver.text
 
 
 def table_row(driver: Any) -> Any:
