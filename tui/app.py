@@ -18,7 +18,7 @@ from rich.segment import Segment
 from textual import work
 from textual.color import Color
 from textual.events import Event, Key, Paste
-from textual.filter import LineFilter
+from textual.filter import DimFilter, LineFilter
 from textual.screen import Screen
 from textual.widgets import Input
 
@@ -33,7 +33,7 @@ from tui.model_process import ModelProcess
 from tui.screens.base import READ_ONLY, AppScreen
 from tui.screens.help import HelpScreen, Jump, Palette, targets
 from tui.state import Remembered, kept
-from tui.themes import BOARD_DARK, THEMES
+from tui.themes import BOARD_DARK, DIM, THEMES, legible
 from tui.typed import Echo, TypedKeys
 from tui.widgets.bars import Banner, TopBar
 from tui.widgets.images import PLACEHOLDER
@@ -90,9 +90,9 @@ PRINTABLE = Printable()
 SIGNS = {
     sign: plain
     for plain, signs in {
-        "-": "━─▬▔▃▂–—−", "> ": "🔎", ".": "╸┄╌·…", "|": "│┃▏▕▎▌▐", ">": "›→▶»≥", "<": "←◀«≤", "^": "↑▲", "v": "↓▼",
-        "#": "█▇▆■●◆", "*": "★", "!": "⚑", "=": "▅▄½", "_": "▁", "+": "┼┤├┬┴╭╮╰╯┌┐└┘✓", "x": "✗×", "d": "Δ", "/": "╱",
-        "\\": "╲", "o": "○□△◇", "l": "λ",
+        "-": "━─▬▔▃▂–—−", "> ": "🔎", "~": "…", ".": "╸┄╌·", "|": "│┃▏▕▎▌▐", ">": "›→▶»≥", "<": "←◀«≤", "^": "↑▲",
+        "v": "↓▼", "#": "█▇▆■●◆", "*": "★", "!": "⚑", "=": "▅▄½", "_": "▁", "+": "┼┤├┬┴╭╮╰╯┌┐└┘✓", "x": "✗×", "d": "Δ",
+        "/": "╱", "\\": "╲", "o": "○□△◇", "l": "λ",
     }.items()
     for sign in signs
 }  # fmt: skip
@@ -126,8 +126,8 @@ class Ascii(LineFilter):
 def ascii_of(character: str) -> str:
     """A character in ASCII, as wide as it is.
 
-    >>> "".join(map(ascii_of, "é½♞漢⠁"))
-    'e=???*'
+    >>> "".join(map(ascii_of, "é½♞漢⠁…"))
+    'e=???*~'
     """
     if character.isascii():
         return character
@@ -200,10 +200,15 @@ class ChessregApp(Host):
         self._looking = self._taking_in = False
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        return [*super().get_line_filters(), PRINTABLE, *([ASCII] if self.only_ascii else [])]
+        filters = [DimFilter(DIM) if isinstance(one, DimFilter) else one for one in super().get_line_filters()]
+        return [*filters, PRINTABLE, *([ASCII] if self.only_ascii else [])]
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return BOARD_DARK
+
+    def get_css_variables(self) -> dict[str, str]:
+        self.theme_variables = legible(super().get_css_variables(), self.current_theme)
+        return self.theme_variables
 
     def on_load(self) -> None:
         """Choose the theme while there is no screen yet: once there is, its styles would be computed twice."""
@@ -220,6 +225,7 @@ class ChessregApp(Host):
             await self.hand_on(self.typed.waiting.popleft())
 
     def on_mount(self) -> None:
+        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))  # the shell has drawn over it
         self.look()
         self.set_interval(TICK, self.tick)
 
@@ -592,6 +598,12 @@ class ChessregApp(Host):
                 self.top_screen.relabel()
         if isinstance(self.top_screen, DrawingScreen):
             self.top_screen.draw()
+
+    def action_suspend(self) -> None:
+        if self.is_web:
+            self.notify("a page in a browser cannot be suspended", severity="warning")
+        else:
+            self.action_suspend_process()
 
     def action_picture(self) -> None:
         path = self.save_screenshot()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from rich.cells import cell_len, set_cell_size
 
@@ -13,8 +13,37 @@ from tui import show
 WIDEST = 48
 GAP = 2
 KEPT = 18
+FOLDED_ROWS = 3
 BOOKKEEPING = ("runs", "machines")  # headings
 MEASURED = 1000  # characters of a text that are looked at: no screen is wider
+
+
+Role = Literal["key", "value", "text", "detail"]
+"""`key` names the row, `value` is its result; both are always shown. `detail` explains and is muted."""
+Tone = Literal["key", "value", "text", "detail", "good", "bad", "warn", "running", "queued"]
+"""How a cell is written: by the role of its column, or by the state that it tells."""
+STATE_TONES: dict[str, Tone] = {
+    "complete": "good", "finished": "good", "running": "running", "cancelling": "warn", "queued": "queued",
+    "waiting": "queued", "blocked": "warn", "partial": "warn", "interrupted": "warn", "cancelled": "detail",
+}  # fmt: skip
+SIGNS: dict[Tone, str] = {"good": "✓", "bad": "✗", "running": "●", "queued": "○", "warn": "!", "detail": "–"}
+
+
+def state_tone(state: str) -> Tone:
+    """Return the tone of a state of a run or a job; a state that is not known is a way to fail.
+
+    >>> state_tone("complete"), state_tone("engine died"), state_tone("complete (invalid)")
+    ('good', 'bad', 'bad')
+    """
+    name, _, marks = state.replace("_", " ").partition(" (")
+    if "invalid" in marks:
+        return "bad"
+    return "warn" if "stale" in marks else STATE_TONES.get(name, "bad")
+
+
+def signed(state: str) -> str:
+    """Return a state with its sign, so that it does not depend on color."""
+    return f"{SIGNS.get(state_tone(state), '')} {state.replace('_', ' ')}" if state else ""
 
 
 @dataclass(frozen=True)
@@ -28,11 +57,38 @@ class Column:
     widest: int = WIDEST
     least: int = 8  # cells that it keeps where space is short
     whole: bool = False  # never cut, as numbers are
-    matters: bool = False  # of the numbers one that stands first where not all fit
     ends: bool = False  # cut in the middle: its texts differ at their ends
+    role: Role = "text"
+    stays: bool = False  # also where it is empty or the same in all rows
+    tone: Callable[[Mapping[str, Any]], Tone] | None = None  # of a cell, where it tells a state
+    split: str = " ["  # with which the interval behind a value begins, or what else explains it
 
     def of(self, row: Mapping[str, Any]) -> str:
         return self.text(row) if self.text is not None else show.value(row.get(self.field))
+
+    def tone_of(self, row: Mapping[str, Any]) -> Tone:
+        return self.tone(row) if self.tone is not None else self.role
+
+    @property
+    def foldable(self) -> bool:
+        """Whether it is left out where it tells nothing: where it is empty, or the same in all rows."""
+        return bool(self.heading) and not self.stays and self.role not in ("key", "value")
+
+
+def folded(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], several: bool = True) -> dict[str, str]:
+    """Return the fields of the columns that these rows do not need, with the text that all of their cells have.
+
+    The first column is always needed. A text that is not empty is only left out of at least FOLDED_ROWS rows, if
+    `several` of them are compared.
+    """
+    found = {}
+    for column in columns[1:]:
+        if rows and column.foldable:
+            text = column.of(rows[0])
+            constant = several and len(rows) >= FOLDED_ROWS
+            if (constant or not text) and all(column.of(row) == text for row in rows[1:]):
+                found[column.field] = text
+    return found
 
 
 def numeric(field: str, rows: Iterable[Mapping[str, Any]]) -> bool:
@@ -78,12 +134,17 @@ def telling_first(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], 
     apart, then numbers, those that matter first, then texts of which most rows have the same."""
     if sum(widths(columns, rows, space)) + GAP * (len(columns) - 1) <= space:
         return list(columns)
-    different = {column.field: len({column.of(row) for row in rows}) for column in columns if not column.right}
+    texts = [column for column in columns if not column.right and column.role != "value"]
+    different = {column.field: len({column.of(row) for row in rows}) for column in texts}
     most = max(different.values(), default=0)
 
     def rank(column: Column) -> int:
+        if column.role == "key":
+            return 0
+        if column.role == "value":
+            return 1
         if column.right:
-            return 1 if column.matters else 2
+            return 2
         return 0 if 2 * different[column.field] >= most and column.heading not in BOOKKEEPING else 3
 
     return [*columns[:1], *sorted(columns[1:], key=rank)]

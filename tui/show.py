@@ -154,6 +154,27 @@ def answer(found: Mapping[str, Any]) -> str:
     return f"{found['value']:.4g}{change} {found['measure']}"
 
 
+def measured(found: Mapping[str, Any]) -> str:
+    """A run's result with its unit.
+
+    >>> measured({"measure": "test %", "value": 93.256}), measured({"measure": "loss", "value": 1.25})
+    ('93.3 %', '1.25')
+    """
+    return f"{found['value']:.1f} %" if found["measure"].endswith("%") else f"{found['value']:.4g}"
+
+
+def change(found: Mapping[str, Any]) -> str:
+    """How a run's result differs from that of an earlier run of its kind; empty where there is none.
+
+    >>> change({"measure": "test %", "change": -1.25, "than": "board-1"}), change({"change": None})
+    ('−1.2 to board-1', '')
+    """
+    if found["change"] is None:
+        return ""
+    digits = f"{found['change']:+.1f}" if found["measure"].endswith("%") else f"{found['change']:+.3g}"
+    return f"{digits.replace('-', '−')} to {found['than']}"
+
+
 SPARKS = "▁▂▃▄▅▆▇█"
 
 

@@ -5,49 +5,127 @@ A theme of one's own is a file FOLDER/NAME.toml, where FOLDER is $XDG_CONFIG_HOM
     dark = true
     primary = "#3d6f99"            # and secondary, accent, foreground, background, surface, panel, success, …
     [variables]
-    board-light = "#b9a488"        # and the other names of BOARD_DARK
+    board-light = "#687589"        # and the other names of BOARD_DARK
+    selection = "#2a3550"          # the row under the cursor; edge: frames without the focus
+
+A text color with too little contrast is replaced by the nearest readable shade (`legible`).
 """
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from textual.color import Color, ColorParseError
+from textual.color import BLACK, WHITE, Color, ColorParseError
 from textual.theme import Theme
 
 from chessreg.errors import BadInputError
 from chessreg.folders import config_folder
 
+# Squares dark enough for white pieces and light enough for black ones. Those of a user's theme are made so.
 BOARD_DARK = {
-    "board-light": "#b9a488", "board-dark": "#8a6f55", "board-white": "#ffffff", "board-black": "#101010",
-    "board-last": "#e6c84b", "board-arrow": "#5d9f5d", "board-best": "#2f9c95", "board-wrong": "#d0453a",
-    "board-heat": "#2f6db3",
+    "board-light": "#687589", "board-dark": "#535f72", "board-white": "#fffdf6", "board-black": "#060709",
+    "board-last": "#83722f", "board-arrow": "#3f7d4c", "board-best": "#2f6fb8", "board-wrong": "#b4531c",
+    "board-heat": "#1f7f86", "board-cursor": "#d0c2ff",
 }  # fmt: skip
 BOARD_CONTRAST = {
-    "board-light": "#8c8c8c", "board-dark": "#595959", "board-white": "#ffffff", "board-black": "#000000",
-    "board-last": "#ffd400", "board-arrow": "#00b050", "board-best": "#00c8c8", "board-wrong": "#ff2020",
-    "board-heat": "#1f6fff",
+    "board-light": "#767676", "board-dark": "#5a5a5a", "board-white": "#ffffff", "board-black": "#000000",
+    "board-last": "#7d6c00", "board-arrow": "#00802f", "board-best": "#0070c0", "board-wrong": "#d02020",
+    "board-heat": "#0066d0", "board-cursor": "#ffff00",
 }  # fmt: skip
 THEMES = (
     Theme(
-        name="chessreg-dark", primary="#3d6f99", secondary="#5b7f5b", accent="#d7a65f", foreground="#dcdcd6",
-        background="#16181b", surface="#1c1f23", panel="#262a30", success="#6fae6f", warning="#d7a65f",
-        error="#d0605a", dark=True, variables=BOARD_DARK,
+        name="chessreg-dark", primary="#6fb8ff", secondary="#9fb0d3", accent="#b9a4ff", foreground="#dbe0e8",
+        background="#0f1217", surface="#151a21", panel="#1e242e", success="#86d09b", warning="#f0c069",
+        error="#ff8d84", dark=True,
+        variables={**BOARD_DARK, "text-muted": "#98a3b5", "selection": "#2a3550", "edge": "#323c4b"},
     ),
     Theme(
-        name="chessreg-light", primary="#2f6690", secondary="#4f7a4f", accent="#8a5a12", foreground="#1d1f21",
-        background="#fafaf7", surface="#f1f1ec", panel="#e3e3dc", success="#2f7d32", warning="#9a6700",
-        error="#b3261e", dark=False, variables=BOARD_DARK,
+        name="chessreg-light", primary="#125ca4", secondary="#4a5a80", accent="#5a3fc2", foreground="#20242c",
+        background="#f3f2ee", surface="#fdfcfa", panel="#e9e7e1", success="#1b6b36", warning="#7d4b00",
+        error="#b0241d", dark=False,
+        variables={**BOARD_DARK, "text-muted": "#565d6b", "selection": "#dfdaf6", "edge": "#c9c5bb"},
     ),
     Theme(
-        name="chessreg-contrast", primary="#0050d0", secondary="#00a000", accent="#ffff00", foreground="#ffffff",
+        name="chessreg-contrast", primary="#5ab0ff", secondary="#c0c0c0", accent="#ffff00", foreground="#ffffff",
         background="#000000", surface="#000000", panel="#202020", success="#00ff00", warning="#ffff00",
-        error="#ff4040", dark=True, variables=BOARD_CONTRAST,
+        error="#ff6a6a", dark=True,
+        variables={**BOARD_CONTRAST, "text-muted": "#d0d0d0", "selection": "#003a8c", "edge": "#ffffff"},
     ),
 )  # fmt: skip
+DIM = 0.75  # how much of a dim text's color is left, the rest is its background's
+READABLE = 4.5  # the least contrast of a text with its background (WCAG 2, level AA)
+GROUNDS = ("background", "surface", "panel", "selection")
+TEXTS = {  # variables that color text, and the color of the theme that each is made of
+    "foreground": "foreground", "text-muted": "text-muted", "text-accent": "accent", "text-success": "success",
+    "text-warning": "warning", "text-error": "error", "text-primary": "primary", "text-secondary": "secondary",
+}  # fmt: skip
+ON_COLOR = (  # texts on other backgrounds
+    ("block-cursor-foreground", "primary"), ("background", "accent"), ("background", "warning"),
+    ("text-warning", "warning-muted"), ("text-error", "error-muted"),
+)  # fmt: skip
+
+
+def luminance(color: Color) -> float:
+    """Return the relative luminance of WCAG 2, 0 (black) to 1 (white)."""
+    parts = [value / 255 for value in color.rgb]
+    red, green, blue = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: Color, other: Color) -> float:
+    """Return the contrast ratio of WCAG 2, 1 to 21.
+
+    >>> round(contrast(Color.parse("white"), Color.parse("black")), 3)
+    21.0
+    """
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def readable(text: Color, grounds: Sequence[Color], dim: float = 1.0) -> Color:
+    """Return `text`, or the nearest shade of it that is READABLE on each of the backgrounds, also when it is dim.
+
+    Where neither lighter nor darker shades reach that, return the one of white and black with more contrast.
+    """
+    worst = lambda color: min(contrast(ground.blend(color, dim), ground) for ground in grounds)
+    for step in range(11):
+        for end in (WHITE, BLACK):
+            shade = text.blend(end, step / 10)
+            if worst(shade) >= READABLE:
+                return shade
+    return max((WHITE, BLACK), key=worst)
+
+
+def legible(variables: Mapping[str, str], theme: Theme) -> dict[str, str]:
+    """Return a theme's variables with those that chessreg adds (selection, edge), and every text color readable.
+
+    The ANSI themes are left as they are, because the terminal chooses their colors.
+    """
+    found = {"selection": variables["panel"], "edge": variables["foreground"], **variables}
+    background = Color.parse(found["background"])
+    if background.ansi is not None:
+        return found
+    if "selection" not in theme.variables:
+        found["selection"] = background.blend(Color.parse(found["primary"]), 0.25).hex
+    if "edge" not in theme.variables:
+        found["edge"] = background.blend(Color.parse(found["foreground"]), 0.25).hex
+    if "text-muted" not in theme.variables:
+        found["text-muted"] = background.blend(Color.parse(found["foreground"]), 0.7).hex
+    for name in ("warning", "error"):
+        found[f"{name}-muted"] = background.blend(Color.parse(found[name]), 0.15).hex
+    grounds = [Color.parse(found[name]) for name in GROUNDS]
+    for name, of in TEXTS.items():
+        also = [Color.parse(found[ground]) for text, ground in ON_COLOR if text == name]
+        dim = DIM if name == "foreground" else 1.0
+        found[name] = readable(Color.parse(getattr(theme, of, None) or found[of]), [*grounds, *also], dim).hex
+    found["block-cursor-foreground"] = readable(background, [Color.parse(found["primary"])]).hex
+    for name in ("accent", "warning"):  # under text in the color of the background
+        found[name] = readable(Color.parse(found[name]), [background]).hex
+    return found
 
 
 def folder() -> Path:

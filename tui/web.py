@@ -7,6 +7,7 @@ itself may open the socket (Origin), and only under a name that cannot have been
 
 from __future__ import annotations
 
+import html
 import ipaddress
 import os
 import secrets
@@ -21,6 +22,8 @@ import click
 from chessreg import child
 from chessreg.errors import BadInputError
 from chessreg.plugins import install_command
+from chessreg.masking import mask
+from tui import show
 
 HEADERS = {
     "Referrer-Policy": "no-referrer",  # the token is part of the URL
@@ -83,7 +86,8 @@ def serve(registry: str, store_path: Path, options: Sequence[str], host: str, po
                 "application": {"name": self.title},
             }
             page = aiohttp_jinja2.render_template("app_index.html", request, context)
-            page.text = (page.text or "").replace("</body>", f"{FOCUS}</body>")
+            text = (page.text or "").replace("</head>", f"<title>{title}</title></head>", 1)
+            page.text = text.replace("</body>", f"{FOCUS}</body>")
             return page
 
         async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
@@ -93,6 +97,8 @@ def serve(registry: str, store_path: Path, options: Sequence[str], host: str, po
 
         def initialize_logging(self) -> None:
             """Requests are not logged: their paths hold the token."""
+
+    title = html.escape(f"chessreg · {show.place(mask(registry))}")
 
     async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
         response.headers.update(HEADERS)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 LISTED = {"id": "job", "title": "what", "name": "name", "status": "state", "done": "done", "units": "units",
-          "pace": "pace", "executor": "on", "host": "host", "tries": "tries", "why": ""}  # fmt: skip
+          "pace": "pace", "executor": "on", "machine": "machine", "tries": "tries", "why": ""}  # fmt: skip
 POLL_SECONDS = 0.5
 
 
@@ -66,12 +66,7 @@ def named_jobs(session: Any, references: tuple[str, ...] | list[str]) -> list[Jo
 
 def readable_row(row: dict[str, Any]) -> dict[str, Any]:
     """A row for people: how fast, how long yet, and why not."""
-    why = row["message"] or ""
-    if row["waits_for"]:
-        why = f"waits for {', '.join(row['waits_for'])}"
-    elif row["state"] == "running":
-        why = row["doing"] or ""
-    return {**row, "status": row["state"], "pace": pace(row), "why": why[:80]}
+    return {**row, "status": row["state"], "pace": pace(row), "why": row["why"][:80]}
 
 
 def pace(row: dict[str, Any]) -> str:
@@ -130,9 +125,10 @@ def show(home: Home, reference: str) -> None:
     for place, row in enumerate(details):
         if place:
             click.echo()
-        columns = ["id", "title", "name", "state", "done", "units", "executor", "host", "priority", "tries", "message",
-                   "group_id", "run_id", "created_at", "started_at", "ended_at", "folder"]  # fmt: skip
-        emit(home, {**row, "waits_for": ", ".join(row["waits_for"])}, [*columns, "waits_for"])
+        columns = ["id", "title", "name", "state", "done", "units", "executor", "machine", "partition",
+                   "scheduler_job", "priority", "tries", "why", "host", "group_id", "run_id", "created_at",
+                   "started_at", "ended_at", "folder"]  # fmt: skip
+        emit(home, row, columns)
         click.echo("\nsettings")
         values = {**row["spec"], **row["execution_options"]}
         emit(home, [{"setting": key, "value": str(value)} for key, value in values.items()])
@@ -300,21 +296,18 @@ def say_line(home: Home, title: str, line: str) -> None:
 
 def log_files(home: Home, references: tuple[str, ...]) -> dict[str, Path]:
     """Title of each job → its log. Raises NotFoundError where none has begun, or it lies on another machine."""
-    from chessreg.scheduling import queue
-    from chessreg.scheduling.status import log_of
+    from chessreg.scheduling import queue, status
 
     store = home.session().store
     with fresh(home).read() as session:
         wanted = named_jobs(session, references)
         files: dict[str, Path] = {}
         for each in wanted:
-            if (path := log_of(store, each)) is not None:
+            if (path := status.log_of(store, each)) is not None:
                 files[f"{queue.title(each)} ({each.id.hex[-6:]})"] = path
-    if not files:
-        first = wanted[0]
-        if first.tries:
-            raise NotFoundError(f"the log is on {first.host}", f"chessreg logs {first.id.hex[-6:]} there")
-        raise NotFoundError(f"{queue.title(first)} has not begun", f"chessreg job show {first.id.hex[-6:]}")
+        if not files:
+            row = status.full_row(session, wanted[0])
+            raise NotFoundError(f"{row['title']}: {status.why_no_log(row)}", f"chessreg job show {row['id'].hex[-6:]}")
     return files
 
 
@@ -375,22 +368,24 @@ def stop(home: Home) -> None:
 def status(home: Home) -> None:
     """Show whether it runs, since when, and what is in its queue."""
     from chessreg.scheduling import queue
+    from chessreg.scheduling.status import state_of
 
     here = presence(home)
     holder = here.who() or {}
     session = home.session()
     with session.database.read() as sql:
-        counts = {state.value: len(queue.mine(sql, session.store, state)) for state in queue.ACTIVE}
+        jobs = queue.mine(sql, session.store, *queue.ACTIVE)
+        running = sum(state_of(sql, job)[0] in ("running", "cancelling") for job in jobs)
     row = {
         "state": "running" if holder else "not running",
         "host": holder.get("host"),
         "pid": holder.get("pid") if home.json or not holder else str(holder["pid"]),
         "since": holder.get("since"),
         "log": here.log,
-        "jobs_queued": counts["queued"],
-        "jobs_running": counts["running"],
+        "jobs_waiting": len(jobs) - running,
+        "jobs_running": running,
     }
-    emit(home, row, None if home.json else ["state", "pid", "since", "jobs_queued", "jobs_running", "log"])
+    emit(home, row, None if home.json else ["state", "pid", "since", "jobs_waiting", "jobs_running", "log"])
 
 
 @supervisor.command()

@@ -15,9 +15,9 @@ from chessreg.cli.jobs import POLL_SECONDS, duration, is_over, job_status, reada
 from chessreg.terminal import for_drawing, visible
 
 GOING = {"title": "what", "name": "name", "status": "state", "done": "done", "units": "units", "pace": "pace",
-         "executor": "on", "host": "host", "why": ""}  # fmt: skip
+         "executor": "on", "machine": "machine", "why": ""}  # fmt: skip
 ENDED = {"ended_at": "ended", "title": "what", "name": "name", "cause": "how", "answer": "result", "done": "done",
-         "units": "units", "took": "took", "host": "host", "message": ""}  # fmt: skip
+         "units": "units", "took": "took", "machine": "machine", "message": ""}  # fmt: skip
 
 
 @click.command()
@@ -110,10 +110,10 @@ def machines(home: Home) -> None:
 
 
 def busy(load: dict[str, Any] | None) -> str:
-    """The load that attempts there reported: of the cores, then of each GPU and its memory."""
+    """Return the load that attempts there reported: the load average, then each GPU and its memory."""
     if not load:
         return ""
-    parts = [f"{load['cpu']:.1f} of {load['cores']} cores"]
+    parts = [f"load average {load['cpu']:.1f}, {load['cores']} cores"]
     for gpu in load["gpus"]:
         work = "" if gpu["busy"] is None else f"{100 * gpu['busy']:.0f} %, "
         used, total = gpu["memory_used_bytes"], gpu["memory_bytes"]

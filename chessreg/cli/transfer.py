@@ -10,6 +10,7 @@ import click
 from chessreg.cli.base import FilePath, Group, Home, emit, fresh, json_option, pass_home
 
 if TYPE_CHECKING:
+    from chessreg.entities.merge import MergePreview, MergeReport
     from chessreg.runs.transfer import Transfer
 
 
@@ -98,9 +99,10 @@ def tell(home: Home, done: Transfer, states: int, where: str) -> None:
 
 @click.command()
 @click.argument("other")
+@click.option("--dry-run", is_flag=True, help="List the runs and conflicts that would come in, and change nothing.")
 @json_option
 @pass_home
-def merge(home: Home, other: str) -> None:
+def merge(home: Home, other: str, dry_run: bool) -> None:
     """Take in the runs, results and annotations of another registry. A second time does nothing.
 
     OTHER is a registry (a file or a URL), a folder with one (`.chessreg`, or the output of `chessreg push
@@ -113,11 +115,19 @@ def merge(home: Home, other: str) -> None:
     """
     from chessreg.entities import merge as merging
 
+    if dry_run:
+        session = home.session()  # raises where there is no registry yet: nothing is made
+        show_preview(home, merging.preview(session.database, session.store, other))
+        return
     session = home.adding(check=lambda: merging.check(other))
     report = merging.merge(session.database, session.store, other)
     if home.json:
         emit(home, report.as_dict())
         return
+    tell_report(report)
+
+
+def tell_report(report: MergeReport) -> None:
     if not report.facts and not report.results:
         click.echo("nothing new", err=True)
     for name, count in report.facts.items():
@@ -125,6 +135,28 @@ def merge(home: Home, other: str) -> None:
     click.echo(f"{report.results:,} new results of {report.runs:,} runs; {report.repeated:,} were here", err=True)
     if report.conflicts:
         click.echo(f"{report.conflicts:,} differ from what is here: chessreg runs conflicts", err=True)
+
+
+def show_preview(home: Home, preview: MergePreview) -> None:
+    """Print the runs that would change, the conflicts, and the numbers of the report."""
+    from chessreg.entities import merge as merging
+
+    if home.json:
+        emit(home, {**preview._asdict(), "report": preview.report.as_dict()})
+        return
+    if preview.runs:
+        rows = [
+            {**row, "run": row["name"] or row["id"].hex[-6:], "change": merging.change_of(row)} for row in preview.runs
+        ]
+        emit(
+            home, rows, {"run": "run", "kind": "kind", "host": "machine", "change": "change", "conflicts": "conflicts"}
+        )
+    for row in preview.conflicts:
+        differs = ", ".join(f"{name} {here} here, {there} there" for name, (here, there) in row["differs"].items())
+        which = " ".join(f"{name} {value}" for name, value in row["key"].items() if name != "run_id")
+        click.echo(f"  {row['run'] or row['run_id'].hex[-6:]} {row['table_name']} {which}: {differs}", err=True)
+    click.echo("this would come in; nothing was changed:", err=True)
+    tell_report(preview.report)
 
 
 @click.group(cls=Group)

@@ -447,7 +447,7 @@ def position_frame(row: dict[str, Any], title: str) -> BoardFrame:
     caption, score = [], row["eval_before"]
     if score is not None:
         mate = mate_of(score)
-        caption.append(f"mate in {mate} before the move" if mate else f"{score:+.0f} centipawns before the move")
+        caption.append(f"#{mate} before the move" if mate else f"{score:+.0f} centipawns before the move")
     if row.get("win_prob") is not None:
         after = f" after {row['action']}" if row["action"] else ""
         caption.append(f"win probability{after} {row['win_prob']:.3f}, of the side to move")

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID, uuid5
 
 from sqlalchemy import Column, Integer, String, Table, Uuid, or_, select, text, update
@@ -23,7 +24,7 @@ from sqlalchemy.types import TypeEngine
 
 from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
 from chessreg.folders import expanded
-from chessreg.registry import brought, lineage, migrations, names, tables
+from chessreg.registry import brought, lineage, migrations, names, read, tables
 from chessreg.registry.database import Database, rows_among
 from chessreg.registry.identity import new_id
 from chessreg.registry.place import Place, place_of
@@ -83,6 +84,83 @@ def merge(database: Database, store: Store, other: str) -> MergeReport:
                 raise BadInputError(f"{other} is this registry", "give another one")
             merge_registry(database, there, report, copy_of=place)
     return report
+
+
+class MergePreview(NamedTuple):
+    """What a merge would do.
+
+    `runs`: those that would change, as they would be here: `id`, `name`, `kind`, `host`, `state`, `units`, `done`,
+    `done_before` (None: the run is not here) and `conflicts`, their number. `unchanged`: how many others the other
+    registry has. `conflicts`: those that would be listed, with the keys of `registry.read.conflicts` and `differs`:
+    column → (here, there).
+    """
+
+    report: MergeReport
+    runs: list[dict[str, Any]]
+    unchanged: int
+    conflicts: list[dict[str, Any]]
+
+
+def preview(database: Database, store: Store, other: str) -> MergePreview:
+    """Do the merge in a transaction that is taken back, with a store that is thrown away, and return what came of it.
+
+    Holds the registry's write lock meanwhile. Raises what `merge` raises.
+    """
+    from store import Store as Scratch
+    from store.fragments import SUFFIX, Fragment
+
+    place, fragments = places(other)
+    ids = [UUID(hex=Fragment.at(path).run_id) for path in fragments.rglob(f"*{SUFFIX}")] if fragments else []
+    if place is not None:
+        with opened(place, store) as there:
+            ids += run_ids(there, None)
+    ids = list(dict.fromkeys(ids))
+    with store.scratch("merge") as folder, database.rehearsal():
+        with database.read() as session:
+            before = {row["id"]: row["done"] for row in read.run_rows(session, ids, stale=())}
+            known = set(session.scalars(select(tables.Conflict.id)))
+        report = merge(database, Scratch.create(folder / "store"), other)
+        with database.read() as session:
+            conflicts = [row for row in read.conflicts(session) if row["id"] not in known]
+            conflicts = [{**row, "differs": difference(session, row)} for row in conflicts]
+            runs = read.run_rows(session, ids, stale=())
+    per_run = Counter(row["run_id"] for row in conflicts)
+    kept = ("id", "name", "kind", "host", "state", "units", "done")
+    changing = [
+        {**{key: row[key] for key in kept}, "done_before": before.get(row["id"]), "conflicts": per_run[row["id"]]}
+        for row in runs
+        if row["done"] != before.get(row["id"]) or per_run[row["id"]]
+    ]
+    return MergePreview(report, changing, len(runs) - len(changing), conflicts)
+
+
+def change_of(row: Mapping[str, Any]) -> str:
+    """Return what a merge does to a run, in words.
+
+    >>> change_of({"done_before": None, "done": 3, "units": 8}), change_of({"done_before": 3, "done": 8, "units": 8})
+    ('new, 3/8 units', '3 to 8 of 8 units')
+    """
+    if row["done_before"] is None:
+        return f"new, {row['done']:,}/{row['units']:,} units"
+    if row["done"] == row["done_before"]:
+        return "no new units"
+    return f"{row['done_before']:,} to {row['done']:,} of {row['units']:,} units"
+
+
+def difference(session: Session, conflict: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the columns of a conflict's row that differ from the row that is here, with both values."""
+    table, key, row = TABLES.get(conflict["table_name"]), conflict["key"], conflict["row"]
+    if table is None:
+        table = tables.Base.metadata.tables[conflict["table_name"]]
+    typed = {name: typed_key(table.c[name].type, value) for name, value in key.items()}
+    found = session.execute(select(table).where(*matches(table, list(key), typed))).mappings().first()
+    here = {} if found is None else as_json(cropped(table, dict(found)))
+    names_of_values = [name for name in row if name not in ("attempt_id", "seconds", *key)]
+    return {
+        name: (here.get(name), row[name])
+        for name in names_of_values
+        if row[name] not in (here.get(name), str(here.get(name)))
+    }
 
 
 @contextmanager

@@ -10,7 +10,8 @@ from uuid import UUID
 
 import chess
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from sqlalchemy import select
+from sqlalchemy import and_, func, or_, select
+from sqlalchemy.orm import aliased
 
 from chessreg import encodings
 from chessreg.errors import BadInputError, ChessregError
@@ -303,6 +304,38 @@ def stored_edit(inputs: Inputs, run_id: UUID, row: tables.Trial) -> StoredEdit:
         spec.scale_rule, spec.token_mask, of_case is not None, of_case.board if of_case else "", later, name,
         row.condition, row.unit, given,
     )  # fmt: skip
+
+
+def strongest_edit(inputs: Inputs) -> StoredEdit | None:
+    """Return the edit of the registry that moves most probability to legal moves of the board it aims at.
+
+    Edits are compared by their mean change of the legal move mass over the states of a complete run; the state is the
+    one that changes most. None where no edit raises it, or where its model, probe or games are not here.
+    """
+    edited, clean = aliased(tables.Trial), aliased(tables.Trial)
+    gain = edited.mass_modified - clean.mass_modified
+    same = and_(clean.run_id == edited.run_id, clean.unit == edited.unit, clean.sample == edited.sample)
+    trials = (
+        select(edited)
+        .join(clean, same)
+        .join(tables.Run, tables.Run.id == edited.run_id)
+        .where(edited.sample == -1, clean.condition == "clean", gain.is_not(None), tables.Run.completed_at.is_not(None))
+        .where(or_(edited.condition == EDIT, edited.condition.like(f"{EDIT}-%")))
+    )
+    of_run = trials.with_only_columns(edited.run_id, edited.condition).group_by(edited.run_id, edited.condition)
+    with inputs.database.read() as session:
+        best = session.execute(
+            of_run.having(func.avg(gain) > 0).order_by(func.avg(gain).desc(), edited.run_id, edited.condition).limit(1)
+        ).first()
+        if best is None:
+            return None
+        its = trials.where(edited.run_id == best.run_id, edited.condition == best.condition)
+        row = session.scalars(its.order_by(gain.desc(), edited.unit).limit(1)).one()
+        session.expunge_all()
+    try:
+        return stored_edit(inputs, best.run_id, row)
+    except ChessregError:
+        return None
 
 
 def choices(session: Session) -> list[Choice]:

@@ -123,6 +123,21 @@ class Database:
         SQLite takes the write lock at once and waits up to 30 s for it. Raises RegistryError when the registry cannot
         be written, sqlalchemy's IntegrityError for a broken constraint, BadInputError for a value such as NaN.
         """
+        if (rehearsed := self._rehearsed()) is not None:
+            with rehearsed.begin_nested():  # a block that raises takes back its own rows alone, as elsewhere
+                yield rehearsed
+            return
+        with self._writing() as session:
+            before = _changes(session)
+            yield session
+            session.flush()
+            if _changes(session) != before:
+                _raise_version(session)
+            session.commit()
+
+    @contextmanager
+    def _writing(self) -> Iterator[Session]:
+        """A session of the writer, whose transaction is rolled back unless the block commits it."""
         if self.read_only:
             raise RegistryError(f"the registry {self.place.masked} was opened for reading only")
         self._after_fork()
@@ -133,22 +148,37 @@ class Database:
         self._thread.writing = True
         try:
             with entered(self.place), explained(self.place), Session(self._writer, expire_on_commit=False) as session:
-                before = _changes(session)
                 yield session
-                session.flush()
-                if _changes(session) != before:
-                    _raise_version(session)
-                session.commit()
         finally:
             self._thread.writing = False
 
     @contextmanager
     def read(self) -> Iterator[Session]:
         """A transaction that sees one state of the registry and can change nothing."""
+        if (rehearsed := self._rehearsed()) is not None:
+            yield rehearsed
+            return
         self._after_fork()
         self._await_server()
         with entered(self.place), explained(self.place), Session(self._reader, expire_on_commit=False) as session:
             yield session
+
+    @contextmanager
+    def rehearsal(self) -> Iterator[None]:
+        """Inside the block this thread's writes are seen by its reads and nobody else, and none of them is kept.
+
+        It is one transaction of the writer, which holds SQLite's write lock meanwhile. Raises what `write` raises.
+        """
+        with self._writing() as session:
+            self._thread.rehearsed = session
+            try:
+                yield
+            finally:
+                self._thread.rehearsed = None
+
+    def _rehearsed(self) -> Session | None:
+        session: Session | None = getattr(self._thread, "rehearsed", None)
+        return session
 
     @contextmanager
     def waiting(self, on_wait: Callable[[str], None], on_failure: Callable[[], None]) -> Iterator[None]:

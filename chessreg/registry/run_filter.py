@@ -39,7 +39,7 @@ from sqlalchemy.orm import Session
 from chessreg.errors import BadInputError
 from chessreg.registry import lineage, tables, words
 from chessreg.registry.names import holds, unindexed
-from chessreg.registry.run_state import DONE, END, STATE, STATES
+from chessreg.registry.run_state import DONE, END, ENDS, FAILURES, STATE, STATES
 from chessreg.registry.words import COMPARE, TRUTH
 
 TEXTS, NUMBERS, TIMES = ("kind", "name", "machine", "tag", "note"), ("units", "tries"), ("created", "completed")
@@ -147,9 +147,11 @@ def by_field(session: Session, field: str, sign: str, value: str) -> ColumnEleme
 
 
 def by_state(session: Session, sign: str, value: str) -> ColumnElement[bool]:
-    """As lists show it: `partial (failed)` and `complete (invalid)` are found by either word."""
+    """As lists show it: `partial (failed)` and `complete (invalid)` are found by either word. `failed` finds all that
+    ended otherwise than well, as home counts it; `ended` finds every end."""
     value = value.lower()
-    fits = [state for state in STATES if (state == value if sign == "=" else state.startswith(value))]
+    fits = {state for state in STATES if (state == value if sign == "=" else state.startswith(value))}
+    fits |= {"failed": set(FAILURES), "ended": set(ENDS)}.get(value, set())  # whole words: `e` begins a name, too
     found = [STATE.in_(fits), func.coalesce(END.in_(fits), false())] if fits else []
     found += [marked(session, mark) for mark in ("invalid", "stale") if mark.startswith(value)]
     return or_(*found) if found else false()

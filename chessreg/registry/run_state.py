@@ -9,10 +9,14 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Select, String, and_, case, cast, exists, func, select
+from sqlalchemy import ColumnElement, Select, String, and_, case, cast, exists, func, literal, or_, select
 from sqlalchemy.orm import Session
 
 from chessreg.registry.tables import Attempt, AttemptState, Cause, Job, JobState, Run, UnitRange
+
+# How what ended otherwise than well ended: every list that counts or finds what failed uses these words. A person ended
+# what is cancelled or interrupted.
+FAILURES = ("failed", "diverged", "killed", "preempted", "walltime", "oom", "engine_died", "lost")
 
 # complete: every unit is there. running: an attempt says that it runs. queued: a job will try it, again after what
 # ended. partial: some units are there. With no unit there the end of the last attempt is the state; planned: there was
@@ -21,6 +25,7 @@ STATES = (
     *("complete", "running", "queued", "partial", "failed", "diverged", "cancelled", "interrupted", "killed"),
     *("preempted", "walltime", "lost", "planned"),
 )
+ENDS = ("complete", "cancelled", "interrupted", *FAILURES)  # of a partial run the end of its last attempt counts
 
 
 def done(low: int = 0, high: int | None = None) -> ColumnElement[int]:
@@ -61,10 +66,16 @@ def _end_of_last_attempt() -> Any:
     return last.limit(1).correlate(Run).scalar_subquery()
 
 
+# Handed to a cluster's scheduler, which has not started it: `scheduling.queue.placement_record`.
+WAITS_IN_CLUSTER = and_(
+    Job.state == JobState.RUNNING,
+    func.coalesce(Job.detail[("placement", "state")].as_string(), "") == literal("waiting"),
+)
 COMPLETE = Run.completed_at.is_not(None)
 RUNNING = exists().where(Attempt.run_id == Run.id, Attempt.state == AttemptState.RUNNING).correlate(Run)
 # Not the job of what is left when all others have finished: beside one that failed it waits for ever.
-QUEUED = exists().where(Job.run_id == Run.id, Job.state == JobState.QUEUED, Job.shard < Job.shards).correlate(Run)
+WAITS = or_(Job.state == JobState.QUEUED, WAITS_IN_CLUSTER)
+QUEUED = exists().where(Job.run_id == Run.id, WAITS, Job.shard < Job.shards).correlate(Run)
 BEGUN = exists().where(UnitRange.run_id == Run.id).correlate(Run)
 DONE = case((COMPLETE, Run.units), else_=done())
 STATE = case(

@@ -210,7 +210,8 @@ def launch(
     """Plan, and queue what is to be done as one group; returns its id (None when there was nothing to queue) and the
     plan. Of two launches of one spec at once only one queues it.
 
-    Names are given to runs that are complete already, too. Raises what `plan` raises, before anything is queued.
+    Names are given to runs that are complete already, too. A run of a sweep without a name gets one from the settings
+    in which it differs from the others: `probe-epochs2`. Raises what `plan` raises, before anything is queued.
     """
     planned, group = plan(orders, database, store), new_id()
     for each in planned:
@@ -220,12 +221,25 @@ def launch(
         planned = [replace(each, status=status_now(session, each)) for each in planned]
         differs = differing(planned)
         for each in planned:
-            if each.order.name and names.name_of(session, "run", each.run_id) != each.order.name:
-                names.check_free(session, "run", each.run_id, each.order.name)
-                names.annotate(session, "run", each.run_id, "name", each.order.name)
+            name_run(session, each, differs[each.spec_hash], group)
             if each.status == "queued":
                 session.add_all(jobs_of(each, group, store, folder or Path.cwd(), differs[each.spec_hash]))
     return group if any(each.status == "queued" for each in planned) else None, planned
+
+
+def name_run(session: Session, planned: Planned, differs: str, group: UUID) -> None:
+    """Give a run the name of its order, or one of a sweep a name that tells it from the others, unless it has one.
+    Raises BadInputError for an order's name that another run has."""
+    run_id, name, now = planned.run_id, planned.order.name, names.name_of(session, "run", planned.run_id)
+    if name and name != now:
+        names.check_free(session, "run", run_id, name)
+    elif not name and not now and differs:
+        apart = re.sub(r"[^A-Za-z0-9._+-]+", "-", differs.replace("=", "")).strip("-")
+        name = f"{planned.order.kind.name}-{apart}"[:90]
+        if names.by_name(session, "run", name):
+            name = f"{name}-{group.hex[-6:]}"
+    if name and name != now:
+        names.annotate(session, "run", run_id, "name", name)
 
 
 def status_now(session: Session, planned: Planned) -> str:

@@ -22,7 +22,7 @@ from chessreg.registry.tables import Cause, Job, JobState
 from chessreg.registry.tables.types import utc_now
 from chessreg.runs import trust
 from chessreg.scheduling import worker
-from chessreg.scheduling.executors import Needs, Work
+from chessreg.scheduling.executors import Needs, Seen, Work
 from chessreg.terminal import visible
 from store.process import is_this_machine
 
@@ -123,6 +123,43 @@ def planned_work(database: Database, store: Store, job: Job) -> Work:
         needs,
         title(job),
     )
+
+
+# -- where a cluster has put a job ------------------------------------------------------------------------------------
+
+
+PLACEMENT = "placement"  # in `Job.detail`: what `placement_record` made of the last answer of the job's scheduler
+
+
+def placement_record(seen: Seen) -> dict[str, str]:
+    """Return what the registry keeps of a scheduler's answer: `state` (waiting or running) and what is known of the
+    placement. Empty for a work that no scheduler places."""
+    if seen.placement is None:
+        return {}
+    return {"state": seen.state} | {key: value for key, value in seen.placement._asdict().items() if value}
+
+
+def placement(job: Job) -> dict[str, str]:
+    """Return the record of the job's last try, empty before it was submitted and for a job of this machine."""
+    record: dict[str, str] = job.detail.get(PLACEMENT, {}) if job.state is not JobState.QUEUED else {}
+    return record
+
+
+def waits_in_cluster(job: Job) -> bool:
+    """Return whether the job was handed to a cluster's scheduler that has not started it, as `WAITS_IN_CLUSTER` of
+    `registry.run_state` asks in SQL."""
+    return job.state is JobState.RUNNING and placement(job).get("state") == "waiting"
+
+
+def place(job: Job, record: dict[str, str]) -> None:
+    if record != job.detail.get(PLACEMENT, {}):
+        others = {key: value for key, value in job.detail.items() if key != PLACEMENT}
+        job.detail = {**others, PLACEMENT: record} if record else others
+
+
+def machine_of(job: Job) -> str | None:
+    """Return the host that does the job: of a cluster the node, None while the scheduler has not chosen one."""
+    return job.host if job.executor == "local" else placement(job).get("node")
 
 
 # -- what a job waits for ---------------------------------------------------------------------------------------------

@@ -14,10 +14,10 @@ from sqlalchemy.orm import Session
 
 from chessreg.registry import names, tables
 from chessreg.registry.database import rows_among
-from chessreg.registry.run_state import done_of
+from chessreg.registry.run_state import FAILURES, done_of
 from chessreg.registry.tables import Attempt, AttemptState, Cause, Job, JobState, Machine, Run
 from chessreg.scheduling import queue
-from chessreg.scheduling.executors import executor
+from chessreg.scheduling.executors import executor_class
 from chessreg.scheduling.worker import share
 from store.process import is_this_machine
 
@@ -54,7 +54,8 @@ def _row(session: Session, job: Job, run: tables.Run | None, attempt: tables.Att
     done = done_of(session, job.run_id, mine)
     state, waits = state_of(session, job)
     rate, left = pace_of(attempt, done, len(mine)) if state == "running" else (None, None)
-    return {
+    placed = queue.placement(job)
+    row = {
         "id": job.id,
         "group_id": job.group_id,
         "run_id": job.run_id,
@@ -74,6 +75,11 @@ def _row(session: Session, job: Job, run: tables.Run | None, attempt: tables.Att
         "doing": attempt.doing if attempt and state == "running" else None,
         "executor": job.executor,
         "host": job.host,
+        "machine": queue.machine_of(job),
+        "scheduler_job": placed.get("job"),
+        "partition": placed.get("partition"),
+        "reason": placed.get("reason"),
+        "starts_at": placed.get("starts_at"),
         "here": is_this_machine(job.host, job.system_id),
         "priority": job.priority,
         "tries": job.tries,
@@ -84,15 +90,33 @@ def _row(session: Session, job: Job, run: tables.Run | None, attempt: tables.Att
         "started_at": job.started_at,
         "ended_at": job.ended_at,
     }
+    return row | {"why": why(row)}
+
+
+def why(row: Row) -> str:
+    """Return what a job does, waits for, or failed on, in words; empty when there is nothing to report."""
+    if row["waits_for"]:
+        return f"waits for {', '.join(row['waits_for'])}"
+    if row["state"] == "waiting":
+        reason = f": {row['reason']}" if row["reason"] else ""
+        start = row["starts_at"] and datetime.fromisoformat(row["starts_at"])
+        expected = f", expected to start {start:%Y-%m-%d %H:%M} UTC" if start else ""
+        return f"waits in {scheduler(row)}{reason}{expected}"
+    return (row["reason"] or row["doing"] if row["state"] == "running" else row["message"]) or ""
+
+
+def scheduler(row: Row) -> str:
+    """Return the name of the job's scheduler: Slurm, Ray."""
+    return str(row["executor"]).partition(":")[0].capitalize()
 
 
 def state_of(session: Session, job: Job) -> tuple[str, list[str]]:
-    """queued, waiting (for other jobs), blocked (they will not come), running, cancelling, or how it ended, and what it
-    waits for."""
+    """queued, waiting (for other jobs, or in a cluster's queue), blocked (they will not come), running, cancelling, or
+    how it ended, and the jobs that it waits for."""
     if job.state is JobState.ENDED:
         return ending(job, job.cause), []
     if job.state is JobState.RUNNING:
-        return ("cancelling" if job.cancel else "running"), []
+        return ("cancelling" if job.cancel else "waiting" if queue.waits_in_cluster(job) else "running"), []
     waits = queue.waits_for(session, job)
     if not waits:
         return "queued", []
@@ -209,7 +233,9 @@ def foreground(session: Session) -> list[Row]:
                 "doing": attempt.doing,
                 "executor": attempt.executor,
                 "host": host,
+                "machine": host,
                 "message": attempt.message,
+                "why": attempt.doing or "",
                 "started_at": attempt.started_at,
             }
         )
@@ -221,7 +247,8 @@ def ended(session: Session, since: datetime) -> list[Row]:
     and of each run in the foreground, and jobs that ended without an attempt: cancelled, or refused by their worker.
 
     Rows: id (of the job; None: foreground), run_id, kind, name, title, cause (in a word), message, done, units of the
-    run, seconds that the attempt took, host, ended_at.
+    run, seconds that the attempt took, machine (None: it never reached one), ended_at,
+    failed (no person ended it, and it did not finish).
     """
     query = (
         select(Attempt, Run, Machine.host, Job)
@@ -256,7 +283,7 @@ def ended(session: Session, since: datetime) -> list[Row]:
             "done": done_of(session, run.id),
             "units": run.units,
             "seconds": (attempt.ended_at - attempt.started_at).total_seconds() if attempt.ended_at else None,
-            "host": host,
+            "machine": host,
             "ended_at": attempt.ended_at,
         }
     for job in left:
@@ -274,23 +301,29 @@ def ended(session: Session, since: datetime) -> list[Row]:
                 "done": done_of(session, job.run_id),
                 "units": begun.units if begun else None,
                 "seconds": None,
-                "host": job.host,
+                "machine": queue.machine_of(job),
                 "ended_at": job.ended_at,
             },
         )
-    return sorted(rows.values(), key=lambda row: row["ended_at"], reverse=True)[:MOST]
+    newest = sorted(rows.values(), key=lambda row: row["ended_at"], reverse=True)[:MOST]
+    return [{**row, "failed": row["cause"] in FAILURES} for row in newest]
+
+
+def why_no_log(row: Row) -> str:
+    """Return why a job has no log on this machine."""
+    if row["tries"] and row["state"] != "waiting":
+        return f"the log is on {row['machine'] or row['host']}: chessreg logs {row['id'].hex[-6:]} there"
+    return f"it has not begun: it {row['why']}" if row["state"] in ("waiting", "blocked") else "it has not begun"
 
 
 def log_of(store: Store, job: Job) -> Path | None:
     """The log file of a job, over all its attempts; None where it has not begun, or its log is not here.
 
     A path that only the row names is read if it is called as this job's log is.
-
-    Raises what its executor raises when the log cannot be fetched.
     """
     here = queue.folder_of(store, job) / "log.txt"
     if here.exists():
         return here
-    path = executor(job.executor).logs(job.handle) if job.handle else None
+    path = executor_class(job.executor).logs(job.handle) if job.handle else None
     inside = here.relative_to(store.root).parts
     return path if path is not None and path.parts[-len(inside) :] == inside and path.exists() else None

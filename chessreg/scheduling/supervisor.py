@@ -193,16 +193,19 @@ class Supervisor:
                 job = session.get_one(Job, job_id)
                 job.state, job.handle, job.tries, job.started_at = JobState.RUNNING, handle, number, utc_now()
                 job.cause, job.ended_at = None, None
+                queue.place(job, {})
         self.started.clear()
 
     # -- seeing how they end --------------------------------------------------------------------------------------
 
     def look(self, running: list[Job]) -> bool:
-        """Poll every running job, end those that shall end, settle those that have; returns whether any has."""
+        """Poll every running job, note where its scheduler has put it, end those that must end, settle those that have
+        ended; return whether any has."""
         by_executor: dict[str, list[Job]] = {}
         for job in running:
             by_executor.setdefault(job.executor, []).append(job)
-        ended = []
+        ended: list[tuple[Job, Seen]] = []
+        placed: dict[UUID, dict[str, str]] = {}
         for on, jobs in by_executor.items():
             try:
                 at = self.executor(on)
@@ -211,10 +214,17 @@ class Supervisor:
                     seen_job = seen.get(job.handle or "")
                     if seen_job is not None and seen_job.state == "ended":
                         ended.append((job, seen_job))
-                    elif job.cancel and job.handle:
+                        continue
+                    if seen_job is not None and (record := queue.placement_record(seen_job)) != queue.placement(job):
+                        placed[job.id] = record
+                    if job.cancel and job.handle:
                         at.cancel(job.handle)
             except ChessregError as error:
                 log(f"{on} does not answer: {error.message}")
+        if placed:
+            with self.database.write() as session:
+                for job_id, record in placed.items():
+                    queue.place(session.get_one(Job, job_id), record)
         if ended:
             self.take_in()  # ingest what a worker wrote before its end is recorded
             for job, seen_job in ended:

@@ -40,3 +40,20 @@ def test_a_training_that_was_stopped_is_pushed_and_goes_on_where_it_is_pulled(he
         assert pulled["states"] == states
     assert here("run", "--resume", run) == 0
     assert steps == list(range(6)), "no step twice, none left out"
+
+
+def test_a_merge_is_listed_before_it_is_done(here, tmp_path, monkeypatch):
+    (tmp_path / "puzzles.csv").write_text("\n".join(PUZZLES.splitlines()[:4]))
+    assert here("dataset", "add", tmp_path / "puzzles.csv", "--name", "puzzles") == 0
+    assert here(*TRAIN, "--name", "trained") == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert here("merge", tmp_path / ".chessreg", "--dry-run") == 3
+    assert not (tmp_path / "elsewhere" / ".chessreg").exists(), "nothing is made"
+    assert here("init") == 0
+    assert here("merge", tmp_path / ".chessreg", "--dry-run") == 0
+    assert "new, 1/1 units" in here.out
+    listed = here.json("merge", tmp_path / ".chessreg", "--dry-run")
+    assert [(row["name"], row["done_before"]) for row in listed["runs"]] == [("trained", None)]
+    assert here.json("runs", "list") == []
+    assert here.json("merge", tmp_path / ".chessreg") == listed["report"]

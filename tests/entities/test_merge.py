@@ -17,7 +17,7 @@ from chessreg.entities.adding import Added, add_dataset
 from chessreg.entities.dataset import folder_of, split_dataset
 from chessreg.entities.merge import merge
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.registry import machine, names, provenance, tables
+from chessreg.registry import brought, machine, names, provenance, read, tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import uuid_of
 from chessreg.runs.kind import kind
@@ -335,6 +335,66 @@ def test_results_that_differ_are_listed_once_and_the_first_counts(homes):
             (conflict,) = sql.scalars(select(tables.Conflict))
             assert (conflict.table_name, conflict.key["unit"], conflict.row["n"]) == ("score", 1, 2)
             assert set(sql.scalars(select(tables.Score.n))) == {1}
+
+
+def rows_of(database: Database) -> dict[str, int]:
+    """Rows by table, and the number that rises with every write."""
+    with database.read() as sql:
+        every = {table.name: table for table in tables.Base.metadata.sorted_tables if brought.is_here(sql, table)}
+        counts = {name: sql.scalar(select(func.count()).select_from(table)) for name, table in every.items()}
+    return {**counts, database.data_version(): 0}
+
+
+@pytest.mark.parametrize("part", ["", "store/fragments"], ids=["registry", "fragments"])
+def test_a_preview_tells_what_the_merge_then_does_and_keeps_nothing(homes, part):
+    here, there = homes
+    for home in homes:
+        with home as session:
+            run_toy(session, positions=3)
+    with there as session:
+        run_toy(session, positions=2, seed=1)
+        with session.database.write() as sql:
+            sql.query(tables.Score).filter(tables.Score.unit == 1).update({"n": 2})
+    other = str(there.folder / part)
+    with here as session:
+        before, files = rows_of(session.database), sorted(path.name for path in session.store.root.rglob("*"))
+        preview = merging.preview(session.database, session.store, other)
+        assert rows_of(session.database) == before
+        assert sorted(path.name for path in session.store.root.rglob("*")) == files
+        rows = {row["units"]: (row["done_before"], row["done"], row["conflicts"]) for row in preview.runs}
+        assert rows == {2: (None, 2, 0)} | ({} if part else {3: (3, 3, 1)})
+        assert preview.unchanged == (1 if part else 0)
+        assert [conflict["differs"] for conflict in preview.conflicts] == ([] if part else [{"n": (1, 2)}])
+        report = merge(session.database, session.store, other)
+        assert report == preview.report
+        assert report.results > 0
+        with session.database.read() as sql:
+            listed = [(row["table_name"], row["key"]) for row in read.conflicts(sql)]
+        assert listed == [(row["table_name"], row["key"]) for row in preview.conflicts]
+        again = merging.preview(session.database, session.store, other)
+        assert (again.report.facts, again.report.results, again.conflicts) == ({}, 0, [])
+        assert (again.runs, again.unchanged) == ([], 2)
+
+
+def test_a_preview_takes_nothing_in_on_postgresql_either(homes, postgres):
+    there = homes[1]
+    with there as session:
+        run_toy(session, positions=3)
+    with open_session(postgres.migrated(), homes[0].folder / "store", create=True) as session:
+        before = rows_of(session.database)
+        preview = merging.preview(session.database, session.store, str(there.folder))
+        assert preview.report.results > 0
+        assert rows_of(session.database) == before
+        assert merge(session.database, session.store, str(there.folder)) == preview.report
+
+
+def test_a_preview_of_this_registry_itself_is_refused(homes):
+    with homes[0] as session:
+        run_toy(session, positions=3)
+        with pytest.raises(BadInputError, match="is this registry"):
+            merging.preview(session.database, session.store, str(homes[0].folder))
+        with session.database.write() as sql:  # the transaction is over
+            names.annotate(sql, "run", sql.scalars(select(tables.Run.id)).one(), "note", "still writes")
 
 
 def test_merges_both_ways_list_only_the_other_row_and_once_however_the_run_grows(homes):

@@ -46,6 +46,7 @@ MEANINGS = {
     "dataset": "games|positions|puzzles|sampled?",
     "datasets": "games|positions",
     "device": "auto, cpu, cuda",
+    "dry-run": "without running|do nothing|change nothing",
     "dtype": "numbers|weights",
     "encoding": "written",
     "engine-processes": "0: one for each core",

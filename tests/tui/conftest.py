@@ -108,9 +108,13 @@ def same_everywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(show, "provenance", lambda text: text.partition("; query")[0])
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLORTERM", "truecolor")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # what is remembered, and from no test to another
     monkeypatch.setattr("textual.app.wait_for_idle", at_once)
     monkeypatch.setattr("tui.app.SLOW", NEVER)  # no banner of what takes long on a busy machine
+    monkeypatch.setattr("tui.screens.runs.RESULTS_PAUSE", 0.0)
+    monkeypatch.setattr("tui.screens.preview.BOARD_WIDE", 10_000)
     monkeypatch.setattr("tui.screens.preview.WIDE", 10_000)  # previews tell ids and logs; test_preview has them
 
 
@@ -224,6 +228,20 @@ class Driver:
     @property
     def lines(self) -> list[str]:
         return self.text.splitlines()
+
+    @property
+    def way(self) -> str:
+        """The room and the breadcrumbs to the screen."""
+        from tui.widgets.bars import TopBar
+
+        return " › ".join(self.screen.query_one(TopBar).crumbs[1:])
+
+    @property
+    def head(self) -> str:
+        """The headings of the first table."""
+        from tui.widgets.table import PageTable
+
+        return "  ".join(column.heading for column in self.screen.query(PageTable).first().headed)
 
     @property
     def notices(self) -> str:

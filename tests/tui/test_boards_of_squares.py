@@ -31,6 +31,7 @@ from tui.widgets.table import PageTable
 
 from ..conftest import made_once, random_game
 from .conftest import Driver, settled
+from .test_tasks import Keys
 from .worlds import same_code
 
 PANES = [f"{row}-{board}" for row in ("before", "after") for board in ("original", "target", "later")]
@@ -89,7 +90,7 @@ def case_of(root: Path, condition: str) -> StoredCase:
 async def opened(driver: Any, condition: str) -> CaseScreen:
     """The screen of the first state that has this condition."""
     await driver.find_row("edits")
-    await driver.press("enter")
+    await driver.press("enter", "tab")
     table = driver.screen.query_one(PageTable)
     table.move(next(n for n in range(table.count) if (table.row(n) or {}).get("condition") == condition))
     await driver.press("enter")
@@ -135,6 +136,20 @@ async def test_boards_masses_and_heat_are_those_that_are_stored_and_e_opens_the_
         assert lab.answer.edited.squares == pytest.approx(case.squares["edit"].tolist(), abs=1e-4)
         told = printed(squares, *shlex.split(lab.command())[1:])
         assert told["edited"]["mass_modified"] == pytest.approx(lab.answer.edited.modified, abs=1e-5)
+
+
+@pytest.mark.usefixtures("near_model")
+async def test_a_board_is_edited_and_the_moves_change_in_four_keys(drive: Any, squares: Path) -> None:
+    async with drive(squares, size=(120, 40)) as driver:
+        press = Keys(driver)
+        await press("6", "e")
+        before = driver.screen.answer
+        await press("n" if "=n" not in driver.screen.board_changes else "q", "enter")
+        press.told("edit a board in the lab and see the moves change", 4)
+        after = driver.screen.answer
+        assert after.modified_fen != before.modified_fen
+        assert after.edited.squares != before.clean.squares
+        assert f"target {after.edited.modified:.3f}" in driver.text
 
 
 @pytest.mark.usefixtures("near_model")

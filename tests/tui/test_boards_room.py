@@ -26,7 +26,7 @@ from tui.data.result_rows import results
 from tui.screens.boards import BoardScreen, PairScreen
 from tui.screens.dialogs import Prompt
 from tui.widgets.board import BoardPane, legend
-from tui.widgets.evaluation import EvaluationBar, EvaluationStrip
+from tui.widgets.evaluation import EvaluationBar, PlyStrip
 from tui.widgets.images import SIDE
 from tui.widgets.moves import MoveList
 
@@ -62,7 +62,7 @@ async def test_games_are_listed_with_color_opponent_and_score(drive, session: Se
 async def test_a_game_is_evaluated_as_the_command_evaluates_it_and_the_strip_is_clicked(drive, world: Path) -> None:
     async with drive(size=(120, 40)) as driver:
         screen = await game(driver)
-        strip, bar = screen.query_one(EvaluationStrip), screen.query_one(EvaluationBar)
+        strip, bar = screen.query_one(PlyStrip), screen.query_one(EvaluationBar)
         assert not strip.display
         assert not bar.display
         await driver.press("E")
@@ -76,7 +76,7 @@ async def test_a_game_is_evaluated_as_the_command_evaluates_it_and_the_strip_is_
         assert bar.value == screen.evaluations[5] == told["boards"][0]["evaluation"]
         assert f"evaluation {bar.value / 100:+.2f} for White" in driver.text
         assert strip.place == 5
-        await driver.pilot.click(EvaluationStrip, offset=(2, 0))
+        await driver.pilot.click(PlyStrip, offset=(2 * strip.cells, 0))
         await driver.settle()
         assert screen.frame == 2
         await driver.press("down")
@@ -217,7 +217,7 @@ async def test_boards_stand_beside_the_moves_from_120_by_40_on(drive) -> None:
             await driver.pilot.resize_terminal(*size)
             await driver.settle()
             squares, moves = screen.query_one("#left", BoardPane).squares, screen.query_one(MoveList)
-            assert squares.square_size != "small"
+            assert squares.square_size > 1
             assert squares.region.right <= moves.region.x
             assert squares.region.bottom <= size[1] - 1
             assert " '  last move" in driver.text
@@ -373,8 +373,8 @@ def test_a_puzzle_of_two_moves_is_gone_through_and_two_ways_to_one_position_stan
 
 
 def test_a_mate_is_told_as_one() -> None:
-    told = {153: "+1.53 for White", 15_300: "+153.00 for White", -9_995: "mate in 5 for Black"}
-    told |= {29_996: "mate in 4 for White", -10_000: "mate for Black"}
+    told = {153: "+1.53 for White", 15_300: "+153.00 for White", -9_995: "#-5"}
+    told |= {29_996: "#4", -10_000: "#-0"}
     for centipawns, words in told.items():
         assert evaluation_words(centipawns) == words
 

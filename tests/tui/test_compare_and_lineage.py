@@ -85,7 +85,7 @@ async def test_machines_stand_side_by_side_and_a_run_alone_by_its_attempts(drive
         line = next(line for line in driver.lines if "units done" in line)
         assert line.split()[-2:] == [str(machine["units"]) for machine in told]
         assert sum(machine["units"] for machine in told) == 9
-        line = next(line for line in driver.lines if line.strip("› ").startswith("cores"))
+        line = next(line for line in driver.lines if line.strip("│› ").startswith("cores"))
         assert line.split()[-2:] == [str(machine["cores"]) for machine in told]
 
 
@@ -146,7 +146,7 @@ async def test_a_lineage_is_the_tree_of_the_command_and_can_be_walked(drive, stu
         assert "went into" not in "\n".join(driver.lines[3:-1])
         await driver.find_row("probe board")
         await driver.press("L")
-        assert "lineage of board" in driver.lines[0]
+        assert "lineage of board" in driver.way
         await driver.press("enter")
         assert isinstance(driver.screen, RunScreen)
         await driver.press("escape", "escape")
@@ -177,5 +177,5 @@ async def test_a_run_opens_its_lineage(drive, study: Session, studied: Path) -> 
     async with drive(studied) as driver:
         await driver.stand_on("deep-board")
         await driver.press("enter", "L")
-        assert "lineage of deep-board" in driver.lines[0]
+        assert "lineage of deep-board" in driver.way
         assert "cache deep-fit" in driver.text

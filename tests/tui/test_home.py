@@ -22,11 +22,13 @@ from chessreg.scheduling import status as job_status
 from chessreg.session import Session, open_session
 from store import Store
 from tui import show
+from tui.data.machine_rows import Loads, devices, machine_grid, machine_lines
 from tui.model_process import ModelProcess
 from tui.screens.dialogs import Confirm
-from tui.screens.home import HomeScreen, Loads, machines_text
+from tui.screens.home import HomeScreen
 from tui.screens.job import JobScreen
 from tui.screens.launch import LaunchScreen
+from tui.screens.machine import MachineScreen
 from tui.screens.run import RunScreen
 from tui.widgets.table import PageTable
 
@@ -53,14 +55,12 @@ async def test_what_runs_and_what_has_ended_is_what_the_command_says(drive, queu
             (row["id"], row["cause"]) for row in told["ended"]
         ]
         assert {row["name"]: row["cause"] for row in told["ended"]}["checks"] == "finished"
-        assert "2 running · 1 waiting · 1 finished · 1 failed" in driver.text
-        assert "✗ engine died" in driver.text
-        assert "RuntimeError: the engine does not answer" in driver.text
-        assert "at the gate" in driver.text
+        assert [f"{sign} {n}" in driver.lines[2] for sign, n in zip("●○✗✓", (2, 1, 1, 1), strict=True)] == [True] * 4
+        assert "engine died: Runt" in driver.text
         assert "Ended in the last day" in driver.text
         (machine,) = [row for row in told["machines"] if row["running"]]
-        assert f"{machine['running']} running" in driver.text
-        assert f"/{machine['load']['cores']} " in driver.text
+        assert len(rows(driver, "machines")) == machine["running"]
+        assert "● sums" in driver.text
 
 
 async def test_enter_opens_the_job_tab_goes_to_what_ended_and_keys_suit_the_row(drive, queue: Any) -> None:
@@ -70,6 +70,7 @@ async def test_enter_opens_the_job_tab_goes_to_what_ended_and_keys_suit_the_row(
         await driver.press("enter")
         assert isinstance(driver.screen, JobScreen)
         await driver.press("escape", "tab")
+        assert driver.screen.table.id == "ended"
         assert "x cancel" not in driver.lines[-1]
         ended = driver.screen.query_one("#ended", PageTable)
         place = next(n for n, row in enumerate(rows(driver, "ended")) if row["cause"] != "finished")
@@ -133,36 +134,67 @@ async def test_a_job_that_failed_before_its_attempt_is_told(drive, tmp_path: Pat
     with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as session, session.database.read() as sql:
         assert {row["cause"] for row in job_status.ended(sql, now - timedelta(hours=1))} == {"failed", "killed"}
     async with drive(tmp_path, size=(140, 40), start="home") as driver:
-        assert "2 failed" in driver.text
+        assert "✗ 2 failed" in driver.text
         await driver.press("exclamation_mark")
         assert isinstance(driver.screen, JobScreen)
         await driver.press("v")
         assert "its run has not begun" in driver.notices
 
 
-def test_gpus_are_told_with_load_and_memory() -> None:
-    gpu = {"index": 0, "name": "NVIDIA H100", "memory_bytes": 80 << 30, "memory_used_bytes": 20 << 30, "busy": 0.75}
-    load = {"cpu": 4.0, "cores": 16, "memory_bytes": 64 << 30, "memory_used_bytes": 16 << 30, "gpus": [gpu]}
+def texts(grid: tuple[Any, Any]) -> list[str]:
+    """The lines of a grid of machines, with a blank between cells."""
+    columns, lines = grid
+    return [" ".join(filter(None, (column.of(line) for column in columns))) for line in lines]
+
+
+def test_a_gpu_has_its_line_with_load_memory_and_job() -> None:
+    def gpu(index: int, busy: float, used: int) -> dict[str, Any]:
+        return {"index": index, "name": "NVIDIA H100", "memory_bytes": 80 << 30, "memory_used_bytes": used << 30,
+                "busy": busy}  # fmt: skip
+
+    load = {"cpu": 4.0, "cores": 16, "memory_bytes": 64 << 30, "memory_used_bytes": 16 << 30,
+            "gpus": [gpu(0, 0.75, 20), gpu(1, 0.0, 79), gpu(2, 0.0, 0), gpu(3, 0.5, 40)]}  # fmt: skip
     row = {"host": "box1", "running": 2, "runs": 9, "load": load, "last_seen": None}
-    told = machines_text([row, {**row, "running": 0, "load": None}], 3, 180).plain.splitlines()
-    assert told[0].startswith("box1  2 running  cores ━━")
-    assert "4.0/16  memory ━━╸┄┄┄┄┄┄┄ 16/64 GiB  GPU 0 NVIDIA H100 ━━━━━━━╸┄┄ 75 % 20/80 GiB" in told[0]
-    assert "idle · 9 runs" in told[1]
-    assert "1 more machine: chessreg machines" in machines_text([row] * 4, 3, 80).plain
+    idle = {**row, "host": "abc", "running": 0, "load": None}
+    job = {"at": "box1", "gpu": 1, "name": "probe", "title": "", "state": "running", "seconds_left": 5.0, "ran": 9.0}
+    told = texts(machine_grid([idle, row], [job], {}, 120))
+    assert told[0] == "box1 0 ━━━━━━┄┄ 75 % ━━┄┄┄┄┄┄ 20/80 GiB in use by others"
+    assert told[1] == "4 × H100 1 ┄┄┄┄┄┄┄┄  0 % ━━━━━━━━ 79/80 GiB ● probe 1.0 s 1.0 s"
+    assert told[2] == "CPU ━━┄┄┄┄┄┄ 25 % 2 ┄┄┄┄┄┄┄┄  0 % ┄┄┄┄┄┄┄┄ 0/80 GiB free"
+    assert told[4] == "box1 idle · 9 runs · seen"
+    tones = {column.field: column.tone_of for column in machine_grid([row], [job], {}, 120)[0]}
+    line = machine_grid([row], [job], {}, 120)[1][1]
+    assert tones["busy"](line) == tones["memory"](line) == "warn", "it has a job and does nothing; its memory is full"
+    assert devices([idle, row], [job, {**job, "gpu": None}]) == (1, 4)
+    short, _ = texts(machine_lines([row, idle], [job], 80))
+    assert short == "box1 ▆▁▁▅ 1 of 4 ━┄┄┄┄ 25 % ━┄┄┄┄ 25 % ● probe"
 
 
-def test_loads_of_the_last_minutes_stand_beside_the_bars() -> None:
+def test_a_machine_without_gpus_has_one_line_and_one_more_for_each_other_job() -> None:
     load = {"cpu": 0.0, "cores": 2, "memory_bytes": 8 << 30, "memory_used_bytes": 4 << 30, "gpus": []}
     row = {"host": "box1", "running": 1, "runs": 9, "load": load, "last_seen": None}
     minutes = Loads()
     for at in range(70):
         minutes.note(at, {**load, "cpu": 2.0 * (at >= 69)})
         minutes.note(at, load)  # told already
-    assert len(minutes.at) == len(minutes.shares["cores"]) == 60
+    assert len(minutes.at) == len(minutes.shares["CPU"]) == 60
     assert minutes.drawn("GPU 0", 20) == ""
-    told = machines_text([row], 3, 180, {"box1": minutes}).plain
-    assert "0.0/2 " + "▁" * 19 + "█" in told
-    assert "▁" not in machines_text([row], 3, 100, {"box1": minutes}).plain  # no room
+    job = {"at": "box1", "gpu": None, "name": "probe", "title": "", "state": "running", "seconds_left": 5.0, "ran": 9.0}
+    told = texts(machine_grid([row], [job, {**job, "name": "edit"}], {"box1": minutes}, 180))
+    assert told[0].startswith("box1 cpu " + "▁" * 11 + "█ ┄")
+    assert told[1] == "● edit 1.0 s 1.0 s"
+    assert "▁" not in texts(machine_grid([row], [], {"box1": minutes}, 100))[0]  # no room
+
+
+async def test_enter_on_a_machine_opens_its_page(drive, queue: Any) -> None:
+    async with drive(queue.folder, size=(140, 40), start="home") as driver:
+        await driver.press("shift+tab", "enter")
+        assert isinstance(driver.screen, MachineScreen)
+        assert "processor" in driver.text
+        assert "Load, and the last minutes" in driver.text
+        assert [row["state"] for row in rows(driver, "jobs")] == ["running", "running"]
+        await driver.press("enter")
+        assert isinstance(driver.screen, JobScreen)
 
 
 async def test_a_running_training_has_its_curve_and_what_failed_is_a_key_away(
@@ -177,7 +209,7 @@ async def test_a_running_training_has_its_curve_and_what_failed_is_a_key_away(
             sql.add(MetricPoint(run_id=running, unit=0, name="loss", step=step, attempt_id=attempt, value=3 - step / 8))
     async with drive(tmp_path, size=(140, 40), start="home") as driver:
         line = next(line for line in driver.lines if " loss " in line and "step 11" in line)
-        assert "3 █" in line
+        assert "loss 3 █" in line
         assert "▁ 1.625 at step 11" in line
         assert "✗ 1 failed: ! opens its log" in driver.text
         await driver.press("exclamation_mark")
@@ -205,14 +237,16 @@ async def test_a_long_unit_has_a_share_a_rate_and_time_left_and_a_machine_its_la
             latest = max(machine.last_seen, *sql.scalars(select(Attempt.checked_in_at)))
     told = status(tmp_path)["machines"]
     assert [datetime.fromisoformat(row["last_seen"]) for row in told] == [latest]
-    async with drive(tmp_path, size=(180, 40), start="home") as driver:
+    async with drive(tmp_path, size=(220, 40), start="home") as driver:
         await driver.until("31 plies of 4 games in play")
         line = next(line for line in driver.lines if "31 plies of 4 games in play" in line)
-        assert show.bar(0.25) in line
-        assert "3.0/min, 60 s left" in line
+        assert f"{show.bar(0.25)} 25 %" in line
+        assert " 60 s " in line
         with Database.open(tmp_path / "registry.db") as database, database.write() as sql:
             for attempt in sql.scalars(select(Attempt).where(Attempt.state == "running")):
                 attempt.state, attempt.cause, attempt.ended_at = "lost", "lost", attempt.checked_in_at
+            for job in sql.scalars(select(Job).where(Job.state == "running")):
+                job.state, job.cause, job.ended_at = "ended", "lost", job.started_at
         await driver.press("r")
         assert f"idle · 3 runs · seen {latest:%H:%M}" in driver.text
 
@@ -224,17 +258,15 @@ async def test_results_and_their_change_are_those_of_the_command(drive, world: P
         assert shown == told
         changed = [one for one in told.values() if one["change"] is not None]
         assert changed
-        assert any(
-            f"{one['value']:.4g} (Δ {one['change']:+.3g} to {one['than']}) {one['measure']}" in driver.text
-            for one in changed
-        )
+        assert any(f"{show.measured(one)} · {one['measure'].removesuffix(' %')} · Δ " in driver.text for one in changed)
 
 
 async def test_what_a_person_interrupted_has_not_failed(drive, world: Path) -> None:
     told = {row["name"]: row["cause"] for row in status(world, "--since", "1d")["ended"]}
     assert told["cut"] == "interrupted"
     async with drive(world, size=(160, 40), start="home") as driver:
-        assert f"{len(told) - 1} finished · 0 failed · 1 interrupted" in driver.text
+        assert f"✓ {len(told) - 1}" in driver.text
+        assert "✗ 0" in driver.text
         assert "open" not in driver.text.split("Ended in")[1].splitlines()[0], "there is no failure whose log opens"
 
 
@@ -269,7 +301,7 @@ async def test_an_empty_registry_is_filled_from_inside(drive, tmp_path: Path, mo
 
 async def test_an_empty_registry_says_what_to_do_next(drive, tmp_path: Path) -> None:
     async with drive(tmp_path, size=(80, 24), start="") as driver:
-        assert "chessreg › home" in driver.lines[0]
+        assert "chessreg  1 home  2 jobs" in driver.way
         assert "There are no games yet." in driver.text
         assert "$ chessreg demo" in driver.text
         assert "Machines" not in driver.text

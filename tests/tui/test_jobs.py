@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from chessreg.errors import RegistryError
+from chessreg.registry.tables import Cause, Job, JobState
+from chessreg.runs.kind import kind
+from chessreg.scheduling import queue as scheduling
+from chessreg.scheduling.executors import Placement, Seen
+from chessreg.scheduling.launch import Order
 from chessreg.scheduling.presence import Presence
+from chessreg.session import open_session
 from tui import show
 from tui.data import job_rows
 from tui.data.job_rows import LogTail, jobs
@@ -17,6 +26,9 @@ from tui.screens.job import JobScreen
 from tui.widgets.bars import FilterBar
 from tui.widgets.logview import LogView
 from tui.widgets.table import PageTable
+
+from .queues import Queue
+from .worlds import TOY
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +52,9 @@ def listed(queue: Any, words: str) -> list[tuple[str, int]]:
         ("state:blocked", []),
         ("state:finished", [("checks", 0)]),
         ("state:engine", [("broken", 0)]),
+        ("state:failed", [("broken", 0)]),
+        ("state:ended", [("broken", 0), ("checks", 0)]),
+        ("!state:ended kind:summed shard<3", [("sums", 0), ("sums", 1)]),
         ("name:sums !state:waiting", [("sums", 0), ("sums", 1)]),
         ("!kind:summed", [("broken", 0), ("checks", 0)]),
         ("kind:gated", [("broken", 0)]),
@@ -57,6 +72,69 @@ def test_words_narrow_the_jobs(queue: Any, words: str, found: list[tuple[str, in
     assert listed(queue, words) == found
 
 
+@pytest.fixture
+def clustered(tmp_path: Path) -> Iterator[Queue]:
+    """Two jobs that a supervisor gave to clusters: one waits in Slurm, one runs on a node of Ray; and one that Slurm
+    killed, and one that a user cancelled."""
+    with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as session:
+        queue = Queue(tmp_path, session)
+        toy = kind(TOY)
+        names = ("waits", "runs", "late", "stopped")
+        queue.launch(*(Order(toy, toy.spec(positions=9 + n), toy.options(), (), name) for n, name in enumerate(names)))
+        start = "2026-11-26T22:30:00+00:00"
+        waiting = Placement("12_3", "gpu", reason="Resources", starts_at=start)
+        with session.database.write() as sql:
+            jobs = {job.detail["name"]: job for job in sql.scalars(select(Job))}
+            for name, on, seen in (
+                ("waits", "slurm:gpu", Seen("waiting", placement=waiting)),
+                ("runs", "ray:10.0.0.1:6379", Seen("running", placement=Placement("ab-12", node="node17"))),
+            ):
+                job = jobs[name]
+                job.state, job.executor, job.tries = JobState.RUNNING, on, 1
+                job.handle = json.dumps({"actor": "ab-12", "folder": "/nowhere"})
+                scheduling.place(job, scheduling.placement_record(seen))
+            scheduling.end(jobs["late"], Cause.WALLTIME, "its walltime was over")
+            scheduling.cancel(sql, [jobs["stopped"]])
+        yield queue
+
+
+async def test_a_job_in_a_clusters_queue_waits_and_the_screens_show_what_its_scheduler_reports(
+    drive, clustered: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(show, "host", lambda name: name or "")
+    for words, found in (
+        ("state:waiting", ["waits"]),
+        ("state:running", ["runs"]),
+        ("machine:node17", ["runs"]),
+        ("partition:gpu", ["waits"]),
+        ("state:failed", ["late"]),
+        ("state:cancelled", ["stopped"]),
+        ("state:killed", []),
+        ("state!=ended", ["runs", "waits"]),
+    ):
+        assert [name for name, _ in listed(clustered, words)] == found, words
+    async with drive(clustered.folder, size=(160, 40)) as driver:
+        await driver.go("home")
+        seen = driver.screen.at_home
+        assert (seen.jobs, seen.foreground) == ({"running": 1, "waiting": 1, "ended": 2}, 0)
+        assert [row["name"] for row in seen.ended if row["failed"]] == ["late"]
+        assert [(row["host"], row["running"]) for row in seen.machines] == [("node17", 1)], "no idle machine beside it"
+        assert "node17" in driver.text
+        await driver.go("jobs")
+        assert "4 jobs · 1 running · 1 waiting · 2 ended" in driver.text
+        await driver.find_row("waits")
+        await driver.press("enter")
+        assert " · waiting · " in driver.text
+        assert " · slurm:gpu · partition gpu · Slurm job 12_3" in driver.text
+        why = "waits in Slurm: Resources, expected to start 2026-11-26 22:30 UTC"
+        assert driver.text.count(why) == 2, "in the summary, and in place of a log"
+        await driver.press("escape")
+        await driver.find_row("node17")
+        await driver.press("enter")
+        assert " · ray:10.0.0.1:6379 on node17 · Ray job ab-12" in driver.text
+        assert "the log is on node17" in driver.text, "and it needs neither Ray nor Slurm to say so"
+
+
 def test_a_job_is_found_by_the_end_of_its_ids(queue: Any) -> None:
     job = queue.job("checks")
     for word in (f"id:{job.id.hex[-6:]}", f"launch:{job.group_id.hex[-8:]}", f"run:{job.run_id.hex}"):
@@ -66,7 +144,7 @@ def test_a_job_is_found_by_the_end_of_its_ids(queue: Any) -> None:
 async def test_the_list_shows_state_progress_and_why(drive, queue: Any) -> None:
     async with drive(queue.folder, size=(200, 30)) as driver:
         await driver.go("jobs")
-        assert "5 jobs · 2 running · 1 queued · 2 ended" in driver.text
+        assert "5 jobs · 2 running · 1 waiting · 2 ended" in driver.text
         (reduce,) = [line for line in driver.lines if "reduce" in line]
         assert "waits for 2 of 2" in reduce
         running = [line for line in driver.lines if "at the gate" in line]

@@ -6,14 +6,16 @@ import json
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
 
 from chessreg.cli.root import run_command_line
-from chessreg.queries import render, run_query
-from chessreg.registry import read
+from chessreg.queries import render, run_query, run_sql
+from chessreg.registry import measures, read
 from chessreg.session import Session, open_session
+from tui import show
 from tui.data.board_views import boards
 from tui.data.result_rows import results
 from tui.screens.boards import BoardScreen
@@ -75,10 +77,12 @@ async def test_a_run_shows_what_the_command_shows_part_by_part(drive, session: S
     async with drive(size=(160, 90)) as driver:
         await driver.find_row("edits")
         await driver.press("enter")
+        assert "[by condition]" in driver.text
+        await driver.press("tab")
         trials = results(session, "trial", run["id"]).count
         assert f"[trials {trials}]" in driver.text
         await driver.press("tab")
-        assert f"[metrics {results(session, 'metric_point', run['id']).count}]" in driver.text
+        assert "[metrics]" in driver.text
         await driver.press("tab")
         assert "[settings]" in driver.text
         for setting in run["spec"]:
@@ -93,13 +97,61 @@ async def test_a_run_shows_what_the_command_shows_part_by_part(drive, session: S
         await driver.press("tab")
         assert f"[made {len(run['outputs'])}]" in driver.text
         await driver.press("tab")
-        assert f"[trials {trials}]" in driver.text
+        assert "[by condition]" in driver.text
+
+
+async def test_a_run_opens_on_its_answer_and_a_line_of_it_leads_to_the_rows_behind_it(
+    drive, study: Session, studied: Path
+) -> None:
+    def counted(run: str, condition: str) -> Any:
+        return run_sql(study.database, f"SELECT {condition} FROM {run}").rows[0]
+
+    async with drive(studied, size=(160, 40)) as driver:
+        await driver.find_row("deep-board")
+        await driver.press("enter")
+        with study.database.read() as sql:
+            (answer,) = measures.answers(sql, [study.id("run", "deep-board")]).values()
+        assert driver.lines[2].split() == show.answer(answer).split(), "the headline"
+        table = driver.screen.query_one(PageTable)
+        scores = "score JOIN runs USING (run_id) WHERE runs.run = 'deep-board' AND layer = 1"
+        found = counted(f"{scores} AND split = 'test'", "sum(correct) / sum(n) AS share, count(*) AS games")
+        assert table.row(1)["test"] == pytest.approx(float(found["share"]))
+        best = max(range(table.count), key=lambda place: table.row(place)["validation"])
+        assert table.cursor == best, "the cursor is on the layer that validation chooses"
+        table.move(1)
+        await driver.press("enter")
+        assert "[scores" in driver.text
+        assert table.count == counted(scores, "count(*) AS n")["n"]
+        await driver.press("escape")
+        assert table.count == results(study, "score", study.id("run", "deep-board")).count
+        await driver.press("escape")
+        await driver.find_row("edits")
+        await driver.press("enter", "down")
+        assert table_row(driver)["condition"] == "edit"
+        await driver.press("enter")
+        trials = "trial JOIN runs USING (run_id) WHERE runs.run = 'edits' AND condition = 'edit'"
+        assert driver.screen.query_one(PageTable).count == counted(trials, "count(*) AS n")["n"]
+        await driver.press("escape", "escape")
+        await driver.find_row("train-1")
+        await driver.press("enter")
+        assert "[metrics]" in driver.text
+        assert "heldout loss" in driver.lines[4], "a column for each metric"
+        assert table_row(driver)["step"] == 3
+        await driver.press("escape")
+        await driver.find_row("plain")
+        await driver.press("enter")
+        assert "[games 3]" in driver.text, "one match: the headline says it all"
+        assert "by match" in driver.text
+
+
+def table_row(driver: Any) -> Any:
+    return driver.screen.query_one(PageTable).current
 
 
 async def test_an_input_leads_to_the_run_that_made_it(drive) -> None:
     async with drive() as driver:
         await driver.find_row("edits")
-        await driver.press("enter", *["tab"] * 4)
+        await driver.press("enter", *["tab"] * 5)
         await driver.find_row("probe")
         await driver.press("enter")
         assert "probe (version" in driver.text
@@ -146,7 +198,7 @@ async def test_a_room_is_left_as_it_is_and_its_own_key_leads_to_its_first_screen
         await driver.press("7", "4")
         assert isinstance(driver.screen, BoardScreen)
         await driver.press("4")
-        assert "chessreg › runs " in driver.lines[0]
+        assert driver.way.startswith("runs")
         assert driver.screen.query_one(PageTable).current["name"] == "plain"
 
 
@@ -168,21 +220,21 @@ async def test_down_goes_on_to_the_next_game_of_the_list(drive) -> None:
 async def test_from_a_table_to_the_rows_behind_a_line_to_the_board(drive, session: Session) -> None:
     title = "games by termination"
     result = run_query(session.database, title)
-    headings, cells, _, _ = render.grid(result, wide=True)
+    headings, cells, _, _ = render.grid(result)
     async with drive(size=(160, 40)) as driver:
         await driver.press("7", "slash")
         await driver.type("termination")
         await driver.press("enter")
         await driver.find_row(title)
         await driver.press("enter")
-        assert f"queries › {title}" in driver.lines[0]
+        assert f"queries › {title}" in driver.way
         for line, number in zip(cells, range(1, 99), strict=False):
-            shown = next(text for text in driver.lines if text.lstrip("› ").startswith(f"{number} "))
+            shown = next(text for text in driver.lines if text.lstrip("│› ").startswith(f"{number} "))
             for cell in line:
                 assert cell in shown
         assert all(heading in driver.text for heading in headings)
         await driver.press("enter")
-        assert "row 1" in driver.lines[0]
+        assert "row 1" in driver.way
         table = driver.screen.query_one(PageTable)
         behind = table.row(0)
         assert table.count >= 1
@@ -193,7 +245,7 @@ async def test_from_a_table_to_the_rows_behind_a_line_to_the_board(drive, sessio
         assert screen.boards.row["run_id"] == UUID(behind["run_id"])
         assert screen.boards.row["unit"] == behind["unit"]
         await driver.press("escape", "escape", "escape")
-        assert driver.lines[0].strip().startswith("chessreg › queries")
+        assert driver.way == "queries"
 
 
 async def test_the_papers_numbers_stand_beside_ours(drive) -> None:
@@ -265,7 +317,7 @@ async def test_help_and_palette_have_every_action_of_the_place(drive) -> None:
         await driver.until("Go to the queries")
         await driver.press("enter")
         await driver.press()
-        assert "chessreg › queries" in driver.text
+        assert driver.way.startswith("queries")
 
 
 async def test_the_command_that_prints_what_is_shown_is_copied(drive) -> None:
@@ -282,7 +334,9 @@ async def test_an_empty_registry_says_what_to_type_and_follows(drive, tmp_path: 
         assert "There are no games yet." in driver.text
         assert "$ chessreg demo" in driver.text
         assert "$ chessreg dataset add FILE.pgn --name games" in driver.text
-        assert driver.lines[-1].strip() == "? help  q quit  C columns  A import  ^p actions", "no row: no key for one"
+        assert driver.lines[-1].strip() == "? help  q quit  C columns  A import  M merge  ^p actions", (
+            "no row: no key for one"
+        )
         await driver.press("8")
         assert driver.lines[-1].strip() == "? help  q quit  Tab next  A add  ^p actions"
         await driver.press("6")
@@ -342,7 +396,7 @@ async def test_a_lost_database_is_a_banner_and_comes_back(drive, monkeypatch: py
 
 async def test_all_fields_of_a_line_are_shown_in_full(drive, session: Session) -> None:
     title = "elo by intervention"
-    headings, cells, _, _ = render.grid(run_query(session.database, title), wide=True)
+    headings, cells, _, _ = render.grid(run_query(session.database, title))
     async with drive(size=(100, 50)) as driver:
         await driver.press("7")
         await driver.find_row(title)

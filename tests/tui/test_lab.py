@@ -66,7 +66,7 @@ async def opened(driver: Any, session: Session, condition: str = "clean") -> Edi
     """The screen of the first state that has this condition."""
     rows = results(session, "trial", run_of(session, "edits")["id"]).page(0)
     await driver.find_row("edits")
-    await driver.press("enter")
+    await driver.press("enter", "tab")
     driver.screen.query_one(PageTable).move(next(n for n, row in enumerate(rows) if row["condition"] == condition))
     await driver.press("enter")
     assert isinstance(driver.screen, EditScreen)
@@ -316,7 +316,7 @@ async def test_both_models_moves_stand_in_one_order_with_their_change_and_boards
         for move, line in zip(text.compared(lab.answer), shown["edited"], strict=False):
             if move.change is not None:
                 assert line[2:].split()[2] == f"Δ{move.change:+.3f}"
-        assert {pane.squares.square_size for pane in lab.query(BoardPane)} == {"medium"}
+        assert {pane.squares.square_size for pane in lab.query(BoardPane)} == {2}
         assert all(pane.region.bottom <= 39 for pane in lab.query(BoardPane))
         assert f"mass {lab.answer.clean.original:.3f} target {lab.answer.clean.modified:.3f}" in driver.text
         assert " writes " in driver.text

@@ -18,7 +18,7 @@ from chessreg.registry import tables
 from chessreg.runs.kind import kind, kinds
 from chessreg.runs.spec import tag_of, variants_of
 from chessreg.scheduling.presence import Presence
-from chessreg.session import open_session
+from chessreg.session import Session, open_session
 from tui.data import launch_form
 from tui.data.launch_form import Form, candidates
 from tui.screens.job import JobScreen
@@ -197,7 +197,7 @@ async def test_a_form_is_filled_planned_and_launched_and_its_job_finishes(drive,
             await driver.until("finished", "15/15 units")
             assert "100 % · 15/15 units" in driver.text
             await driver.press("escape")
-            await driver.until("1 job · 0 running · 0 queued · 1 ended")
+            await driver.until("1 job · 0 running · 0 waiting · 1 ended")
             (line,) = [line for line in driver.lines if " checks " in line]
             assert " finished " in line
             assert " 15/15 " in line
@@ -290,6 +290,10 @@ async def test_choices_turn_presets_fill_and_words_find(drive, tmp_path: Path) -
         assert screen.form.typed == {"color": "both"}
         await driver.press("space")
         assert screen.form.typed == {}
+        await driver.press("home", "slash")
+        await driver.type("games")
+        await driver.press("enter")
+        assert screen.row.field.path == "games", "wherever one was"
         await driver.press("slash", "escape", "p")
         assert "[preset paper]" in driver.text
         assert screen.form.preset == "paper"
@@ -398,13 +402,22 @@ async def test_words_that_no_setting_has_leave_none_and_names_come_first(drive, 
         await driver.press("enter")
         text = driver.text
         assert "no setting has these words; Esc clears them" in text
-        assert "› " not in text.replace("chessreg › launch › probe", "")
+        assert "› " not in text.replace("launch › probe", "")
         await driver.press("escape")
         text = driver.text
         assert "no setting has these words" not in text
         assert driver.screen.form.kind.name == "probe"
         await driver.press("slash")
         assert driver.app.focused.value == "", "the words are gone, too"
+
+
+def test_probes_of_the_chosen_model_are_offered_first(study: Session) -> None:
+    every = [row["value"] for row in candidates(study, "run:probe")]
+    for model, own in (("deep", ["deep-board"]), ("bigram", ["longer", "board"])):
+        rows = [row["value"] for row in candidates(study, "run:probe", model=model)]
+        assert rows[: len(own)] == own
+        assert sorted(rows) == sorted(every)
+    assert [row["value"] for row in candidates(study, "run:probe", model="no such model")] == every
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)], ids=lambda size: f"{size[0]}x{size[1]}")
@@ -515,4 +528,4 @@ async def test_a_form_opens_the_run_that_is_complete_already(drive) -> None:
         assert "complete already: nothing to do, v views it" in await planned(driver)
         await driver.press("v")
         assert isinstance(driver.screen, RunScreen)
-        assert "board" in driver.lines[0]
+        assert "board" in driver.way

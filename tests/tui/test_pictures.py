@@ -11,8 +11,9 @@ import pytest
 from chessreg.queries import render, run_query, run_sql
 from chessreg.queries.ask import plotted
 from chessreg.queries.catalogue import find_plot
-from chessreg.registry import read
+from chessreg.registry import measures, read
 from chessreg.session import Session
+from tui import show
 from tui.data.board_views import boards, edited_state
 from tui.data.result_rows import results
 
@@ -37,7 +38,7 @@ def test_runs(picture: Any, session: Session) -> None:
         await driver.press("j", "j")
 
     cut = run_of(session, "cut")
-    picture(steps, "8 runs (1 not complete)", f"partial     {cut['done']}/{cut['units']}", "2026-01-02 03:04", "box1")
+    picture(steps, "8 runs (1 not complete)", "! partial", f"{cut['done']}/{cut['units']}", "2026-01-02 03:04", "box1")
 
 
 @pytest.mark.trained
@@ -46,10 +47,10 @@ def test_a_run(picture: Any, session: Session) -> None:
         await driver.find_row("board")
         await driver.press("enter")
 
-    row = first_row(session, "board", "score")
-    share = f"{100 * row['correct'] / row['n']:.1f} %"
-    count = results(session, "score", row["run_id"]).count
-    picture(steps, f"[scores {count}]", f"{row['n']}", f"{row['correct']}", share)
+    with session.database.read() as sql:
+        (answer,) = measures.answers(sql, [session.id("run", "board")]).values()
+    count = results(session, "score", session.id("run", "board")).count
+    picture(steps, f"[scores {count}]", show.answer(answer))
 
 
 def test_settings_of_a_run(picture: Any) -> None:
@@ -75,7 +76,7 @@ def test_a_game(picture: Any, session: Session) -> None:
 def test_an_edit(picture: Any, session: Session) -> None:
     async def steps(driver: Any) -> None:
         await driver.find_row("edits")
-        await driver.press("enter", "enter")
+        await driver.press("enter", "tab", "enter")
 
     row = first_row(session, "edits", "trial")
     stored = edited_state(session, row).row
@@ -106,7 +107,7 @@ def test_queries(picture: Any) -> None:
     async def steps(driver: Any) -> None:
         await driver.press("7", "slash", "e", "l", "o", "enter")
 
-    picture(steps, "elo by intervention", "Karvonen 2024", "chessreg run play")
+    picture(steps, "elo by intervention", "How strong is the model with each intervention")
 
 
 @pytest.mark.trained
@@ -116,7 +117,7 @@ def test_an_answer(picture: Any, session: Session) -> None:
         await driver.find_row("games by termination")
         await driver.press("enter")
 
-    _, cells, _, _ = render.grid(run_query(session.database, "games by termination"), wide=True)
+    _, cells, _, _ = render.grid(run_query(session.database, "games by termination"))
     picture(steps, *cells[0][:3], f"games by termination: {len(cells)} rows")
 
 

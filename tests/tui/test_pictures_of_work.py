@@ -38,7 +38,7 @@ def test_home(picture: Any, queue: Any) -> None:
     async def steps(driver: Any) -> None:
         await driver.press("tab")
 
-    words = "2 running · 1 waiting · 1 finished · 1 failed · 3 runs in all", "6.0/16", "24/64 GiB", "87 %", "✗", "12/12"
+    words = "● sums", "1 of 1 device at work", "87 %", "✗", "engine died", "3 runs in all"
     picture(steps, *words, folder=queue.folder, start="home")
 
 
@@ -49,7 +49,7 @@ def test_home_where_nothing_runs(picture: Any, session: Session) -> None:
     with session.database.read() as sql:
         rows = read.runs(sql)
     ended = [row["name"] for row in rows if row["state"] == "complete"]
-    words = f"0 running · 0 waiting · {len(ended)} finished", "nothing runs: ^l launches an experiment", "idle"
+    words = f"{show.counted(len(rows), 'run')} in all", "nothing runs: ^l launches an experiment", "idle"
     picture(steps, *words, *ended, start="home")
 
 
@@ -57,7 +57,7 @@ def test_jobs(picture: Any, queue: Any) -> None:
     async def steps(driver: Any) -> None:
         await driver.press("j", "j")
 
-    words = "5 jobs · 2 running · 1 queued · 2 ended", "2/4", "0/6", "12/12", "reduce"
+    words = "5 jobs · 2 running · 1 waiting · 2 ended", "2/4", "0/6", "12/12", "reduce"
     picture(steps, *words, folder=queue.folder, start="jobs")
 
 

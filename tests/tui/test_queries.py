@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from textual.app import App, ComposeResult
 
+from chessreg.entities.display import Chart, Panel, Point, Series
 from chessreg.errors import BadInputError
 from chessreg.queries import render, run_query, run_sql
 from chessreg.queries.ask import plotted
@@ -23,11 +24,12 @@ from chessreg.session import Session, open_session
 from tui.data.query_answers import Question, options
 from tui.screens.answers import AnswerScreen
 from tui.screens.boards import BoardScreen
+from tui.screens.dialogs import Prompt
 from tui.screens.edit import CaseScreen, EditScreen
 from tui.screens.queries import SqlEditor, SqlScreen
 from tui.screens.run import RunScreen
 from tui.widgets.bars import Banner, ScopeBar
-from tui.widgets.chart import ChartView
+from tui.widgets.chart import Canvas, ChartView, drawn, whisker
 from tui.widgets.table import PageTable
 from tui.widgets.vim import VimEditor
 
@@ -44,8 +46,8 @@ async def opened(driver: Any, title: str = TITLE) -> None:
 
 
 async def test_a_scope_narrows_the_answer_and_goes_with_one(drive: Any, session: Session) -> None:
-    whole = render.grid(run_query(session.database, TITLE), wide=True)[1]
-    narrowed = render.grid(run_query(session.database, TITLE, run="plain"), wide=True)[1]
+    whole = render.grid(run_query(session.database, TITLE))[1]
+    narrowed = render.grid(run_query(session.database, TITLE, run="plain"))[1]
     assert narrowed != whole
     async with drive(size=(160, 40)) as driver:
         await opened(driver)
@@ -58,7 +60,7 @@ async def test_a_scope_narrows_the_answer_and_goes_with_one(drive: Any, session:
         table = driver.screen.query_one(PageTable)
         assert table.count == len(narrowed)
         for n, line in enumerate(narrowed):
-            assert [table.row(n)[f"c{c}"] for c in range(len(line))] == line
+            assert [table.row(n)[f"c{c}"].strip() for c in range(len(line))] == line
         await driver.press("y")
         assert driver.app.clipboard == f"chessreg query '{TITLE}' --run plain"
         await driver.press("escape")
@@ -77,11 +79,11 @@ async def test_queries_beside_a_kind_of_ones_own_are_listed_and_asked_and_a_brok
         shutil.copy(CAPTURES.with_suffix(suffix), tmp_path)
     with open_session(str(folder / "registry.db"), folder / "store") as own:
         own.run(kind(str(path)).spec(games=4, shuffles=5), kind=str(path))
-        lines = render.grid(run_query(own.database, title), wide=True)[1]
+        lines = render.grid(run_query(own.database, title))[1]
     async with drive(folder, size=(160, 40), start="queries") as driver:
         await opened(driver, title)
         table = driver.screen.query_one(PageTable)
-        assert [[table.row(0)[f"c{c}"] for c in range(len(lines[0]))]] == lines
+        assert [[table.row(0)[f"c{c}"].strip() for c in range(len(lines[0]))]] == lines
         await driver.press("C")
         assert "share" in driver.text  # what the columns mean
         await driver.press("escape", "escape")
@@ -135,7 +137,7 @@ async def test_the_scope_and_the_search_are_there_again_next_time(drive: Any) ->
         await driver.type("since:7d")
         await driver.press("enter")
     async with drive(size=(160, 40), start="") as driver:
-        assert "chessreg › queries" in driver.lines[0]
+        assert driver.way.startswith("queries")
         assert driver.screen.query_one(ScopeBar).value == "since:7d"
         assert driver.screen.query_one(PageTable).count == 1
 
@@ -180,6 +182,8 @@ async def test_sql_is_completed_asked_and_leads_to_the_board(drive: Any, session
         for n, row in enumerate(result.rows):
             assert table.row(n)["plies"] == row["plies"]
         assert f"{len(result)} rows" in driver.text
+        assert [column.heading for column in table.columns[1:4]] == ["run_id", "unit", "plies"], "all that was selected"
+        assert table.columns[1].of(table.row(0)) == result.rows[0]["run_id"]
         await driver.press("enter")
         assert isinstance(driver.screen, BoardScreen)
         assert str(driver.screen.boards.row["run_id"]).replace("-", "") == result.rows[0]["run_id"]
@@ -188,6 +192,23 @@ async def test_sql_is_completed_asked_and_leads_to_the_board(drive: Any, session
         editor.text = "SELECT id AS run_id, kind FROM run ORDER BY id"
         await driver.press("ctrl+r", "enter")
         assert isinstance(driver.screen, RunScreen)
+
+
+@pytest.mark.parametrize("half", [0.3, 0.5, 0.6, 1.5, 2.5])
+@pytest.mark.parametrize("value", [5.0, 5.3, 5.5, 6.5, 7.7])
+def test_an_interval_that_is_symmetric_is_drawn_symmetrically(value: float, half: float) -> None:
+    point, canvas = Point(0.0, value, value - half, value + half), Canvas(1, 20)
+    whisker(canvas, 0, lambda y: 15 - y, point, "")
+    mark = round(15 - value)
+    drawn_rows = [y for y in range(20) if canvas.at(0, y) != " " and y != mark]
+    assert sum(y < mark for y in drawn_rows) == sum(y > mark for y in drawn_rows)
+    widest = Point("other", 10.0, text="10")
+    chart = Chart(
+        "", "x", "y", (Panel("", (Series("", (Point("one", value, point.low, point.high, "v"), widest)),)),), "bars"
+    )
+    bar = "".join(text for text, _ in drawn(chart, 80, 24)[1])
+    if "┼" in bar:
+        assert bar.index("┼") - bar.index("├") == bar.index("┤") - bar.index("┼")
 
 
 ENDLESS = "with recursive t(n) as (select 1 union all select n + 1 from t) select max(n) from t"
@@ -254,7 +275,7 @@ async def test_sql_that_does_not_fit_is_one_line_in_the_banner(drive: Any) -> No
         await driver.press("f5")
         assert not any(line.strip().startswith("!") for line in driver.lines)
         await driver.press("escape")
-        assert "chessreg › queries" in driver.lines[0]
+        assert driver.way.startswith("queries")
 
 
 async def test_several_completions_are_offered_and_one_is_chosen(drive: Any) -> None:
@@ -278,7 +299,7 @@ async def test_a_plot_shows_the_numbers_of_its_query(drive: Any, session: Sessio
     async with drive(size=(140, 40)) as driver:
         await opened(driver, entry.title)
         await driver.press("v")
-        assert plot.title in driver.lines[0]
+        assert plot.title in driver.way
         chart = driver.screen.query_one(ChartView).chart
         drawn = sorted((point.x, point.y, point.low, point.high) for point in chart.points())
         ends = (f"{plot.y}_low", f"{plot.y}_high")
@@ -328,7 +349,6 @@ async def test_a_table_is_written_as_the_command_writes_it(
         await opened(driver)
         await driver.press("w")
         assert "games-by-termination.csv" in driver.text
-        await driver.press("ctrl+u")
         await driver.type(str(tmp_path / f"table{suffix}"))
         await driver.press("enter")
     assert (tmp_path / f"table{suffix}").read_bytes() == (tmp_path / f"expected{suffix}").read_bytes()
@@ -340,14 +360,25 @@ async def test_a_table_is_written_as_the_command_writes_it(
 async def test_a_file_that_cannot_be_written_is_told_once_and_nothing_stays(drive: Any, tmp_path: Path) -> None:
     async with drive(size=(120, 40)) as driver:
         await opened(driver)
+        await driver.press("w")
         for name in ("table.xls", "nowhere/table.csv"):
-            await driver.press("w", "ctrl+u")
-            await driver.type(str(tmp_path / name))
+            await driver.type(str(tmp_path / name))  # in place of the name that is suggested, or was refused
             await driver.press("enter")
+            assert isinstance(driver.app.screen, Prompt), "the path can be corrected"
             assert driver.app.notices[-1].severity == "error"
             assert name.split("/")[0].removeprefix("table") in driver.app.notices[-1].message
             assert not driver.screen.query_one(Banner).message
         assert not list(tmp_path.glob("table*"))
+
+
+async def test_the_lineage_of_a_number_is_a_key_away(drive: Any) -> None:
+    async with drive(size=(120, 40)) as driver:
+        await opened(driver, "best probe layers")
+        await driver.press("L")
+        assert "lineage of board" in driver.way
+        assert "cache-fit" in driver.text
+        await driver.press("escape", "enter", "L")
+        assert "lineage of board" in driver.way
 
 
 async def test_a_table_is_copied_for_a_paper_and_kept_in_a_file(drive: Any, session: Session, tmp_path: Path) -> None:
@@ -363,13 +394,13 @@ async def test_a_table_is_copied_for_a_paper_and_kept_in_a_file(drive: Any, sess
 
 async def test_games_are_scored_either_way_and_the_command_says_so(drive: Any, session: Session) -> None:
     title = "elo by intervention"
-    other = render.grid(run_query(session.database, title, scoring="author-2024"), wide=True)[1]
+    other = render.grid(run_query(session.database, title, scoring="author-2024"))[1]
     async with drive(size=(160, 40)) as driver:
         await opened(driver, title)
         await driver.press("O")
         assert "scoring author-2024" in " ".join(driver.text.split())  # where a line ends is no matter
         table = driver.screen.query_one(PageTable)
-        assert [[table.row(n)[f"c{c}"] for c in range(len(line))] for n, line in enumerate(other)] == other
+        assert [[table.row(n)[f"c{c}"].strip() for c in range(len(line))] for n, line in enumerate(other)] == other
         assert driver.screen.command() == f"chessreg query '{title}' --scoring author-2024"
 
 
@@ -407,7 +438,7 @@ async def test_what_is_offered_stands_at_the_cursor_narrows_and_is_taken_by_ente
         assert editor.text == "SELECT opening_plies\n FROM game", "nothing is offered: Enter is the editor's"
         editor.text = 'SELECT plies, 1 AS "n of" FROM game'
         await driver.press("f5")
-        assert "plies" in driver.lines[editor.region.bottom]
+        assert "plies" in driver.lines[editor.region.bottom + 1]
         await driver.press("e")
         editor.text, editor.names = "SELECT op FROM game", {}
         editor.move_cursor((0, len("SELECT op")))
@@ -464,7 +495,7 @@ async def test_the_editor_has_vims_keys_where_they_are_wanted_and_esc_leaves_a_r
         await driver.settle()
         assert driver.app.focused is editor, "there are no rows to go to"
         await driver.press("escape")
-        assert "SQL" not in driver.lines[0], "once is enough"
+        assert "SQL" not in driver.way, "once is enough"
         await driver.press("e", "f8")
         editor = driver.screen.query_one(SqlEditor)
         editor.text = "SELECT kind\nFROM run"
@@ -480,6 +511,6 @@ async def test_the_editor_has_vims_keys_where_they_are_wanted_and_esc_leaves_a_r
         assert "insert" in driver.text
         assert driver.lines.index(next(line for line in driver.lines if "insert" in line)) > 2
         await driver.press("escape", "escape")
-        assert "SQL" not in driver.lines[0]
+        assert "SQL" not in driver.way
         await driver.press("e")
         assert driver.screen.query_one(SqlEditor).vim, "it is so again the next time"

@@ -13,8 +13,8 @@ from tui.app import ChessregApp
 from tui.columns import GAP, KEPT, Column, fitted, telling_first, widths
 from tui.data.result_rows import columns_of
 from tui.widgets import board
-from tui.widgets.board import GLYPHS, SIZES, SQUARE, Glyphs, Size, draw, extent, in_use, legend, numbered, square_words
-from tui.widgets.evaluation import heights, span_of
+from tui.widgets.board import GLYPHS, SIZES, Glyphs, draw, extent, in_use, legend, numbered, square_words
+from tui.widgets.evaluation import column_cells, span_of
 from tui.widgets.moves import line_of, move_lines, tries, with_tries
 
 START = """\
@@ -29,35 +29,35 @@ START = """\
   a b c d e f g h"""
 
 
-def text(frame: BoardFrame, size: Size, glyphs: Glyphs) -> str:
-    return "\n".join("".join(piece.text for piece in line).rstrip() for line in draw(frame, size, glyphs))
+def text(frame: BoardFrame, size: int, glyphs: Glyphs) -> str:
+    return "\n".join("".join(run.text for run in line).rstrip() for line in draw(frame, size, glyphs))
 
 
 def test_the_start_in_letters_is_what_everybody_knows() -> None:
     frame = BoardFrame.from_board(chess.Board())
-    assert text(frame, "small", "letters") == START
+    assert text(frame, 1, "letters") == START
     flipped = BoardFrame.from_board(chess.Board(), flipped=True)
-    lines = text(flipped, "small", "letters").splitlines()
+    lines = text(flipped, 1, "letters").splitlines()
     assert lines[0] == "1 R N B K Q B N R"
     assert lines[-1] == "  h g f e d c b a"
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("glyphs", ["solid", "outline", "letters"])
-def test_every_line_of_every_size_is_as_wide_as_it_says(size: board.Size, glyphs: board.Glyphs) -> None:
+def test_every_line_of_every_size_is_as_wide_as_it_says(size: int, glyphs: board.Glyphs) -> None:
     board = chess.Board("r3k2r/8/8/3Pp3/8/8/8/R3K2R w KQkq e6 0 1")
     frame = BoardFrame.from_board(board, marks={0: "removed", 36: "illegal"}, heat=[0.5] * 64)
     wide, high = extent(size)
     lines = draw(frame, size, glyphs)
     assert len(lines) == high
-    assert {sum(len(piece.text) for piece in line) for line in lines} == {wide}
-    assert sum(piece.look.square is not None for line in lines for piece in line) >= 64 * SQUARE[size][1]
-    seen = {piece.look.square for line in lines for piece in line} - {None}
+    assert {sum(len(run.text) for run in line) for line in lines} == {wide}
+    assert sum(run.look.square is not None for line in lines for run in line) >= 64 * size
+    seen = {run.look.square for line in lines for run in line} - {None}
     assert seen == set(range(64))
 
 
 def test_without_color_outlines_tell_white_from_black() -> None:
-    drawn = text(BoardFrame.from_board(chess.Board()), "small", "outline")
+    drawn = text(BoardFrame.from_board(chess.Board()), 1, "outline")
     assert "♜ ♞ ♝ ♛ ♚" in drawn
     assert "♖ ♘ ♗ ♕ ♔" in drawn
 
@@ -78,8 +78,8 @@ def test_every_mark_has_a_sign_on_the_board_and_words_below(mark: str) -> None:
     marked = plain.with_marks({chess.D4: mark})  # type: ignore[dict-item]
     (line,) = legend(marked)
     assert line.endswith(": d4")
-    before = text(plain, "medium", "letters").splitlines()
-    after = text(marked, "medium", "letters").splitlines()
+    before = text(plain, 2, "letters").splitlines()
+    after = text(marked, 2, "letters").splitlines()
     changed = [(a, b) for a, b in zip(before, after, strict=True) if a != b]
     assert len(changed) == 1
     assert changed[0][1].replace(line[0], " ", 1).rstrip() == changed[0][0].rstrip()
@@ -87,9 +87,9 @@ def test_every_mark_has_a_sign_on_the_board_and_words_below(mark: str) -> None:
 
 def test_heat_is_written_in_per_cent_where_there_is_room() -> None:
     frame = BoardFrame.from_board(chess.Board(), heat={chess.A1: 0.07, chess.B1: 1.0}, heat_label="chance")
-    bottom = text(frame, "medium", "letters").splitlines()[15].split()
+    bottom = text(frame, 2, "letters").splitlines()[15].split()
     assert bottom == ["7", "100"]
-    assert ("%", "heat", "chance") in in_use(frame, "medium")
+    assert ("%", "heat", "chance") in in_use(frame, 2)
 
 
 def test_the_strongest_arrows_are_listed_first() -> None:
@@ -103,7 +103,7 @@ def test_the_strongest_arrows_are_listed_first() -> None:
 def test_what_a_model_answers_is_not_said_to_be_played(label: str, words: str) -> None:
     arrows = [("e2e4", 1.0, label, "played"), ("d2d4", 0.5, "d4 (best)", "best")]
     frame = BoardFrame.from_board(chess.Board(), arrows=arrows)
-    assert [used[2] for used in in_use(frame, "medium")] == ["best move", words]
+    assert [used[2] for used in in_use(frame, 2)] == ["best move", words]
 
 
 def test_the_move_played_stands_among_the_models_by_its_probability() -> None:
@@ -142,7 +142,7 @@ def test_what_is_whole_is_not_cut_and_space_that_is_left_is_taken() -> None:
 def test_where_not_all_fits_what_tells_rows_apart_comes_first_then_measures() -> None:
     columns = [
         Column("model", "model"), Column("engine", "engine"), Column("edit", "edit"),
-        Column("wins", "wins", right=True), Column("score", "score", right=True, matters=True),
+        Column("wins", "wins", right=True), Column("score", "score", right=True, role="value"),
     ]  # fmt: skip
     rows = [
         {"model": "m", "engine": "stockfish-17", "edit": f"edit {n}", "wins": n, "score": "0.55 [0.475, 0.657]"}
@@ -166,8 +166,8 @@ def test_zeros_are_not_printed_and_a_wrong_square_says_what_is_read_instead() ->
         "", BoardFrame.from_board(chess.Board()).squares, heat={0: 0.004, 1: 0.3}, marks={1: "wrong"},
         read={1: ("b", 0.56)}, heat_label="truth",
     )  # fmt: skip
-    assert text(frame, "medium", "letters").splitlines()[15].split() == ["b56"]
-    named = {words: sign for sign, _, words in in_use(frame, "medium")}
+    assert text(frame, 2, "letters").splitlines()[15].split() == ["b56"]
+    named = {words: sign for sign, _, words in in_use(frame, 2)}
     assert named == {"read wrongly": "?", "read instead, %": "b56", "truth": "%"}
     assert "read instead: b1 b 0.56" in legend(frame)
     assert square_words(frame, 1) == "b1: white knight, read wrongly: b 0.56, truth 0.300"
@@ -182,8 +182,8 @@ def test_arrows_are_lines_that_end_at_their_number_and_leave_pieces_alone(glyphs
     arrows = [("e2e4", 0.5, "e4"), ("d1h5", 0.2, "Qh5", "best"), ("a2a4", 0.1, "a4", "played"), ("b2b3", 0.3, "b3")]
     board = chess.Board()
     frame = BoardFrame.from_board(board, arrows=arrows, flipped=flipped)
-    plain = text(replace(frame, arrows=()), "medium", glyphs)
-    drawn = text(frame, "medium", glyphs)
+    plain = text(replace(frame, arrows=()), 2, glyphs)
+    drawn = text(frame, 2, glyphs)
     figures = set(GLYPHS[glyphs].values()) - {GLYPHS[glyphs]["."]}
     for before, after in zip(plain.splitlines(), drawn.splitlines(), strict=True):
         assert all(two == one for one, two in zip(before, after, strict=False) if one in figures)
@@ -193,8 +193,8 @@ def test_arrows_are_lines_that_end_at_their_number_and_leave_pieces_alone(glyphs
     assert "2" in rows["3"][2:]
     between = drawn.splitlines()[7 if flipped else 9]
     assert any(c in "|/\\-" or "\u2800" < c <= "\u28ff" for c in between)
-    assert text(frame, "small", glyphs).count("\n") == 8  # no lines where there is no room, and the same extent
-    assert [sign for sign, _, _ in in_use(frame, "medium")] == ["1-2", "=", "~"]
+    assert text(frame, 1, glyphs).count("\n") == 8  # no lines where there is no room, and the same extent
+    assert [sign for sign, _, _ in in_use(frame, 2)] == ["1-2", "=", "~"]
     assert [line.split()[0] for line in legend(frame)] == ["1", "2", "=", "~"]
 
 
@@ -222,9 +222,8 @@ def test_a_frame_knows_its_position_its_moves_and_its_addresses() -> None:
     assert other.moves == ()
 
 
-def test_the_strip_of_evaluations_has_a_cell_a_ply_and_dots_for_what_is_not_known() -> None:
-    values = (0.0, None, 10_000.0, -10_000.0)
-    assert heights(values, 1, letters=False) == "▄·█▁"
-    assert heights(values, 1, letters=True) == "=.#_"
+def test_a_column_of_the_strip_is_as_high_as_its_share_and_a_dot_where_it_is_not_known() -> None:
+    assert [column_cells(share, 1, letters=False) for share in (0.5, None, 1.0, 0.0)] == ["▄", "·", "█", "▁"]
+    assert [column_cells(share, 1, letters=True) for share in (0.5, None, 1.0, 0.0)] == ["=", ".", "#", "_"]
+    assert [column_cells(share, 3, letters=False) for share in (0.5, 1.0)] == [" ▄█", "███"]
     assert span_of(25, 10) == 3
-    assert len(heights([float(n) for n in range(25)], 3, letters=False)) == 9

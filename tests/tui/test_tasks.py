@@ -1,5 +1,5 @@
-"""What people do, each with its count of keys beyond what they type: at most six, launching 25. The task in a browser
-is in test_web."""
+"""What people do, each with its count of keys beyond what they type: at most twelve, most of them six. The task in a
+browser is in test_web, merging in test_merge_screen."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tui.data.job_rows import jobs
 from tui.screens.answers import AnswerScreen, RowsScreen
 from tui.screens.boards import BoardScreen, PairScreen
 from tui.screens.compare import CompareScreen
+from tui.screens.dialogs import PickerScreen
 from tui.screens.edit import EditScreen
 from tui.screens.heat import HeatScreen
 from tui.screens.job import JobScreen
@@ -93,12 +94,12 @@ async def test_a_stored_edit_is_taken_into_the_lab_at_its_own_settings(drive: An
         press = Keys(driver)
         await press("slash")
         await driver.type("kind:edit")
-        await press("enter", "enter", "enter", "down")
+        await press("enter", "enter", "enter", "enter", "down")
         state = driver.screen
         assert isinstance(state, EditScreen)
         edit = state.state.edit
         await press("e")
-        press.told("an edit in the lab at its own settings, at 80×24")
+        press.told("an edit in the lab at its own settings, at 80×24", 7)
         lab = driver.screen
         assert isinstance(lab, LabScreen)
         assert (lab.edited_layers, lab.scale, lab.condition) == (edit.layers, edit.scale, edit.condition)
@@ -139,10 +140,10 @@ async def test_a_game_of_a_dataset_is_found_by_its_ratings(drive: Any, session: 
         await press("enter")
         press.told("a dataset's game by rating, at 80×24")
         assert isinstance(driver.screen, BoardScreen)
-        assert f"games {row['unit']}" in driver.lines[0]
+        assert f"games {row['unit']}" in driver.way
 
 
-async def test_a_launch_by_the_palette_is_cancelled_and_tried_again(
+async def test_a_cache_and_a_probe_are_launched_watched_cancelled_and_tried_again(
     drive: Any, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted: list[str] = []  # supervisors: none is started
@@ -151,18 +152,19 @@ async def test_a_launch_by_the_palette_is_cancelled_and_tried_again(
 
     def job() -> Any:
         with open_session(str(own / "registry.db"), own / "store") as session:
-            (row,) = jobs(session, "").page(0)
-            return row
+            return jobs(session, "").page(0)[0]
 
     async with drive(own, size=(80, 24)) as driver:
         press = Keys(driver)
         await press("ctrl+p")
-        await driver.type("launch probe")
+        await driver.type("launch cache")
+        await press("enter")
+        assert isinstance(driver.screen, PickerScreen), "it asks for the data at once"
+        await press("enter")
+        assert isinstance(driver.screen, PickerScreen), "then for the model"
+        assert "bigram" in driver.text
         await press("enter")
         assert isinstance(driver.screen, FormScreen)
-        await press("enter")
-        await driver.find_row("cache-fit")
-        await press("enter")
         await driver.once(lambda: driver.screen.outlook is not None, "the plan")
         assert "ready" in driver.text
         await press("ctrl+l")
@@ -174,7 +176,14 @@ async def test_a_launch_by_the_palette_is_cancelled_and_tried_again(
         assert job()["state"] == "cancelled"
         await press("R")
         assert job()["state"] in ("queued", "waiting")
-        press.told("a launch by the palette, cancelled and tried again, at 80×24", 25)
+        await press("ctrl+p")
+        await driver.type("launch probe")
+        await press("enter")
+        assert isinstance(driver.screen, PickerScreen)
+        await press("enter", "ctrl+l")
+        assert isinstance(driver.screen, JobScreen)
+        assert job()["kind"] == "probe"
+        press.told("a cache and a probe launched, cancelled and tried again, at 80×24", 12)
         # a job's tables have words too, apart from those that are looked for in its log
         await driver.press("tab", "tab", "slash")
         await driver.type("setting:cache")
@@ -182,6 +191,64 @@ async def test_a_launch_by_the_palette_is_cancelled_and_tried_again(
         assert driver.screen.query_one("#part", PageTable).count == 2
         await driver.press("escape")
         assert driver.screen.query_one("#part", PageTable).count > 2
+
+
+async def test_a_sweep_of_three_scales_is_launched_and_its_runs_have_names(
+    drive: Any, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Presence, "start", lambda self, url: None)
+    own = Path(shutil.copytree(world, tmp_path / "own"))
+    async with drive(own, size=(120, 40)) as driver:
+        press = Keys(driver)
+        await press("ctrl+p")
+        await driver.type("launch edit")
+        await press("enter")
+        for needed in ("checkpoint", "probe"):
+            assert driver.screen.crumb == needed
+            await press("enter")
+        assert isinstance(driver.screen, FormScreen)
+        await press("slash")
+        await driver.type("scale")
+        await press("enter", "enter")
+        await driver.type("1|2|4")
+        await press("enter", "ctrl+l")
+        assert "an edit is of games or of one position" in driver.notices
+        assert driver.screen.crumb == "dataset", "what is missing is asked for"
+        await press("slash")
+        await driver.type("games:test")
+        await press("enter")
+        assert isinstance(driver.screen, FormScreen), "the only one that has these words is taken"
+        await press("ctrl+l")
+        assert isinstance(driver.screen, JobScreen)
+        press.told("a grid of three scales", 12)
+        with open_session(str(own / "registry.db"), own / "store") as session:
+            names = sorted({row["name"] for row in jobs(session, "").page(0)})
+        assert [name.rpartition("scale")[2] for name in names] == ["1.0", "2.0", "4.0"], names
+
+
+async def test_the_games_of_an_arm_lead_to_the_ply_where_they_diverge(drive: Any) -> None:
+    async with drive(size=(120, 40)) as driver:
+        press = Keys(driver)
+        await press("7", "slash")
+        await driver.type("games by termination")
+        await press("enter", "enter", "enter", "enter", "c", "d")
+        assert isinstance(driver.screen, PairScreen)
+        assert "apart" in driver.text
+        press.told("games of an arm and their divergence", 9)
+
+
+async def test_a_number_leads_by_its_lineage_to_the_games_it_was_made_from(drive: Any) -> None:
+    async with drive(size=(120, 40)) as driver:
+        press = Keys(driver)
+        await press("7", "slash")
+        await driver.type("best probe layers")
+        await press("enter", "enter", "L", "slash")
+        await driver.type("dataset")
+        await press("enter", "enter", "v", "enter")
+        assert isinstance(driver.screen, BoardScreen), driver.text
+        await press("end", "P")
+        assert "1. " in driver.app.clipboard
+        press.told("from a number to its PGN", 12)
 
 
 async def test_trees_and_columns_have_words_and_an_order(drive: Any) -> None:
@@ -221,7 +288,7 @@ async def test_with_the_mouse_alone_a_query_leads_to_a_board_and_back_home(drive
             nonlocal clicks
             clicks += 1
             if table:
-                await driver.pilot.click(PageTable, offset=(4, 1))
+                await driver.pilot.click(PageTable, offset=(4, 2))
             else:
                 lines = driver.lines
                 y = next(n for n, line in enumerate(lines) if word in line) if row is None else row
@@ -244,4 +311,4 @@ async def test_with_the_mouse_alone_a_query_leads_to_a_board_and_back_home(drive
         await click("queries", 0)
         assert len(driver.app.screen_stack) == 1
         await click("chessreg", 0)
-        assert "› home" in driver.lines[0]
+        assert driver.way == "home"

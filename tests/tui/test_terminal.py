@@ -103,9 +103,9 @@ def test_the_lab_looks_in_the_store_beside_the_registry_that_a_variable_names(
     (tmp_path / "elsewhere").mkdir()
     terminal.start_as("tui", cwd=tmp_path / "elsewhere", size=(120, 40),
                       CHESSREG_REGISTRY=str(terminal.folder / "registry.db"))  # fmt: skip
-    terminal.until("chessreg › home", "8 runs in all")
+    terminal.until("1 home", "8 runs in all")
     terminal.keys("6")
-    terminal.until("chessreg › lab", "bigram", " writes ")
+    terminal.until("6 lab", "bigram", " writes ")
     terminal.keys("q")
     terminal.until("ended with 0")
     assert not list((tmp_path / "elsewhere").iterdir())
@@ -173,7 +173,7 @@ def test_esc_and_a_key_at_once_are_both_done(terminal: Terminal) -> None:
 
 def test_nothing_that_the_terminal_is_asked_is_left_on_it(terminal: Terminal) -> None:
     terminal.start()
-    terminal.until("chessreg › home", "8 runs in all")
+    terminal.until("1 home", "8 runs in all")
     terminal.keys("q")
     text = terminal.until("ended with 0")
     assert text.strip() == "ended with 0"

@@ -179,7 +179,9 @@ async def test_beyond_this_machine_there_is_a_token_too_and_names_are_checked(wo
         address, _ = parts(url)
         assert "http is not encrypted" in (tmp_path / "log.txt").read_text()
         async with aiohttp.ClientSession() as client:
-            assert "ws://10.0.0.5:80/" in await (await client.get(url, headers={"Host": "10.0.0.5:80"})).text()
+            text = await (await client.get(url, headers={"Host": "10.0.0.5:80"})).text()
+            assert "ws://10.0.0.5:80/" in text
+            assert re.search(r"<title>chessreg · [^<]*registry\.db</title>", text)
             assert await status(client, f"http://{address}/") == 403
             assert await status(client, url, {"Host": "evil.example"}) == 403
             assert await status(client, url, {"Host": socket.gethostname()}) == 200

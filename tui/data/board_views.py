@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
@@ -10,10 +11,12 @@ from sqlalchemy import select
 
 from chessreg.errors import ChessregError, NotFoundError
 from chessreg.registry import tables
+from tui import show
 from tui.data.result_rows import DATASET_GAME, RESULT_TABLES, find_row, flat, run_names
+from tui.data.result_rows import points as game_points
 
 if TYPE_CHECKING:
-    from chessreg.entities.game import Partner
+    from chessreg.entities.game import Partner, StoredGame
     from chessreg.experiments.edit.three_boards import StoredCase
     from chessreg.games.boards.boardframe import BoardFrame
     from chessreg.lab.question import StoredEdit
@@ -35,6 +38,8 @@ class Boards(NamedTuple):
     checkpoint: str = (
         ""  # the model whose game or answer this is, in hexadecimal digits; of a dataset's game the newest
     )
+    facts: tuple[str, ...] = ()  # of a game: its result, the edit of its model, and more
+    layers: Mapping[int, int] = MappingProxyType({})  # layer → unit: what probes of the run read of the same game
 
 
 def boards(session: Session, row: Mapping[str, Any]) -> Boards:
@@ -82,21 +87,64 @@ def boards(session: Session, row: Mapping[str, Any]) -> Boards:
         game = next(stored_games(session.database, [(whole["run_id"], whole["unit"])]))
         model = game.match.checkpoint_id
         return Boards(
-            whole, views, called, run.kind, game.limit_ply, game_pgn(game.record()), "" if model is None else model.hex
-        )
-    return Boards(whole, views, called, run.kind, checkpoint=model_of(session, run.spec))
+            whole, views, called, run.kind, game.limit_ply, game_pgn(game.record()), "" if model is None else model.hex,
+            game_facts(game),
+        )  # fmt: skip
+    checkpoint = model_of(session, run.spec)
+    return Boards(whole, views, called, run.kind, checkpoint=checkpoint, layers=layers_read(session, whole))
 
 
-def preview(session: Session, row: Mapping[str, Any]) -> list[BoardFrame] | None:
-    """The board of a row that one looks at first: where a game ended, what an edit aims at; then the further ones. None
-    where there is none."""
+def game_facts(game: StoredGame) -> tuple[str, ...]:
+    """Return a game's result, the edit of its model and its evaluation at the end, a line each."""
+    from chessreg.entities.game import describe_intervention
+    from chessreg.games.boards.picture import evaluation_words
+
+    row, color = game.game, game.match.color
+    points = {"": "not scored", "0": "lost", "½": "drew", "1": "won"}
+    scored = points[game_points({"result": row.result, "adjudication_cp": row.adjudication_cp}, color)]
+    end = row.termination.replace("_", " ")
+    lines = [f"{row.result} by {end} after {show.counted(row.plies, 'ply', 'plies')} · {game.model} {scored}"]
+    edit = "unedited" if game.intervention is None else describe_intervention(game.intervention)
+    lines.append(f"{game.model} as {color.title()}, {edit}")
+    if row.first_try_legal is not None:
+        lines.append(f"{row.first_try_legal} of {show.counted(row.turns, 'turn', 'turns')} legal at the first try")
+    if row.adjudication_cp is not None:
+        lines.append(f"evaluation at the end {evaluation_words(row.adjudication_cp)}")
+    return tuple(lines)
+
+
+def layers_read(session: Session, row: Mapping[str, Any]) -> dict[int, int]:
+    """Return layer → unit of a run's scores of one game, for a row that is one of them; empty for other rows."""
+    if row["result_table"] != "score" or row["layer"] is None:
+        return {}
+    score = tables.Score
+    its = (score.run_id == row["run_id"], score.split == row["split"], score.item == row["item"])
+    with session.database.read() as sql:
+        found = sql.execute(select(score.layer, score.unit).where(*its, score.layer.is_not(None)).order_by(score.layer))
+        return {layer: unit for layer, unit in found if layer is not None}
+
+
+class BoardPreview(NamedTuple):
+    """The boards of a row, and its facts if it is a game."""
+
+    views: list[BoardFrame]
+    facts: tuple[str, ...]
+
+
+def preview(session: Session, row: Mapping[str, Any]) -> BoardPreview | None:
+    """Return the boards of a row of a list; None where there are none."""
+    from chessreg.experiments.edit.three_boards import views_of_case
+
     try:
         drawn = boards(session, row)
-        views = drawn.views or edited_state(session, row).boards
+        views = drawn.views
+        if drawn.kind == "edit-next-token":
+            views = views_of_case(drawn.row, session.inputs)
+        elif not views:
+            views = edited_state(session, row).boards
     except ChessregError:
         return None
-    ends = drawn.row.get("result_table") == "game"
-    return [views[-1]] if ends else views
+    return BoardPreview(views, drawn.facts) if views else None
 
 
 def model_of(session: Session, spec: Mapping[str, Any]) -> str:

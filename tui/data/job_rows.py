@@ -9,12 +9,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, String, and_, case, cast, func, literal, not_, or_, select, type_coerce
+from sqlalchemy import (
+    ColumnElement,
+    String,
+    and_,
+    case,
+    cast,
+    exists,
+    func,
+    literal,
+    not_,
+    or_,
+    select,
+    true,
+    type_coerce,
+)
 
 from chessreg.errors import NotFoundError
 from chessreg.registry import measures, read, run_filter, tables, words
+from chessreg.registry.run_state import FAILURES, WAITS_IN_CLUSTER
 from chessreg.registry.tables import Cause, Job, JobState
-from chessreg.scheduling import status
+from chessreg.registry.tables.types import utc_now
+from chessreg.scheduling import queue, status
 from tui.data.pages import Pages, Row
 from tui.data.run_rows import overview
 from tui.data.sql_pages import ChosenPages
@@ -26,13 +42,17 @@ if TYPE_CHECKING:
 
 
 IDS = {"id": Job.id, "job": Job.id, "launch": Job.group_id, "run": Job.run_id}
-TEXTS = {"kind": Job.kind, "on": Job.executor, "machine": Job.host, "host": Job.host, "message": Job.message}
+NODE, PARTITION = (Job.detail[(queue.PLACEMENT, key)].as_string() for key in ("node", "partition"))
+RUNNING = and_(Job.state == JobState.RUNNING, not_(WAITS_IN_CLUSTER))
+MACHINE = case((Job.executor == "local", Job.host), else_=NODE)
+TEXTS = {
+    "kind": Job.kind, "on": Job.executor, "machine": MACHINE, "partition": PARTITION, "message": Job.message,
+}  # fmt: skip
 NUMBERS = {"priority": Job.priority, "tries": Job.tries, "shard": Job.shard + 1}
 TIMES = {"launched": Job.created_at, "started": Job.started_at, "ended": Job.ended_at}
 FIELDS = ("name", "state", *TEXTS, *NUMBERS, *TIMES, *IDS)
-SEARCHED = ("kind", "name", "state", "on", "host", "id", "launch", "run")  # by a word that names no field
+SEARCHED = ("kind", "name", "state", "on", "machine", "id", "launch", "run")  # by a word that names no field
 QUEUED = ("queued", "waiting", "blocked")  # states of one that has not started; which, only a look at others tells
-ENDED = tuple(map(str, Cause))
 
 
 def jobs(session: Session, text: str = "") -> Pages:
@@ -101,15 +121,26 @@ def by_field(session: Session, field: str, sign: str, value: str) -> ColumnEleme
 
 
 def by_state(value: str) -> ColumnElement[bool]:
-    ended = [Cause(cause) for cause in ENDED if cause.startswith(value)]
-    fits: list[ColumnElement[bool]] = [and_(Job.state == JobState.ENDED, Job.cause.in_(ended))] if ended else []
+    fits = [is_so for word, is_so in ends().items() if word == value or (word.startswith(value) and word != "ended")]
     if any(state.startswith(value) for state in QUEUED):
         fits.append(Job.state == JobState.QUEUED)
+    if "waiting".startswith(value):
+        fits.append(and_(WAITS_IN_CLUSTER, not_(Job.cancel)))
     if "running".startswith(value):
-        fits.append(and_(Job.state == JobState.RUNNING, not_(Job.cancel)))
+        fits.append(and_(RUNNING, not_(Job.cancel)))
     if "cancelling".startswith(value):
         fits.append(and_(Job.state == JobState.RUNNING, Job.cancel))
     return or_(*fits) if fits else literal(1) == literal(0)
+
+
+def ends() -> dict[str, ColumnElement[bool]]:
+    """Return the words for how a job ended, as lists show them, with their conditions: `failed` is all that home counts
+    as failed, `ended` is every end."""
+    causes: dict[str, ColumnElement[bool]] = {str(cause): Job.cause == cause for cause in Cause}
+    killed = causes["killed"]
+    causes |= {"cancelled": and_(killed, Job.cancel), "killed": and_(killed, not_(Job.cancel))}
+    words = causes | {"failed": or_(*(causes[word] for word in FAILURES)), "ended": true()}
+    return {word: and_(Job.state == JobState.ENDED, is_so) for word, is_so in words.items()}
 
 
 def asks_queued(word: str) -> bool:
@@ -142,10 +173,13 @@ def hex_of(session: Session, column: Any) -> ColumnElement[str]:
 
 
 def counts(session: Session) -> dict[str, int]:
-    """How many jobs run, wait and have ended."""
+    """Return how many jobs are running, waiting (in the queue here or in a cluster's) and ended. Only jobs that run
+    are read; the index counts the others."""
     with session.database.read() as sql:
-        rows = sql.execute(select(Job.state, func.count()).group_by(Job.state)).all()
-    return {state.value: dict(rows).get(state, 0) for state in JobState}
+        by_state = dict(sql.execute(select(Job.state, func.count()).group_by(Job.state)).all())
+        running = sql.scalar(select(func.count()).select_from(Job).where(RUNNING)) or 0
+    ended = by_state.get(JobState.ENDED, 0)
+    return {"running": running, "waiting": sum(by_state.values()) - running - ended, "ended": ended}
 
 
 # -- one launch -------------------------------------------------------------------------------------------------------
@@ -179,10 +213,7 @@ def job(session: Session, job_id: UUID) -> JobView:
     if log is not None:
         failed = full["state"] in status.OVER and full["state"] not in ("finished", "cancelled")
         return JobView(full, shards, log, "", reason_in(log, full["message"] or "") if failed else "", found)
-    if not full["tries"]:
-        waits = ", ".join(full["waits_for"])
-        return JobView(full, shards, None, f"it waits for {waits}" if waits else "it has not begun")
-    return JobView(full, shards, None, f"the log is on {full['host']}: chessreg logs {job_id.hex[-6:]} there")
+    return JobView(full, shards, None, status.why_no_log(full))
 
 
 def log_end(session: Session, job_id: UUID, lines: int) -> list[str]:
@@ -321,9 +352,14 @@ def readable(line: bytes) -> str:
 
 class AtHome(NamedTuple):
     """`going` and `ended` as in `chessreg status`; `machines` are those on which something runs, or ran last; `curves`
-    are those of the runs that go on."""
+    are those of the runs that go on. `jobs` are the numbers of `counts`, `foreground` is how many runs are in the
+    foreground. Rows of `going` that run also have `at` (the machine), `gpu` (its number there; None: the CPU) and `ran`
+    (seconds since the start), those that wait `after` (the jobs before them) and `starts_in` (seconds, where it is
+    estimated)."""
 
     counts: dict[str, int]
+    jobs: dict[str, int]
+    foreground: int
     going: Sequence[Row]
     machines: Sequence[Row]
     ended: Sequence[Row]
@@ -357,14 +393,71 @@ def loads(session: Session) -> list[Row]:
     return [{"host": host, **load_of[id]} for id, host in hosts]
 
 
+def placed(sql: SqlSession, going: Sequence[Row]) -> list[Row]:
+    """Add the machine and the GPU to the rows that run, and an estimate of the start to those that wait."""
+    attempt, machine = tables.Attempt, tables.Machine
+    query = (
+        select(attempt.run_id, attempt.job_id, attempt.execution_options, machine.host)
+        .join(machine, machine.id == attempt.machine_id)
+        .where(attempt.state == tables.AttemptState.RUNNING)
+    )
+    places = {(run_id, job_id): (gpu_of(options), host) for run_id, job_id, options, host in sql.execute(query)}
+    left = {row["run_id"].hex[-6:]: row["seconds_left"] for row in going}
+    called = {row["run_id"].hex[-6:]: row["name"] for row in going}
+    rows, now = list[Row](), utc_now()
+    for row in going:
+        started = row.get("machine") if row["state"] == "running" else None
+        gpu, host = places.get((row["run_id"], row["id"]), (None, started))
+        awaited = [left.get(what.rpartition(" ")[2]) for what in row["waits_for"]]
+        after = [called.get(what.rpartition(" ")[2]) or what for what in row["waits_for"]]
+        known = [seconds for seconds in awaited if seconds is not None]
+        starts_in = max(known) if known and len(known) == len(awaited) else None
+        ran = (now - row["started_at"]).total_seconds() if host is not None and row["started_at"] else None
+        rows.append({**row, "at": host, "gpu": gpu, "ran": ran, "starts_in": starts_in, "after": after})
+    return rows
+
+
+def gpu_of(options: Row) -> int | None:
+    """The number of the GPU that an attempt uses on its machine; None for the CPU.
+
+    >>> gpu_of({"device": "cuda", "granted_gpu": "2"}), gpu_of({"device": "cuda:1"}), gpu_of({"device": "cpu"})
+    (2, 1, None)
+    """
+    device, granted = str(options.get("device", "auto")), str(options.get("granted_gpu", ""))
+    if device == "cpu":
+        return None
+    number = granted.partition(",")[0] or device.partition(":")[2]
+    return int(number) if number.isdecimal() else 0  # what names no GPU uses the first
+
+
+def machines(sql: SqlSession) -> list[Row]:
+    """Return one row for each host, those first on which something runs, then the one seen last. A host whose hardware
+    or software changed is several machines: `running` and `runs` count all of them, the other columns are those of the
+    one seen last. `running` also counts jobs that have started there and have not checked in."""
+    hosts: dict[str, dict[str, Any]] = {}
+    for row in read.machines(sql):
+        newest = hosts.setdefault(row["host"], {**row, "running": 0, "runs": 0})
+        newest["running"] += row["running"]
+        newest["runs"] += row["runs"]
+        if newest["load"] is None:
+            newest |= {key: row[key] for key in ("load", "load_at")}
+    attempt = tables.Attempt
+    checked_in = exists().where(attempt.job_id == Job.id, attempt.state == tables.AttemptState.RUNNING)
+    starting = select(MACHINE, func.count()).where(RUNNING, ~checked_in, MACHINE.is_not(None)).group_by(MACHINE)
+    for host, count in sql.execute(starting):
+        unknown = dict.fromkeys(tables.Machine.__table__.columns.keys()) | {"gpus": [], "last_seen": utc_now()}
+        unknown |= {"host": host, "running": 0, "runs": 0, "load": None, "load_at": None}
+        hosts.setdefault(host, unknown)["running"] += count
+    return sorted(hosts.values(), key=lambda row: (row["running"] > 0, row["last_seen"]), reverse=True)
+
+
 def at_home(session: Session, since: datetime) -> AtHome:
-    counts = overview(session)
+    overall, of_jobs = overview(session), counts(session)
     with session.database.read() as sql:
-        machines = {row["host"]: row for row in reversed(read.machines(sql))}  # of each host the one seen last
-        newest = sorted(machines.values(), key=lambda row: (row["running"] > 0, row["last_seen"]), reverse=True)
-        going, ended = status.going(sql), status.ended(sql, since)
+        newest, foreground = machines(sql), len(status.foreground(sql))
+        going, ended = placed(sql, status.going(sql)), status.ended(sql, since)
         curves = list[Curve]()
         for row in {row["run_id"]: row for row in going if row["state"] == "running"}.values():
             if len(curves) < CURVES and (found := measures.curve(sql, row["run_id"])) is not None:
                 curves.append(Curve(row["name"] or row["title"], found[0], found[1]))
-        return AtHome(counts, going, newest, ended, curves)
+        return AtHome(overall, of_jobs, foreground, going, newest, ended, curves)

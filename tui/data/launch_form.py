@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from sqlalchemy import or_, select
 from chessreg.errors import ChessregError, NotFoundError
 from chessreg.folders import expanded
 from chessreg.registry import names, tables
+from chessreg.registry.database import rows_among
 from chessreg.registry.names import check_name
 from chessreg.registry.tables import Job
 from chessreg.runs.inputs import IMPORTED, REFERENCE, stands_for
@@ -332,9 +333,9 @@ MOST = 500  # newest runs that are listed
 MOST_RUNS = 64  # of a sweep from a form: it is checked while one types
 
 
-def candidates(session: Session, noun: str, filter_text: str = "") -> list[Row]:
-    """Rows with `value`, what one would type, and `about`, what it is: the starred first, then what is trained or
-    complete, each newest first. Each word is in one of them."""
+def candidates(session: Session, noun: str, filter_text: str = "", model: str = "") -> list[Row]:
+    """Rows with `value`, what one would type, and `about`, what it is: runs of the checkpoint `model` first, then the
+    starred, then what is trained or complete, each newest first. Each word is in one of them."""
     with session.database.read() as sql:
         if noun == "dataset":
             rows = datasets(sql)
@@ -342,7 +343,8 @@ def candidates(session: Session, noun: str, filter_text: str = "") -> list[Row]:
             rows = [*to_come(sql, noun), *checkpoints(sql)]
         else:
             kind = noun.partition(":")[2]
-            rows = [*to_come(sql, kind), *runs(session, sql, kind)]
+            of_model = runs_of_model(sql, model) if model else set[UUID]()
+            rows = [*to_come(sql, kind), *runs(session, sql, kind, of_model)]
     rows.sort(key=lambda row: -row.get("rank", 0))  # stable: newest first within a rank
     wanted = filter_text.lower().split()
     return [row for row in rows if all(word in f"{row['value']} {row['about']}".lower() for word in wanted)]
@@ -368,7 +370,7 @@ def datasets(sql: SqlSession) -> list[Row]:
     return rows
 
 
-STARRED, READY = 2, 1  # ranks of what is offered
+OF_MODEL, STARRED, READY = 4, 2, 1  # ranks of what is offered
 UNTRAINED = "random-init"  # the source format of a control
 
 
@@ -402,7 +404,21 @@ def checkpoints(sql: SqlSession) -> list[Row]:
     return rows
 
 
-def runs(session: Session, sql: SqlSession, kind: str) -> list[Row]:
+def runs_of_model(sql: SqlSession, reference: str) -> set[UUID]:
+    """Return the runs that read a checkpoint, and those that read what these made; none for an unknown checkpoint."""
+    try:
+        checkpoint = sql.get_one(tables.Checkpoint, names.resolve(sql, "checkpoint", reference))
+    except ChessregError:
+        return set()
+    read = tables.RunInput
+    found = fresh = set(sql.scalars(select(read.run_id).where(read.digest == checkpoint.artifact)))
+    while fresh:
+        fresh = {id for (id,) in rows_among(sql, select(read.run_id), read.source_run_id, fresh)} - found
+        found = found | fresh
+    return found
+
+
+def runs(session: Session, sql: SqlSession, kind: str, of_model: Collection[UUID] = ()) -> list[Row]:
     """The newest runs of a kind, and those that can stand in their place."""
     from tui.data.run_rows import summaries
 
@@ -416,6 +432,7 @@ def runs(session: Session, sql: SqlSession, kind: str) -> list[Row]:
             continue
         control = row["id"] in controls
         rank = (STARRED if row["starred"] else 0) + (READY if row["state"] == "complete" and not control else 0)
+        rank += OF_MODEL if row["id"] in of_model else 0
         about = f"{star(rank)}{row['kind']} · {row['state']} · {row['done']:,}/{row['units']:,} units"
         about += " · of an untrained model" if control else ""
         value = row["name"] or row["id"].hex[-6:]

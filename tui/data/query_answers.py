@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from chessreg.entities.display import Chart, Panel, Point, Series
 from chessreg.errors import BadInputError, ChessregError
+from tui.columns import Role
 from tui.data.pages import PAGE, Listed, Pages, Row
 from tui.data.table_filter import View, mask, order_of
 
@@ -124,7 +125,9 @@ class Answer:
     notes: list[str] = field(default_factory=list)
     footer: str = ""
     result: QueryResult | None = None  # what is copied and written to files: every digit
-    matters: frozenset[int] = frozenset()  # columns with an interval, and n
+    roles: tuple[Role, ...] = ()  # of the columns; empty: texts
+    aligned: frozenset[int] = frozenset()  # columns of values with intervals, which end and begin below each other
+    signs: tuple[dict[str, int], ...] = ()  # of the differences in each row
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,7 @@ class Question:
     partial: bool = False
     published: bool = False
     scoring: str = "paper"
+    wide: bool = False  # every column, not only those that answer it
 
     @property
     def title(self) -> str:
@@ -151,17 +155,20 @@ class Question:
     @property
     def command(self) -> str:
         """The command that prints the answer."""
-        return f"chessreg query {shlex.quote(self.title)}{self.options}" + (" --published" if self.published else "")
+        how = (" --published" if self.published else "") + (" --wide" if self.wide else "")
+        return f"chessreg query {shlex.quote(self.title)}{self.options}{how}"
 
 
 def catalogue(session: Session, text: str = "") -> tuple[list[Row], str]:
-    """The queries whose title, aliases, paper or plots have all these words, each with its `entry`: chessreg's, and
-    those beside the files of users' kinds that were run here and are trusted. Also what is wrong with the latter, if
-    anything is: then chessreg's alone are listed."""
+    """The queries whose title, question, aliases, paper or plots have all these words, each with its `entry`:
+    chessreg's, and those beside the files of users' kinds that were run here and are trusted. Those come first that a
+    complete run here can answer (`answered`). Also what is wrong with users' queries, if anything is: then chessreg's
+    alone are listed."""
     from chessreg.queries.ask import kind_files
     from chessreg.queries.catalogue import entries
 
     wanted, wrong = text.lower().split(), ""
+    complete = kinds_with_results(session)
     try:
         catalogue = entries(kind_files(session.database))
     except ChessregError as error:
@@ -170,15 +177,34 @@ def catalogue(session: Session, text: str = "") -> tuple[list[Row], str]:
         {
             "entry": e,
             "title": e.title,
+            "question": e.question,
+            "answered": bool(complete.intersection(e.kinds)),
             "paper": e.paper,
             "aliases": ", ".join(e.aliases),
             "made_by": e.made_by,
             "plots": ", ".join(plot.title for plot in e.plots),
         }
         for e in catalogue
-        if all(word in " ".join((e.title, *e.aliases, e.paper, *(p.title for p in e.plots))).lower() for word in wanted)
+        if all(word in searched_text(e) for word in wanted)
     ]
-    return rows, wrong
+    return sorted(rows, key=lambda row: not row["answered"]), wrong
+
+
+def searched_text(entry: Entry) -> str:
+    plots = (plot.title for plot in entry.plots)
+    return " ".join((entry.title, entry.question, *entry.aliases, entry.paper, *plots)).lower()
+
+
+def kinds_with_results(session: Session) -> set[str]:
+    """Return the kinds that have a complete run."""
+    from sqlalchemy import select
+
+    from chessreg.registry import run_filter
+    from chessreg.registry.tables import Run
+
+    with session.database.read() as sql:
+        of_kind = select(Run.id).where(Run.completed_at.is_not(None)).limit(1)
+        return {kind for kind in run_filter.kinds(sql) if sql.scalar(of_kind.where(Run.kind == kind)) is not None}
 
 
 def answer(session: Session, question: Question) -> Answer:
@@ -191,7 +217,7 @@ def answer(session: Session, question: Question) -> Answer:
         from chessreg.queries.published import beside, with_ours
 
         result = with_ours(beside(session.database, result))
-    return as_table(question.title, result)
+    return as_table(question.title, result, question.wide)
 
 
 def behind(session: Session, question: Question, number: int) -> Answer:
@@ -211,14 +237,16 @@ def plotted(session: Session, question: Question, plot: Plot) -> QueryResult:
     return ask.plotted(session.database, question.entry, plot, scope, scoring=question.scoring)
 
 
-def as_table(title: str, result: QueryResult) -> Answer:
-    """A table of few rows as text."""
+def as_table(title: str, result: QueryResult, wide: bool = False) -> Answer:
+    """A table of few rows as text: the columns that answer the query, or (`wide`) all of them."""
     from chessreg.queries import render
 
-    headings, cells, same, numeric = render.grid(result, wide=True)
-    names = render.layout(result, wide=True)[0]
-    matters = frozenset(n for n, name in enumerate(names) if name in result.intervals or name == "n")
-    rows: list[Row] = [numbered(place, line) for place, line in enumerate(cells, 1)]
+    headings, cells, same, numeric = render.grid(result, wide)
+    names = render.layout(result, wide)[0]
+    rows: list[Row] = [
+        {**{name: value for name, value in row.items() if name not in names}, **numbered(place, line)}
+        for place, (line, row) in enumerate(zip(aligned(cells), result.rows, strict=True), 1)
+    ]
     return Answer(
         title,
         headings,
@@ -228,15 +256,62 @@ def as_table(title: str, result: QueryResult) -> Answer:
         result.notes,
         render.footer(result),
         result,
-        matters,
+        tuple(role_of(result, name) for name in names),
+        frozenset(n for n, name in enumerate(names) if name in result.intervals),
+        tuple(signs_of(row, names) for row in result.rows),
     )
 
 
-def paged(title: str, result: QueryResult) -> Answer:
-    """An answer of any length."""
+def role_of(result: QueryResult, name: str) -> Role:
+    """What a column of an answer is: a key of its rows, a result, or what explains it."""
+    defaults = result.entry.default if result.entry is not None else None
+    if name in result.intervals or (defaults is not None and name in defaults.answers):
+        return "value"
+    if defaults is not None and name in defaults.keys:
+        return "key"
+    return "detail" if defaults is not None and name in defaults.counts else "text"
+
+
+DIFFERENCES = ("delta", "minus_", "less_than_")  # how their names begin
+LESS_IS_BETTER = ("loss", "error", "nll", "kl")  # how their names end
+
+
+def signs_of(row: Row, names: Sequence[str]) -> dict[str, int]:
+    """Of the differences of a row, by the field of their cells: 1 where the interval tells that it is better, -1 where
+    it tells that it is worse, 0 where it holds 0 or there is none."""
+    found = {}
+    for n, name in enumerate(names):
+        if name.startswith(DIFFERENCES):
+            low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
+            sign = 0 if low is None or high is None else (low > 0) - (high < 0)
+            found[f"c{n}"] = -sign if name.endswith(LESS_IS_BETTER) else sign
+    return found
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Cells of which the values before an interval end below each other, and the intervals begin so.
+
+    >>> aligned([["1 [-2, 3]"], ["10"], [""]])
+    [[' 1 [-2, 3]'], ['10        '], ['']]
+    """
+    columns = []
+    for cells in zip(*lines, strict=True):
+        parts = [cell.partition(" [") for cell in cells]
+        if any(bracket for _, bracket, _ in parts):
+            wide = max(len(value) for value, _, _ in parts)
+            rest = max(len(bracket + interval) for _, bracket, interval in parts)
+            cells = tuple(
+                f"{value:>{wide}}{bracket + interval:<{rest}}" if value else "" for value, bracket, interval in parts
+            )
+        columns.append(cells)
+    return [list(line) for line in zip(*columns, strict=True)] if columns else [list(line) for line in lines]
+
+
+def paged(title: str, result: QueryResult, hidden: Collection[str] = ("run_id",)) -> Answer:
+    """An answer of any length, without the `hidden` columns: an id that leads to a run is not read."""
     from chessreg.queries import render
 
-    pages = RowsBehind(result)
+    pages = RowsBehind(result, hidden)
     headings = [render.heading(result, name) for name in pages.names]
     return Answer(title, headings, pages.numeric, pages, "", result.notes, render.footer(result), result)
 
@@ -248,15 +323,13 @@ def numbered(place: int, line: Sequence[str]) -> dict[str, Any]:
 class RowsBehind:
     """The rows of an answer of any length: they stay in Arrow until they are looked at."""
 
-    def __init__(self, result: QueryResult, lines: Sequence[int] | None = None) -> None:
+    def __init__(self, result: QueryResult, hidden: Collection[str] = (), lines: Sequence[int] | None = None) -> None:
         """`lines`: the number of each row (from 1) where it is another than its place."""
         from chessreg.queries import render
 
-        self.result, self.count, self.lines = result, len(result), lines
+        self.result, self.count, self.lines, self.hidden = result, len(result), lines, hidden
         part = self._part(0)
-        self.names = [
-            name for name in render.layout(part, wide=True)[0] if name != "run_id"
-        ]  # an id to follow, not to read
+        self.names = [name for name in render.layout(part, wide=True)[0] if name not in hidden]
         self.numeric = [
             any(isinstance(row[n], (int, float)) and not isinstance(row[n], bool) for row in part.rows)
             for n in self.names
@@ -304,7 +377,7 @@ class RowsBehind:
                 values = values.cast(values.type.value_type)
             places = places[order_of(values.take(arrow_indices(places)), view.descending)]
         chosen = replace(self.result, table=table.take(arrow_indices(places)))
-        pages = RowsBehind(chosen, numbers[places].tolist())
+        pages = RowsBehind(chosen, self.hidden, numbers[places].tolist())
         pages.names, pages.numeric = self.names, self.numeric  # a column that is empty now is shown still
         return pages
 
@@ -324,7 +397,7 @@ def ask(session: Session, text: str) -> Answer:
     """The answer to one SELECT. Raises what run_sql raises."""
     from chessreg.queries import run_sql
 
-    answer = paged("sql", run_sql(session.database, text))
+    answer = paged("sql", run_sql(session.database, text), hidden=())
     assert isinstance(answer.pages, RowsBehind)
     return replace(
         answer, headings=[as_sql(name, read) for name, read in zip(answer.pages.names, answer.headings, strict=True)]

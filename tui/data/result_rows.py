@@ -314,17 +314,32 @@ def sample(row: Row) -> str:
     return "greedy" if row["sample"] < 0 else str(row["sample"])
 
 
+def centipawns(row: Row) -> str:
+    """The evaluation at the end of a game, of White; a mate as its number of moves.
+
+    >>> [centipawns({"adjudication_cp": value}) for value in (35, -9_997, 9_999, None)]
+    ['35', '-#3', '#1', '']
+    """
+    from chessreg.games.boards.adjudication import MATE_CP
+    from chessreg.games.boards.picture import LONGEST_MATE
+
+    value = row["adjudication_cp"]
+    if value is None or not 0 <= MATE_CP - abs(value) < LONGEST_MATE:
+        return show.value(value)
+    return f"{'-' if value < 0 else ''}#{MATE_CP - abs(value)}"
+
+
 KNOWN: dict[str, tuple[Column, ...]] = {
     "game": (
         Column("unit", "game", right=True),
         Column("color", "color"),
         Column("opponent", "opponent", widest=28, least=12),
-        Column("points", "score", right=True),
+        Column("points", "score", right=True, role="value"),
         Column("result", "result"),
         Column("termination", "ended by", least=16),
         Column("plies", "plies", right=True),
         Column("first_try_legal", "legal", right=True, text=first_tries),
-        Column("adjudication_cp", "centipawns", right=True),
+        Column("adjudication_cp", "centipawns", right=True, text=centipawns),
         Column("opening_number", "opening", right=True),
         Column("seconds", "took", right=True, text=lambda row: show.duration(row["seconds"])),
     ),
@@ -347,7 +362,7 @@ KNOWN: dict[str, tuple[Column, ...]] = {
         Column("layer", "layer", right=True),
         Column("n", "n", right=True),
         Column("correct", "right", right=True),
-        Column("accuracy", "accuracy", right=True, text=accuracy),
+        Column("accuracy", "accuracy", right=True, text=accuracy, role="value"),
     ),
 }
 ELSEWHERE = {"run_id", "attempt_id", "intervention_id", "run", "result_table", "counts", "match", "fen",

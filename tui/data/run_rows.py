@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, func, select
 
 from chessreg.registry import identity, lineage, measures, names, read, run_filter, tables
 from tui import show
-from tui.columns import Column
+from tui.columns import Column, signed, state_tone
 from tui.data.pages import PAGE, JoinedPages, Pages, Row, by_words_above
 from tui.data.sql_pages import ChosenPages, KeysetPages, stretches
 
@@ -115,6 +115,10 @@ def state(row: Row) -> str:
     return f"{row['state']}{read.marks(row)}"
 
 
+def signed_state(row: Row) -> str:
+    return signed(state(row))
+
+
 def units(row: Row) -> str:
     return f"{row['done']:,}/{row['units']:,}"
 
@@ -129,16 +133,19 @@ def completed(row: Row) -> str:
 
 # By the names that they are sorted by (chessreg.registry.run_filter.SORTS).
 KNOWN = {
-    "id": Column("short", "id", text=lambda row: show.short(row["short"])),
-    "name": Column("name", "name", text=name, widest=28, least=12),
+    "id": Column("short", "id", text=lambda row: show.short(row["short"]), role="detail"),
+    "name": Column("name", "name", text=name, widest=28, least=12, role="key"),
     "kind": Column("kind", "kind", widest=16),
-    "state": Column("state", "state", text=state),
-    "units": Column("done", "units", right=True, text=units),
-    "created": Column("created_at", "created", text=lambda row: show.when(row["created_at"]), least=16),
+    "state": Column(
+        "state", "state", text=signed_state, whole=True, role="key", tone=lambda row: state_tone(state(row))
+    ),
+    "result": Column("result", "result", widest=40, least=14, role="value", split=" · "),
+    "units": Column("done", "units", right=True, text=units, role="detail"),
+    "created": Column("created_at", "created", text=lambda row: show.when(row["created_at"]), least=16, role="detail"),
     "machine": Column("host", "machine", text=lambda row: show.host(row["host"]), widest=20),
     "tries": Column("attempts", "tries", right=True),
     "tags": Column("tags", "tags", text=lambda row: " ".join(row["tags"])),
-    "completed": Column("completed_at", "completed", text=completed, least=16),
+    "completed": Column("completed_at", "completed", text=completed, least=16, role="detail"),
     "starred": Column("starred", "starred", text=lambda row: "★" if row["starred"] else ""),
     "notes": Column("notes", "last note", text=lambda row: show.value((row["notes"] or [""])[-1]), widest=40),
 }
@@ -147,6 +154,7 @@ MEANING = {
     "name": "its name; ★ starred, ⚑ pinned",
     "kind": "kind of experiment",
     "state": "complete, partial or running; how a partial one ended; invalid or stale",
+    "result": "the first number that it came to",
     "units": "units done of all",
     "created": "when it was made",
     "machine": "where it was tried last",
@@ -156,7 +164,7 @@ MEANING = {
     "starred": "starred or not",
     "notes": "what was noted last",
 }
-SHOWN = ("id", "name", "kind", "state", "units", "created", "machine", "tries", "tags")
+SHOWN = ("name", "kind", "state", "result", "units", "created", "machine", "tries", "tags", "id")
 
 
 def column(key: str) -> Column:
@@ -181,13 +189,19 @@ def within(values: Any, path: Sequence[str]) -> Any:
 
 
 SETTINGS = (
-    Column("setting", "setting"),
-    Column("value", "value", widest=90),
-    Column("source", "given or default"),
+    Column("setting", "setting", role="detail"),
+    Column("value", "value", widest=90, tone=lambda row: "key" if row["source"] == "given" else "detail"),
+    Column("source", "given or default", role="detail"),
 )
 ATTEMPTS = (
     Column("started_at", "started", text=lambda row: show.when(row["started_at"]), least=16),
-    Column("state", "state"),
+    Column(
+        "state",
+        "state",
+        text=lambda row: signed(str(row["state"])),
+        tone=lambda row: state_tone(str(row["state"])),
+        role="key",
+    ),
     Column("cause", "cause"),
     Column("units_done", "units", right=True),
     Column("took", "took", right=True, text=lambda row: took(row)),
@@ -214,6 +228,17 @@ def overview(session: Session) -> dict[str, int]:
         counts = {noun: sql.scalar(select(func.count()).select_from(table)) or 0 for noun, table in COUNTED.items()}
         unfinished = select(func.count()).select_from(tables.Run).where(tables.Run.completed_at.is_(None))
         return counts | {"unfinished": sql.scalar(unfinished) or 0}
+
+
+def first_results(session: Session, run_ids: Sequence[UUID]) -> dict[UUID, str]:
+    """The first measure of each of these runs in words; empty where it has none."""
+    found = {}
+    with session.database.read() as sql:
+        for run_id in run_ids:
+            first = next(iter(measures.measures(sql, run_id)), None)
+            words = "" if first is None else show.measured({"measure": first.name, "value": first.value})
+            found[run_id] = words if first is None else f"{words} · {first.name.removesuffix(' %')}"
+    return found
 
 
 def preview(session: Session, run_id: UUID) -> tuple[dict[str, Any], str]:

@@ -99,7 +99,7 @@ class AnnotatingScreen(AppScreen):
                 then(chosen, text, partial(self.app.drop_draft, draft, text))
 
         hidden = self.hidden_of(chosen[1])
-        asked = question.format(f" {called(chosen[1])}") + (f"\n{hidden}; u unmarks all." if hidden else "")
+        asked = question.format(f" {counted(*chosen)}") + (f"\n{hidden}; u unmarks all." if hidden else "")
         self.app.push_screen(Prompt(asked, draft=draft, wrong=wrong), answered)
 
     def writable(self) -> bool:
@@ -133,3 +133,11 @@ def called(chosen: dict[UUID, str]) -> str:
     """What is chosen, in words."""
     labels = list(chosen.values())
     return show.listed(labels) if len(labels) <= 3 else f"these {len(labels)}"
+
+
+def counted(noun: str, chosen: dict[UUID, str]) -> str:
+    """What is chosen, in words that say how many there are."""
+    if len(chosen) == 1:
+        return called(chosen)
+    names = f" ({called(chosen)})" if len(chosen) <= 3 else ""
+    return f"{show.counted(len(chosen), noun)}{names}"

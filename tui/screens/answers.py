@@ -5,26 +5,29 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+from uuid import UUID
 
 from textual import events, work
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
-from textual.widgets import Static
 
 from chessreg.entities.display import Chart
 from tui import show
 from tui.actions import Action, bindings
-from tui.columns import GAP, Column, telling_first
+from tui.columns import GAP, Column, Role, Tone, telling_first
 from tui.data import query_answers
 from tui.data.pages import Row
 from tui.data.query_answers import Answer, Question, answer, behind, chart_of, plotted
 from tui.screens.base import AppScreen, FieldsScreen
+from tui.screens.preview import BoardPreviewingScreen
 from tui.widgets.bars import FilterBar, PaneStrip, ScopeBar
 from tui.widgets.chart import ChartView
+from tui.widgets.notes import NotesPane
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
@@ -80,11 +83,26 @@ class ScopedScreen(AppScreen):
 
 def table_columns(answer: Answer) -> list[Column]:
     """The columns of an answer, its lines numbered."""
+    text: Role = "text"
+    roles = answer.roles or (text,) * len(answer.headings)
     cells = [
-        Column(f"c{n}", heading, right, matters=n in answer.matters)
-        for n, (heading, right) in enumerate(zip(answer.headings, answer.numeric, strict=True))
+        Column(
+            f"c{n}",
+            heading,
+            right and n not in answer.aligned,
+            whole=n in answer.aligned,
+            role=role,
+            tone=partial(sign_tone, answer.signs, f"c{n}") if role == "value" and answer.signs else None,
+        )
+        for n, (heading, right, role) in enumerate(zip(answer.headings, answer.numeric, roles, strict=True))
     ]
-    return [Column("#", "#", right=True), *cells]
+    return [Column("#", "#", right=True, role="detail"), *cells]
+
+
+def sign_tone(signs: Sequence[Mapping[str, int]], field: str, row: Row) -> Tone:
+    """Color a difference only where its interval does not hold 0; where it does, it is muted."""
+    sign = signs[row["#"] - 1].get(field)
+    return "value" if sign is None else "good" if sign > 0 else "bad" if sign < 0 else "detail"
 
 
 class ResultScreen(AppScreen):
@@ -92,10 +110,6 @@ class ResultScreen(AppScreen):
 
     also: ClassVar[tuple[str, ...]] = ("result",)
     BINDINGS = bindings("result")
-
-    DEFAULT_CSS = """
-    ResultScreen > .below { height: auto; max-height: 4; padding: 0 1; color: $text-muted; }
-    """
 
     result: QueryResult | None = None
     result_plot: Plot | None = None  # what was drawn of it
@@ -105,7 +119,8 @@ class ResultScreen(AppScreen):
     def show_answer(self, answer: Answer, rows: Sequence[Row], keep: bool = False) -> None:
         """Show a table, its first page and its notes."""
         self.result = answer.result
-        self.query_one(".below", Static).update("\n".join([*answer.notes, show.provenance(answer.footer)]))
+        facts = [f"alike in all rows: {answer.same}"] if answer.same else []
+        self.query_one(NotesPane).show(answer.notes, show.provenance(answer.footer), facts)
         self.shown = answer, rows
         self.table.show(answer.pages, rows, columns=self.columns_of(answer, rows), keep=keep)
 
@@ -137,6 +152,9 @@ class ResultScreen(AppScreen):
         return " ".join(SUFFIXES)
 
     def action_export(self) -> None:
+        self.ask_path(self.file_name)
+
+    def ask_path(self, suggested: str) -> None:
         from tui.screens.dialogs import Confirm, Prompt
 
         if self.result is None:
@@ -159,7 +177,7 @@ class ResultScreen(AppScreen):
             self.app.push_screen(Confirm(f"{path} is there already, {size}. Overwrite it?"), answered)
 
         hint = f"The suffix says the format: {self.suffixes()}. Esc leaves it."
-        self.app.push_screen(Prompt("Write this table to", self.file_name, hint), chosen)
+        self.app.push_screen(Prompt("Write this table to", suggested, hint, replaced=True), chosen)
 
     @work(group="export")
     async def write(self, path: Path) -> None:
@@ -168,7 +186,9 @@ class ResultScreen(AppScreen):
             return
         plot, command = self.result_plot, self.command()
         written = await self.ask(f"writing {path.name}", lambda session: write(result, path, plot), once=True)
-        if written:
+        if written is None:  # a notice gives the reason; the path can be corrected
+            self.ask_path(str(path))
+        else:
             again = f"; the same: {command} --output {shlex.quote(str(path))}"
             self.notify(f"{show.counted(len(result), 'row')} as {written}{again}", title=str(path))
 
@@ -214,9 +234,6 @@ class AnswerScreen(ResultScreen, ScopedScreen):
     also = ("scoped", "result")
     follows = False
     BINDINGS = bindings("answer")
-    DEFAULT_CSS = """
-    AnswerScreen > .above { height: auto; max-height: 4; padding: 0 1; color: $foreground; }
-    """
 
     def __init__(self, entry: Entry) -> None:
         super().__init__()
@@ -225,9 +242,8 @@ class AnswerScreen(ResultScreen, ScopedScreen):
 
     def body(self) -> ComposeResult:
         yield ScopeBar()
-        yield Static("", classes="above", markup=False)
         yield PageTable(id="answer", empty="no rows")
-        yield Static("", classes="below", markup=False)
+        yield NotesPane()
 
     async def fill(self) -> None:
         await self.offer_words()
@@ -250,9 +266,10 @@ class AnswerScreen(ResultScreen, ScopedScreen):
         return self._answered or self.scoped_question
 
     def show(self, answer: Answer, rows: list[Row], question: Question, keep: bool = False) -> None:
-        above = " · ".join(filter(None, [answer.same, "with unfinished runs" if question.partial else ""]))
-        self.query_one(".above", Static).update(above)
-        self.query_one(".above").display = bool(above)
+        unfinished = ", with unfinished runs" if question.partial else ""
+        scoring = f", scoring {question.scoring}" if question.scoring != "paper" else ""
+        title = question.title[:1].upper() + question.title[1:]
+        self.table.set_title(f"{'Published numbers: ' if question.published else ''}{title}{unfinished}{scoring}")
         self.show_answer(answer, rows, keep)
 
     def offers(self, action: Action) -> bool:
@@ -260,6 +277,10 @@ class AnswerScreen(ResultScreen, ScopedScreen):
 
     def command(self) -> str:
         return self.shown_question.command
+
+    def action_all_columns(self) -> None:
+        self.question = replace(self.question, wide=not self.question.wide)
+        self.load()
 
     def action_published(self) -> None:
         self.question = replace(self.question, published=not self.question.published)
@@ -279,6 +300,18 @@ class AnswerScreen(ResultScreen, ScopedScreen):
         fields = {f"{column.name} [{column.unit}]" if column.unit else column.name: column.text for column in columns}
         self.app.push_screen(FieldsScreen(fields, "columns"))
 
+    @work(group="lineage")
+    async def action_lineage(self) -> None:
+        """The lineage of the number under the cursor: of the run of the first row behind it."""
+        row, question = self.table.current, self.shown_question
+        if row is None or question.published:
+            self.notify("these lines are the papers'; p goes back to ours" if row is not None else "there is no row")
+            return
+        number = row["#"]
+        page = await self.ask("reading the rows behind", lambda session: first_page(behind(session, question, number)))
+        if page is not None:
+            open_lineage_of(self, next(iter(page[1]), None))
+
     def action_plot(self) -> None:
         if self.question.entry.plots:
             self.app.open_plot(self.question)
@@ -292,11 +325,12 @@ class AnswerScreen(ResultScreen, ScopedScreen):
             self.app.push_screen(RowsScreen(self.shown_question, event.row["#"]))
 
 
-class RowsScreen(ResultScreen):
+class RowsScreen(ResultScreen, BoardPreviewingScreen):
     """The games, trials or scores behind a line. Enter shows the board."""
 
     place = "rows"
     follows = False
+    BINDINGS = bindings("rows")
 
     def __init__(self, question: Question, number: int) -> None:
         super().__init__()
@@ -308,8 +342,8 @@ class RowsScreen(ResultScreen):
         return f"{self.question.title.replace(' ', '-')}-{self.crumb.replace(' ', '-')}.csv"
 
     def body(self) -> ComposeResult:
-        yield PageTable(id="behind", empty="no rows")
-        yield Static("", classes="below", markup=False)
+        yield PageTable(id="behind", title=f"Rows behind row {self.number}", empty="no rows")
+        yield NotesPane()
 
     async def fill(self) -> None:
         question, number = self.question, self.number
@@ -318,15 +352,33 @@ class RowsScreen(ResultScreen):
             answer, rows = page
             table = self.query_one(PageTable)
             self.show_answer(answer, rows, keep=table.loaded and table.cursor < len(rows))
+            self.look_ahead()
+
+    @property
+    def previews(self) -> bool:
+        row = self.previewed_table.current
+        return row is not None and bool(row.get("run_id")) and row.get("unit") is not None
 
     def command(self) -> str:
         return f"chessreg query {shlex.quote(self.question.title)} --rows {self.number}{self.question.options}"
+
+    def action_lineage(self) -> None:
+        open_lineage_of(self, self.table.current)
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
         from tui.screens.boards import BoardScreen
 
         if event.table.source is not None and event.row.get("run_id"):
             self.app.push_screen(BoardScreen(event.table.source, event.place, event.row))
+
+
+def open_lineage_of(screen: AppScreen, row: Mapping[str, Any] | None) -> None:
+    """Open the lineage of the run that a row is of, if it is of one."""
+    if row is not None and row.get("run_id"):
+        run_id = UUID(str(row["run_id"]))
+        screen.app.open_lineage("run", run_id.hex, str(row.get("run") or f"run {show.short(run_id)}"))
+    else:
+        screen.notify("no run is behind this line", severity="warning")
 
 
 def first_page(answer: Answer) -> tuple[Answer, list[Row]]:
@@ -395,7 +447,7 @@ class PlotScreen(FigureScreen):
             yield ChartView()
             if self.app.images is not None:
                 yield self.app.images(id="figure")
-        yield Static("", classes="below", markup=False)
+        yield NotesPane()
 
     async def fill(self) -> None:
         await self.offer_words()
@@ -412,7 +464,7 @@ class PlotScreen(FigureScreen):
             self.result, chart, footer = figure
             self.result_question, self.result_plot = question, plot
             self.query_one(ChartView).show(chart)
-            self.query_one(".below", Static).update("\n".join([*self.result.notes, show.provenance(footer)]))
+            self.query_one(NotesPane).show(self.result.notes, show.provenance(footer))
             if self.app.images is not None:
                 await self.show_figure(self.result, plot)
 

@@ -46,6 +46,7 @@ class AppScreen(Screen[None]):
     also: ClassVar[tuple[str, ...]] = ()  # other places of the table of actions that it has
     AUTO_FOCUS = "PageTable"
     DEFAULT_CSS = """
+    AppScreen { overflow: hidden; }
     AppScreen > #bottom { dock: bottom; height: auto; }
     AppScreen > #overview { height: 1; padding: 0 1; color: $text-muted; }
     AppScreen > #nothing { height: auto; padding: 2 4; display: none; }
@@ -64,10 +65,10 @@ class AppScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         yield TopBar()
+        if self.finds:
+            yield FindBar()
         yield from self.body()
         with Vertical(id="bottom"):
-            if self.finds:
-                yield FindBar()
             yield Banner()
             yield KeyBar()
 
@@ -317,6 +318,14 @@ class AppScreen(Screen[None]):
             table = self.narrowed_table
             table.view = replace(table.view, text=event.text)
             table.narrow()
+
+    def narrow_to(self, table: PageTable, words: str) -> None:
+        """Narrow a table as if these words had been typed; Esc clears them."""
+        self.narrowed_table = table
+        self.query_one(FindBar).set_text(words)
+        table.view = replace(table.view, text=words)
+        table.narrow()
+        self.relabel()
 
     def sort_table(self, table: PageTable, way: int) -> None:
         """By the next column (after the last one in the list's own order), or turned round."""

@@ -15,7 +15,7 @@ from textual.widgets import Static
 from chessreg.games.boards.boardframe import BoardFrame
 from tui.actions import Action, bindings
 from tui.screens.base import AppScreen
-from tui.widgets.board import SIZES, BoardPane, Size, Squares, extent, square_words
+from tui.widgets.board import BoardPane, Squares, extent, sizes_of, square_words
 from tui.widgets.moves import Rankings
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ class DrawingScreen(AppScreen):
 
     flipped = False
     picked: int | None = None  # the square that was clicked
-    chosen_size: Size | None = None
+    chosen_size: int | None = None
 
-    def fits(self, size: Size, text: int = 0) -> bool:
+    def fits(self, size: int, text: int = 0) -> bool:
         """Whether the screen has room for the boards at this size, with so many lines of text below."""
         raise NotImplementedError
 
@@ -45,11 +45,12 @@ class DrawingScreen(AppScreen):
         return 0
 
     @property
-    def board_size(self) -> Size:
+    def board_size(self) -> int:
         """The chosen size where it fits, or the largest that leaves room for the text."""
-        if self.chosen_size is not None and self.fits(self.chosen_size):
-            return self.chosen_size
-        return next((size for size in reversed(SIZES) if self.fits(size, self.text_below)), "small")
+        sizes, chosen = sizes_of(self.app.glyphs), self.chosen_size
+        if chosen is not None and chosen in sizes and self.fits(chosen):
+            return chosen
+        return next((size for size in reversed(sizes) if self.fits(size, self.text_below)), sizes[0])
 
     # -- the position ---------------------------------------------------------------------------------------------
 
@@ -87,9 +88,9 @@ class DrawingScreen(AppScreen):
         self.draw()
 
     def action_size(self) -> None:
-        fitting = [size for size in SIZES if self.fits(size)]
+        fitting = [size for size in sizes_of(self.app.glyphs) if self.fits(size)]
         if len(fitting) < 2:
-            self.notify("only the small size fits this terminal")
+            self.notify("only the smallest size fits this terminal")
             return
         place = fitting.index(self.board_size) if self.board_size in fitting else -1
         self.chosen_size = fitting[(place + 1) % len(fitting)]
@@ -205,7 +206,7 @@ class FourBoardsScreen(DrawingScreen):
             "after": f"{layer} edited, ?{wrong.get('after', 0)}",
         }
 
-    def arrangement(self, size: Size) -> str | None:
+    def arrangement(self, size: int) -> str | None:
         """`row` or `square`, whichever has room for boards of this size; None when neither has."""
         wide, high = extent(size)
         width, height = self.app.size
@@ -216,7 +217,7 @@ class FourBoardsScreen(DrawingScreen):
             return "square"
         return None
 
-    def fits(self, size: Size, text: int = 0) -> bool:
+    def fits(self, size: int, text: int = 0) -> bool:
         return self.arrangement(size) is not None
 
     def draw(self) -> None:

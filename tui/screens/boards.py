@@ -31,11 +31,11 @@ from tui.data.result_rows import (
 )
 from tui.screens.base import FieldsScreen
 from tui.screens.board_base import DrawingScreen
-from tui.screens.preview import PreviewingScreen, Shown
+from tui.screens.preview import BoardPreviewingScreen
 from tui.widgets.bars import PaneStrip
-from tui.widgets.board import BoardPane, Size, extent, level, square_words, words
-from tui.widgets.evaluation import EvaluationBar, EvaluationStrip
-from tui.widgets.moves import MoveList, line_of, with_tries
+from tui.widgets.board import BoardPane, extent, level, square_words, words
+from tui.widgets.evaluation import EvaluationBar, PlyStrip, white_share
+from tui.widgets.moves import MoveList, with_tries
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class BoardRows(NamedTuple):
     rows: Sequence[Row]
 
 
-class BoardsScreen(PreviewingScreen):
+class BoardsScreen(BoardPreviewingScreen):
     """Rows with boards, in the order of their runs or datasets. Enter shows the board."""
 
     place = "boards"
@@ -140,15 +140,6 @@ class BoardsScreen(PreviewingScreen):
     def on_pane_strip_chosen(self, event: PaneStrip.Chosen) -> None:
         self.choose(event.place)
 
-    async def previewed(self, row: Row) -> Shown | None:
-        from tui.data.board_views import preview
-
-        views = await self.ask("drawing the board", lambda session: [preview(session, row)])
-        if views is None or views[0] is None:
-            return None
-        further = [f"{frame.title}: {line_of(frame)}" if frame.caption else frame.title for frame in views[0][1:]]
-        return Shown("\n".join(further), views[0][0])
-
     def command(self) -> str:
         if self.result_table == DATASET_GAME:
             return "chessreg dataset list"
@@ -199,6 +190,9 @@ def paged(there: list[str], chosen: str, pages: Pages, number: int) -> BoardRows
 TEXT_LINES = 5  # below boards that stand side by side
 MODEL_MOVES = 4  # of the model that are drawn beside the one that was played
 PANE_WIDEST = 64
+STRIP_LINES, STRIP_MOST = 3, 8  # of the strip by ply: those that the board leaves room for, and at most
+STRIP_AROUND = 4  # lines above and below board and strip: the bars and the legend
+LEAST_SIDE = 24  # cells beside a board, for the list of moves
 
 
 def crumb_of(row: Mapping[str, Any]) -> str:
@@ -223,7 +217,8 @@ class BoardScreen(DrawingScreen):
     BoardScreen #pair { height: auto; width: auto; }
     BoardScreen #stage { height: 1fr; }
     BoardScreen #side { width: 1fr; max-width: 72; height: 1fr; padding: 0 1 0 1; }
-    BoardScreen #title { height: auto; padding: 0 0 1 0; text-style: bold; color: $text-accent; }
+    BoardScreen #title { height: auto; text-style: bold; color: $text-accent; }
+    BoardScreen #facts { height: auto; padding: 0 0 1 0; color: $foreground; }
     BoardScreen #told { height: auto; max-height: 60%; padding: 1 0 0 0; }
     BoardScreen.-pair #side { display: none; }
     BoardScreen.-pair #boards { width: 1fr; }
@@ -252,9 +247,10 @@ class BoardScreen(DrawingScreen):
                     yield EvaluationBar()
                     yield BoardPane(id="left")
                     yield BoardPane(id="right")
-                yield EvaluationStrip()
+                yield PlyStrip()
             with Vertical(id="side"):
                 yield Static("", id="title", markup=False)
+                yield Static("", id="facts", markup=False)
                 yield MoveList()
                 yield Static("", id="told", markup=False)
 
@@ -346,14 +342,26 @@ class BoardScreen(DrawingScreen):
 
     @property
     def text_below(self) -> int:
-        return TEXT_LINES if self.paired else 0
+        return TEXT_LINES if self.paired else STRIP_LINES if self.shares else 0
+
+    @property
+    def shares(self) -> tuple[float | None, ...]:
+        """What the strip shows of each view, 0..1: the squares that a probe reads right, or White's chances."""
+        if self.boards is None or self.paired:
+            return ()
+        if any(view.doubts for view in self.boards.views):
+            return tuple(view.squares_right / 64 for view in self.boards.views)
+        if not self.evaluated:
+            return ()
+        return tuple(None if value is None else white_share(value) for value in self.evaluations)
 
     # -- drawing --------------------------------------------------------------------------------------------------
 
-    def fits(self, size: Size, text: int = 0) -> bool:
+    def fits(self, size: int, text: int = 0) -> bool:
         board_wide, board_high = extent(size)
         wide = 2 * (board_wide + 3) if self.paired else board_wide + 3
         wide += 2 if self.evaluated else 0
+        wide += 0 if self.paired else LEAST_SIDE
         return wide <= self.app.size.width and board_high + text + 3 <= self.app.size.height  # two bars and the title
 
     @property
@@ -377,18 +385,31 @@ class BoardScreen(DrawingScreen):
             moves = self.query_one(MoveList)
             moves.place = self.frame
             moves.display = len(moves.views) > 1
-            self.query_one("#title", Static).update(self.views[0].title)
+            for name, text in (("#title", self.views[0].title), ("#facts", "\n".join(self.facts))):
+                if (part := self.query_one(name, Static)).content != text:  # an update lays the screen out again
+                    part.update(text)
             self.query_one("#told", Static).update("\n".join([*self.square_lines(), *words(self.views[0])]))
         elif self.paired and self.picked is not None:
             for pane, frame in zip(panes, self.views, strict=False):
                 pane.caption.update("\n".join([square_words(frame, self.picked), *words(frame)]))
-        bar, strip = self.query_one(EvaluationBar), self.query_one(EvaluationStrip)
-        now = self.views[0].evaluation
-        bar.display, strip.display = self.evaluated, self.evaluated and not self.paired
+        bar, strip = self.query_one(EvaluationBar), self.query_one(PlyStrip)
+        now, shares = self.views[0].evaluation, self.shares
+        bar.display, strip.display = self.evaluated, bool(shares)
         bar.value, bar.flipped, bar.styles.height = now, self.turned(self.views[0]).flipped, extent(size)[1] - 1
         strip.styles.width = extent(size)[0] - 2
-        strip.values, strip.place = tuple(self.evaluations), self.frame
+        strip.styles.height = max(1, min(STRIP_MOST, self.app.size.height - extent(size)[1] - STRIP_AROUND))
+        strip.shares, strip.place, strip.heated = shares, self.frame, self.views[0].doubts
+        strip.heading = self.strip_heading
         bar.letters = strip.letters = glyphs == "letters"
+
+    @property
+    def strip_heading(self) -> str:
+        """What the strip shows, and its value here."""
+        here = self.views[0]
+        if here.doubts:
+            return f"squares read right, 0 to 64 · {here.squares_right} here"
+        value = here.evaluation
+        return "White's chances, 0 to 1" + ("" if value is None else f" · {white_share(value):.2f} here")
 
     def square_lines(self) -> list[str]:
         """The lines about the square that was clicked: what it holds, and the plies of a game that touch it."""
@@ -412,10 +433,31 @@ class BoardScreen(DrawingScreen):
             return self.is_game and super().offers(action)
         if action.method in ("step", "edge", "illegal", "go_to") and self.boards is not None:
             return not self.paired and len(self.boards.views) > 1 and super().offers(action)
+        if action.method == "layer":
+            return self.boards is not None and len(self.boards.layers) > 1 and super().offers(action)
         if action.method in ("evaluate", "model") and self.boards is not None:
             known = all(view.position for view in self.boards.views)
             return known and (action.method == "evaluate" or bool(self.boards.checkpoint)) and super().offers(action)
         return super().offers(action)
+
+    @property
+    def facts(self) -> list[str]:
+        """The lines under the title: of a game its result and edit, of a probe's readings the layers that there are."""
+        assert self.boards
+        layers = [f"[{layer}]" if layer == self.boards.row["layer"] else str(layer) for layer in self.boards.layers]
+        return [*self.boards.facts, *([f"layers {' '.join(layers)}"] if len(layers) > 1 else [])]
+
+    def action_layer(self, way: str) -> None:
+        """Show what the probe of another layer of the run reads of the same position."""
+        if self.boards is None or self.boards.row.get("layer") not in self.boards.layers:
+            return
+        layers = list(self.boards.layers)
+        place = layers.index(self.boards.row["layer"]) + int(way)
+        if 0 <= place < len(layers):
+            row = self.boards.row
+            self.row = {name: row[name] for name in ("run_id", "split", "item", "result_table")}
+            self.row |= {"unit": self.boards.layers[layers[place]], "layer": layers[place], "run": self.boards.run}
+            self.load()
 
     def go(self, frame: int) -> None:
         if self.boards is not None and not self.paired:
@@ -503,7 +545,7 @@ class BoardScreen(DrawingScreen):
             self.answers[place] = answer
             self.draw()
 
-    def on_evaluation_strip_chosen(self, event: EvaluationStrip.Chosen) -> None:
+    def on_ply_strip_chosen(self, event: PlyStrip.Chosen) -> None:
         self.go(event.place)
 
     @property
@@ -641,7 +683,11 @@ class PairScreen(DrawingScreen):
         """The last frame of the longer game."""
         return max(len(side.views) for side in self.pair.sides) - 1 if self.pair else 0
 
-    def fits(self, size: Size, text: int = 0) -> bool:
+    @property
+    def text_below(self) -> int:
+        return LIST_LINES
+
+    def fits(self, size: int, text: int = 0) -> bool:
         wide, high = extent(size)
         return 2 * (wide + 2) <= self.app.size.width and high + text + AROUND <= self.app.size.height
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from textual.app import ComposeResult
@@ -12,8 +12,8 @@ from textual.widgets import Input, Static
 
 from tui import show
 from tui.actions import bindings
-from tui.columns import Column
-from tui.data.pages import Listed
+from tui.columns import GAP, Column, widths
+from tui.data.pages import PAGE, Listed, Row
 from tui.screens.base import AppScreen
 from tui.widgets.bars import FilterBar
 from tui.widgets.table import PageTable
@@ -26,7 +26,8 @@ LEAVES = "Enter does it, Esc leaves it"
 
 class Prompt(ModalScreen[str | None]):
     """Ends with what was typed, or with None when it was left. What was typed stays the `draft` of this name, offered
-    when it is asked again, until `app.drop_draft`. `wrong` says what is wrong with a text; the dialog stays then."""
+    when it is asked again, until `app.drop_draft`. `wrong` says what is wrong with a text; the dialog stays then. A
+    draft, and a `value` that is `replaced`, are selected: what is typed takes their place."""
 
     place = "prompt"
     BINDINGS = bindings("prompt")
@@ -48,15 +49,17 @@ class Prompt(ModalScreen[str | None]):
         hint: str = "",
         draft: Hashable = None,
         wrong: Callable[[str], str] = lambda text: "",
+        replaced: bool = False,
     ) -> None:
         super().__init__()
         self.question, self.value, self.hint, self.draft, self.wrong = question, value, hint, draft, wrong
+        self.replaced = replaced
 
     def compose(self) -> ComposeResult:
         begun = self.drafts.get(self.draft)
         with Vertical():
             yield Static(self.question, markup=False)
-            yield Input(begun or self.value, select_on_focus=begun is not None)  # what is typed then takes its place
+            yield Input(begun or self.value, select_on_focus=self.replaced or begun is not None)
             yield Static(self.hint or LEAVES, id="hint", markup=False)
 
     @property
@@ -118,14 +121,23 @@ NOUNS = {"dataset": "chessreg dataset list", "checkpoint": "chessreg checkpoint 
 
 
 class PickerScreen(AppScreen):
-    """What may stand in a field. Enter takes the row; where several may, Space marks some first."""
+    """The values that a field may have, in a frame of their size; runs of `model`, a checkpoint, come first. Enter
+    takes the row; Space marks several."""
 
     place = "picker"
     finds = False
     BINDINGS = bindings("picker")
+    DEFAULT_CSS = """
+    PickerScreen { align: center middle; }
+    PickerScreen > #box { width: auto; height: auto; max-width: 100%; max-height: 100%; }
+    PickerScreen PageTable, PickerScreen FilterBar { width: 60; max-width: 100%; }
+    PickerScreen PageTable { height: 5; }
+    """
 
-    def __init__(self, field: str, noun: str, now: str, several: bool, chosen: Callable[[str], None]) -> None:
+    def __init__(self, field: str, noun: str, now: str, several: bool, chosen: Callable[[str], None], model: str = ""
+    ) -> None:  # fmt: skip
         super().__init__()
+        self.model = model
         self.crumb, self.noun, self.several, self.chosen = field, noun, several, chosen
         self.marked = [word for word in (piece.strip() for piece in now.split(",")) if word] if several else []
         self.now, self.filter_text = now, ""
@@ -133,27 +145,39 @@ class PickerScreen(AppScreen):
     @property
     def columns(self) -> tuple[Column, ...]:
         return (
-            Column("value", self.noun.removeprefix("run:"), widest=40, least=16),
+            Column("value", self.noun.removeprefix("run:"), widest=40, least=16, role="key"),
             Column("about", "", widest=80, least=20),
-            Column("at", "made", text=lambda row: show.when(row["at"]), least=16),
+            Column("at", "made", text=lambda row: show.when(row["at"]), least=16, role="detail"),
         )
 
     def body(self) -> ComposeResult:
-        yield FilterBar("words of a name or of what it is", id="filter")
-        yield PageTable(self.columns, id="candidates", empty=f"nothing fits; {self.command()} shows what there is")
+        with Vertical(id="box"):
+            yield FilterBar("words of a name or of its description", id="filter")
+            empty = f"nothing fits; {self.command()} shows what there is"
+            yield PageTable(self.columns, id="candidates", title=self.crumb, empty=empty)
+
+    def fit(self, rows: Sequence[Row]) -> None:
+        """Make the dialog as large as its content, within the screen."""
+        table, screen = self.query_one(PageTable), self.app.size
+        wide = sum(widths(self.columns, rows[:PAGE], screen.width)) + GAP * len(self.columns) + 6
+        table.styles.width = min(max(wide, 60), screen.width - 4)
+        table.styles.height = min(max(len(rows), 2) + 3, screen.height - 7)
+        self.query_one(FilterBar).styles.width = table.styles.width
 
     async def fill(self) -> None:
         from tui.data.launch_form import candidates
 
-        noun, filter_text, table = self.noun, self.filter_text, self.query_one(PageTable)
-        rows = await self.ask("reading what there is", lambda session: candidates(session, noun, filter_text))
+        noun, words, model, table = self.noun, self.filter_text, self.model, self.query_one(PageTable)
+        rows = await self.ask("reading what there is", lambda session: candidates(session, noun, words, model))
         if rows is None:
             return
-        keep = table.loaded
+        keep, self._shown_words = table.loaded, words
         table.is_marked = lambda row: row["value"] in self.marked
-        table.show(Listed(rows), rows[:200], columns=self.columns, keep=keep)
+        self.fit(rows)
+        table.show(Listed(rows), rows[:PAGE], columns=self.columns, keep=keep)
         if not keep and self.now:
             table.move(next((n for n, row in enumerate(rows) if row["value"] == self.now), 0))
+        self.take_only_row()
 
     def command(self) -> str:
         kind = self.noun.partition(":")[2]
@@ -163,6 +187,21 @@ class PickerScreen(AppScreen):
         self.filter_text = event.text
         self.query_one(PageTable).loaded = False
         self.load()
+
+    _shown_words = ""  # that the table was read with
+    _taking = False  # whether the filter was left: the only row that has its words is taken, once it is read
+
+    def leave_filter(self) -> None:
+        super().leave_filter()
+        self._taking = bool(self.query_one(FilterBar).value)
+        self.take_only_row()
+
+    def take_only_row(self) -> None:
+        table, words = self.query_one(PageTable), self.query_one(FilterBar).value
+        if self._taking and words == self._shown_words:
+            self._taking = False
+            if not self.several and table.count == 1 and (row := table.row(0)) is not None:
+                self.take(row)
 
     def action_mark(self) -> None:
         table = self.query_one(PageTable)

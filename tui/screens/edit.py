@@ -20,7 +20,7 @@ from tui.actions import Action, bindings
 from tui.columns import fitted
 from tui.data.pages import PAGE, Pages
 from tui.screens.board_base import DrawingScreen, FourBoardsScreen
-from tui.widgets.board import BoardPane, Size, extent, legend, square_words
+from tui.widgets.board import BoardPane, extent, legend, square_words
 
 if TYPE_CHECKING:
     from chessreg.experiments.edit.three_boards import StoredCase
@@ -237,7 +237,7 @@ class CaseScreen(StateScreen):
 
     # -- what is drawn --------------------------------------------------------------------------------------------
 
-    def fits(self, size: Size, text: int = 0) -> bool:
+    def fits(self, size: int, text: int = 0) -> bool:
         wide, high = extent(size)
         boards = 3 if self.case is None else max(2, len(self.case.boards))
         room = self.app.size
@@ -280,7 +280,7 @@ class CaseScreen(StateScreen):
         of = "" if edit is None else f"layers {', '.join(map(str, edit.layers))}, scale {edit.scale:g} {edit.rule} · "
         return f"{state.condition}: {of}{case.where} · legal mass before → after"
 
-    def legend(self, case: StoredCase, state: EditedState, size: Size) -> str:
+    def legend(self, case: StoredCase, state: EditedState, size: int) -> str:
         """What signs and colors mean, in one line; of a square that was clicked, how likely a move begins there."""
         if self.picked is not None:
             words = square_words(BoardFrame.from_board(case.boards["original"]), self.picked)
@@ -291,7 +291,7 @@ class CaseScreen(StateScreen):
             return ""
         lines = [*legend(case.frame("original", "clean", "")), *legend(case.frame("target", state.condition, ""))]
         marks = [line for line in dict.fromkeys(lines) if not line.startswith("numbers")]
-        heat = "shade" if size == "small" else "shade, number in %"
+        heat = "shade" if size == 1 else "shade, number in %"
         if not case.squares:
             return " · ".join(["the probabilities of squares are not here: chessreg pull", *marks])
         return " · ".join([*([f"{heat}: next move begins there"] if self.heated else []), *marks])

@@ -24,9 +24,14 @@ from tui.widgets.table import PageTable
 LAST = "files.last"  # under which the path that was taken last is remembered, and what was typed about it
 COLUMNS = (
     Column("name", "name", widest=60, least=20),
-    Column("bytes", "size", right=True, text=lambda row: "" if row["folder"] else show.size(row["bytes"])),
+    Column("bytes", "size", right=True, text=lambda row: size(row)),
     Column("at", "changed", text=lambda row: show.when(row["at"]), least=16),
 )
+
+
+def size(row: Row) -> str:
+    """The size of a file; of a folder, whether it is what is wanted."""
+    return show.size(row["bytes"]) if not row["folder"] else "registry" if row["fits"] else ""
 
 
 def listed(folder: Path) -> list[Row]:
@@ -55,9 +60,17 @@ class FilesScreen(AppScreen):
     BINDINGS = bindings("files")
     DEFAULT_CSS = "FilesScreen > #overview { height: auto; }"
 
-    def __init__(self, command: Sequence[str], wanted: str, chosen: Callable[[Path], None]) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        wanted: str,
+        chosen: Callable[[Any], None],
+        fits: Callable[[Path], bool] = lambda folder: False,
+    ) -> None:
+        """`fits`: whether Enter takes a folder. Of a registry to merge a URL may be typed too."""
         super().__init__()
-        self.words, self.wanted, self.chosen = command, wanted, chosen
+        self.words, self.wanted, self.chosen, self.fits = command, wanted, chosen, fits
+        self.takes_urls = command == ("merge",)
         self.folder = Path.cwd()
         self.at: Path | None = None  # on which the cursor comes to stand
 
@@ -74,6 +87,7 @@ class FilesScreen(AppScreen):
         folder = self.folder
         try:
             rows = await asyncio.to_thread(listed, folder)
+            rows = [{**row, "fits": row["folder"] and self.fits(row["path"])} for row in rows]
         except OSError as error:
             self.notify(f"{folder}: {error.strerror or error}", severity="error")
             self.action_up()
@@ -87,7 +101,7 @@ class FilesScreen(AppScreen):
             self.at = None
 
     def command(self) -> str:
-        return f"chessreg {' '.join(self.words)} FILE --name NAME"
+        return f"chessreg {' '.join(self.words)} FILE{'' if self.takes_urls else ' --name NAME'}"
 
     def go(self, folder: Path, at: Path | None = None) -> None:
         self.folder, self.at = folder, at
@@ -108,10 +122,13 @@ class FilesScreen(AppScreen):
         def typed(text: str | None) -> None:
             if text is None:
                 return
+            if "://" in text and self.takes_urls:
+                self.take(text)
+                return
             path = self.folder / os.path.expanduser(text)  # as it is, where nobody is called so
             if os.path.exists(path):
                 self.app.drop_draft(draft, text)
-            if os.path.isfile(path):
+            if os.path.isfile(path) or (os.path.isdir(path) and self.fits(path)):
                 self.folder = path.parent
                 self.take(path)
                 return
@@ -128,12 +145,12 @@ class FilesScreen(AppScreen):
             self.take(row["path"])
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
-        if event.row["folder"]:
+        if event.row["folder"] and not event.row["fits"]:
             self.go(event.row["path"])
         else:
             self.take(event.row["path"])
 
-    def take(self, path: Path) -> None:
+    def take(self, path: Path | str) -> None:
         """Not awaited: a screen that waits in a handler of its own for its own end waits for ever. The next dialog
         is the app's: the answer to a screen that is gone would reach nobody."""
         self.app.pop_screen()

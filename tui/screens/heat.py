@@ -18,7 +18,8 @@ from tui.data.query_answers import BoardSeries, Question, boards_of, plotted
 from tui.screens.answers import FigureScreen
 from tui.screens.board_base import DrawingScreen
 from tui.widgets.bars import PaneStrip, ScopeBar
-from tui.widgets.board import BoardPane, Size, extent, level, square_words
+from tui.widgets.board import BoardPane, extent, level, sizes_of, square_words
+from tui.widgets.notes import NotesPane
 
 if TYPE_CHECKING:
     from chessreg.queries.catalogue import Plot
@@ -62,7 +63,7 @@ class HeatScreen(FigureScreen, DrawingScreen):
         with Grid(id="heat-boards"):
             for number in range(MOST):
                 yield BoardPane(id=f"board-{number}")
-        yield Static("", classes="below", markup=False)
+        yield NotesPane()
 
     @property
     def shown_plot(self) -> Plot:
@@ -86,18 +87,18 @@ class HeatScreen(FigureScreen, DrawingScreen):
         self.at = min(self.at, max(0, len(self.series) - 1))
         strip = self.query_one(PaneStrip)
         strip.names = tuple(series.name or question.title for series in self.series)
-        notes = [*self.result.notes, *([] if self.series else ["nothing to draw yet"]), show.provenance(footer)]
-        self.query_one(".below", Static).update("\n".join(notes))
+        notes = [*self.result.notes, *([] if self.series else ["nothing to draw yet"])]
+        self.query_one(NotesPane).show(notes, show.provenance(footer))
         self.relabel()
         self.draw()
 
     # -- drawing --------------------------------------------------------------------------------------------------
 
-    def fits(self, size: Size, text: int = 0) -> bool:
+    def fits(self, size: int, text: int = 0) -> bool:
         wide, high = extent(size)
         return wide + GAP <= self.app.size.width and high + text + AROUND <= self.app.size.height
 
-    def grid(self, size: Size) -> tuple[int, int]:
+    def grid(self, size: int) -> tuple[int, int]:
         """How many boards of this size fit beside each other, and below each other."""
         wide, high = extent(size)
         lines = self.app.size.height - AROUND + OWN
@@ -120,11 +121,10 @@ class HeatScreen(FigureScreen, DrawingScreen):
 
     def draw(self) -> None:
         frames = self.frames
-        # The largest size at which all of a series fits, or one board at the largest.
-        count = min(MOST, len(frames))
-        size = self.board_size
-        if self.chosen_size is None and count > 1 and self.fits("medium"):
-            size = size if count <= math.prod(self.grid(size)) else "medium"
+        count, size = min(MOST, len(frames)), self.board_size
+        if self.chosen_size is None and count > 1:  # the largest with numbers at which all of them fit
+            fitting = [size for size in sizes_of(self.app.glyphs)[1:] if self.fits(size)]
+            size = next((size for size in reversed(fitting) if count <= math.prod(self.grid(size))), min(size, 2))
         columns, rows = self.grid(size)
         grid, room = self.query_one("#heat-boards", Grid), columns * rows
         grid.styles.grid_size_columns, grid.styles.grid_columns = columns, str(extent(size)[0] + GAP)

@@ -195,7 +195,7 @@ class Palette(Provider):
             await self.home.switch_mode("launch")
             self.home.back_to(1)
             if isinstance(self.home.top_screen, LaunchScreen):
-                self.home.top_screen.open(reference)
+                self.home.top_screen.open(reference, asks=True)
 
         return Found(f"launch:{name}", f"Launch {name}: {summary}", f"chessreg launch {reference}", go)
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 from textual import work
 from textual.app import ComposeResult
+from textual.containers import Container, Horizontal, Vertical
 from textual.widgets import Static
 
 from tui import show
 from tui.actions import TABLE, Action, bindings
-from tui.columns import Column
+from tui.columns import SIGNS, Column, Tone, state_tone
+from tui.data.machine_rows import Loads, devices, machine_grid, machine_lines
 from tui.data.pages import PAGE, Listed, Row
-from tui.screens.jobs import HOST, ON, PACE, PROGRESS, SHARD, STATE, UNITS, WHY, JobActionsScreen, called
+from tui.screens.jobs import MACHINE, ON, SHARD, UNITS, JobActionsScreen, called
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
@@ -26,47 +27,123 @@ if TYPE_CHECKING:
     from chessreg.session import Session
     from tui.data.job_rows import AtHome, Curve
 
-MACHINES, MACHINES_HIGH = 3, 8  # that are shown, in a low and in a high terminal
-
-
-def cause(row: Mapping[str, Any]) -> str:
-    """How it ended, with a mark too."""
-    return f"{'✓' if row['cause'] == 'finished' else '✗'} {row['cause'].replace('_', ' ')}"
+WIDE, HIGH = 110, 32  # cells of a terminal from which two columns, and the tiles and the grid of GPUs, are shown
 
 
 def result(row: Mapping[str, Any]) -> str:
     """What came of it."""
-    return show.answer(row["answer"]) if row.get("answer") else ""
+    return show.measured(row["answer"]) if row.get("answer") else ""
 
 
-NAME = Column("name", "what", text=called, widest=28, least=12)
-KIND = Column("kind", "kind", widest=16)
-GOING = (NAME, KIND, SHARD, STATE, PROGRESS, UNITS, PACE, HOST, WHY, ON)
-ENDED = (
-    Column("ended_at", "ended", text=lambda row: show.when(row["ended_at"]), least=16),
+def measure(row: Mapping[str, Any]) -> str:
+    return row["answer"]["measure"].removesuffix(" %") if row.get("answer") else ""
+
+
+def change(row: Mapping[str, Any]) -> str:
+    return show.change(row["answer"]) if row.get("answer") else ""
+
+
+def outcome(row: Mapping[str, Any]) -> str:
+    """The result and how it differs; of what did not finish how it ended, and why."""
+    if row["cause"] != "finished":
+        return ": ".join(filter(None, [row["cause"].replace("_", " "), row["message"]]))
+    differs = f"Δ {change(row)}" if change(row) else ""
+    return " · ".join(filter(None, [result(row), measure(row), differs]))
+
+
+def outcome_tone(row: Mapping[str, Any]) -> Tone:
+    return "value" if row["cause"] == "finished" else state_tone(row["cause"])
+
+
+def doing(row: Mapping[str, Any]) -> str:
+    """How far it is, or why it waits."""
+    if row["state"] == "running":
+        return f"{show.bar(row['progress'])} {show.percent(row['progress'])}"
+    if row["after"]:
+        return f"{'blocked by' if row['state'] == 'blocked' else 'after'} {', '.join(row['after'])}"
+    return row.get("why") or ("waits for a free place" if row["state"] == "queued" else row["state"])
+
+
+def left(row: Mapping[str, Any]) -> str:
+    """How long a job that runs takes yet, or when one that waits is expected to start."""
+    if row["seconds_left"] is not None:
+        return show.duration(row["seconds_left"])
+    return "" if row["starts_in"] is None else f"in {show.duration(row['starts_in'])}"
+
+
+def sign(field: str) -> Column:
+    """The sign of a state alone: words say the rest."""
+    tone = lambda row: state_tone(row[field])
+    return Column(field, "", text=lambda row: SIGNS.get(tone(row), ""), tone=tone, role="key", least=1)
+
+
+NAME = Column("name", "what", text=called, widest=28, least=12, role="key")
+KIND = Column("kind", "kind", widest=16, role="detail")
+GOING = (
+    sign("state"),
     NAME,
-    Column("cause", "how", text=cause, least=10),
-    Column("answer", "result", text=result, widest=60, least=20),
+    Column("progress", "progress", text=doing, least=15, widest=15, tone=lambda row: state_tone(row["state"])),
+    Column("left", "left", text=left, right=True),
+    Column("doing", "message", text=lambda row: row["doing"] or row["message"] or "", widest=60, least=20,
+           role="detail"),
+    SHARD,
+    UNITS,
+    Column("rate", "pace", text=lambda row: show.rate(row["rate"]), right=True, role="detail"),
+    KIND,
+    MACHINE,
+    ON,
+)  # fmt: skip
+ENDED = (
+    sign("cause"),
+    NAME,
+    Column("outcome", "result", text=outcome, widest=60, least=20, tone=outcome_tone, role="value", split=" · "),
+    Column("ended_at", "ended", text=lambda row: show.when(row["ended_at"]), least=16, role="detail"),
+    Column("seconds", "took", text=lambda row: show.duration(row["seconds"]), whole=True, role="detail"),
     KIND,
     UNITS,
-    Column("seconds", "took", text=lambda row: show.duration(row["seconds"]), whole=True),
-    HOST,
-    Column("message", "message", widest=90, least=30),
-)
+    MACHINE,
+)  # fmt: skip
+SAMPLE = 5.0  # seconds between looks at the machines' loads
+BEGINNINGS = {"demo": ["demo"], "model": ["import", "checkpoint", "--reference", "--name", "reference"]}
+KEYS = """
+
+The same from here:
+
+    D  the demo
+    A  games or positions of a file
+    M  the bundled model"""
 
 
 class HomeScreen(JobActionsScreen):
-    """Two lists: Tab goes from one to the other, Enter opens the job or the run."""
+    """Machines, what runs and waits, what has ended: Tab goes from one to the next, Enter opens what the row is."""
 
     place = "home"
     crumb = "home"
     AUTO_FOCUS = "#going"
     BINDINGS = bindings("home")
     DEFAULT_CSS = """
-    HomeScreen > .title { height: 1; padding: 0 1; background: $panel; color: $text-accent; text-style: bold; }
-    HomeScreen > #machines, HomeScreen > #curves { height: auto; padding: 0 1; }
-    HomeScreen > #ended { height: 1fr; }
-    HomeScreen.-empty > .title, HomeScreen.-empty > #machines { display: none; }
+    HomeScreen > #tiles { height: 3; padding: 0 1; display: none; }
+    HomeScreen.-high > #tiles { display: block; }
+    HomeScreen.-high > #overview { display: none; }
+    HomeScreen .tile { width: 1fr; height: 3; margin-right: 1; padding: 0 1; background: $surface; color: $text-muted; }
+    HomeScreen #running { border-left: thick $text-primary; }
+    HomeScreen #waiting { border-left: thick $text-secondary; }
+    HomeScreen #failed { border-left: thick $text-error; }
+    HomeScreen #finished { border-left: thick $text-success; }
+    HomeScreen #last { border-left: thick $edge; margin-right: 0; width: 2fr; }
+    HomeScreen > #machines { height: auto; }
+    HomeScreen > #work { height: 1fr; layout: vertical; overflow: hidden; }
+    HomeScreen.-wide > #work { layout: horizontal; }
+    HomeScreen #left { height: auto; width: 1fr; }
+    HomeScreen.-wide #left { height: 1fr; }
+    HomeScreen #ended { height: 1fr; width: 1fr; }
+    HomeScreen #going { height: auto; }
+    HomeScreen.-wide #going { height: 1fr; }
+    HomeScreen #curves {
+        height: auto; padding: 0 1; border: round $edge; border-title-color: $foreground; border-title-style: bold;
+        background: $surface;
+    }
+    HomeScreen.-empty > #tiles, HomeScreen.-empty > #machines, HomeScreen.-empty > #work { display: none; }
     """
 
     at_home: AtHome | None = None
@@ -91,19 +168,22 @@ class HomeScreen(JobActionsScreen):
             return
         for row in rows:
             self.history.setdefault(row["host"], Loads()).note(row["load_at"], row["load"])
-        if self.is_current:
-            self.share_out()
+        if self.is_current and self.query("#machines"):  # the app may be closing
+            self.show_machines()
 
     def body(self) -> ComposeResult:
         yield Static("", id="overview", markup=False)
         yield Static("", id="nothing", markup=False)
-        yield Static("Machines", classes="title", id="machines-title", markup=False)
-        yield Static("", id="machines", markup=False)
-        yield Static("Runs now, and waits", classes="title", markup=False)
-        yield PageTable(GOING, id="going", empty="nothing runs: ^l launches an experiment")
-        yield Static("", id="curves", markup=False)
-        yield Static("", classes="title", id="ended-title", markup=False)
-        yield PageTable(ENDED, id="ended", empty="nothing has ended since: 4 shows all runs, 2 all jobs")
+        with Horizontal(id="tiles"):
+            for name in TILES:
+                yield Static("", id=name, classes="tile", markup=False)
+        yield PageTable(id="machines", title="Machines", folds=False, counts=False)
+        with Container(id="work"):
+            with Vertical(id="left"):
+                yield PageTable(GOING, id="going", title="Running and waiting",
+                                empty="nothing runs: ^l launches an experiment")  # fmt: skip
+                yield Static("", id="curves", markup=False)
+            yield PageTable(ENDED, id="ended", empty="nothing has ended since: 4 shows all runs, 2 all jobs")
 
     async def fill(self) -> None:
         since = self.app.since
@@ -128,9 +208,9 @@ class HomeScreen(JobActionsScreen):
         for name, columns, rows in (("#going", GOING, state.going), ("#ended", ENDED, state.ended)):
             table = self.query_one(name, PageTable)
             table.show(Listed(rows), rows[:PAGE], columns=columns, keep=table.loaded)
-        failed = sum(row["cause"] not in WELL for row in state.ended)
-        wrong = f" · ✗ {failed} failed: ! opens its log" if failed else ""
-        self.query_one("#ended-title", Static).update(f"Ended {self.app.since_told}{wrong}")
+        failed = sum(row["failed"] for row in state.ended)
+        wrong = f" · ✗ {failed} failed: ! opens its log ·" if failed else ""
+        self.query_one("#ended", PageTable).set_title(f"Ended {self.app.since_told}{wrong}")
         self.share_out()
         await self.show_answers(state)
         if first_time and not state.going and state.ended:
@@ -151,6 +231,7 @@ class HomeScreen(JobActionsScreen):
             self.answers |= {key: found[key[0]] for key in wanted if key[0] in found}
         rows = [{**row, "answer": self.answers.get((row["run_id"], row["ended_at"]))} for row in state.ended]
         self.query_one("#ended", PageTable).show(Listed(rows), rows[:PAGE], columns=ENDED, keep=True)
+        self.tell_overview()
 
     def on_resize(self) -> None:
         self.share_out()
@@ -160,15 +241,39 @@ class HomeScreen(JobActionsScreen):
         ended."""
         if self.at_home is None or not self.is_mounted:
             return
-        half = max(3, self.size.height // 2 - 4)
-        self.query_one("#going").styles.height = min(max(3, len(self.at_home.going) + 1), half)
-        most = MACHINES_HIGH if self.size.height >= 40 else MACHINES
-        text = machines_text(self.at_home.machines, most, self.size.width - 2, self.history)
-        curves = curves_text(self.at_home.curves, 6 if self.size.height >= 40 else 2, self.size.width - 2)
+        self.set_class(self.size.width >= WIDE, "-wide")
+        self.set_class(self.size.height >= HIGH, "-high")
+        self.show_machines()
+        wide = self.size.width // 2 if self.size.width >= WIDE else self.size.width
+        curves = curves_text(self.at_home.curves, 6 if self.size.height >= 40 else 2, wide - 6)
         self.query_one("#curves", Static).update(curves)
-        self.query_one("#curves").display = bool(curves.plain)
-        self.query_one("#machines", Static).update(text)
-        self.query_one("#machines-title").display = self.query_one("#machines").display = bool(text.plain)
+        self.query_one("#curves", Static).border_title = "Training"
+        self.query_one("#curves").display = bool(curves.plain) and self.size.height >= HIGH
+        going = self.query_one("#going", PageTable)
+        lines = max(2, len(self.at_home.going) + 1) + 2  # with its heading and its frame
+        narrow = min(lines, self.size.height // 4 + 1)
+        going.styles.height = None if self.size.width >= WIDE else narrow
+        if self.size.width >= WIDE and curves.plain:
+            going.styles.height = "1fr"
+
+    def show_machines(self) -> None:
+        """A line for each GPU where there is room, else one for each machine."""
+        if self.at_home is None or not self.is_mounted:
+            return
+        table, state = self.query_one("#machines", PageTable), self.at_home
+        most = self.size.height // 2 - 6
+        columns, rows = machine_grid(state.machines, state.going, self.history, self.size.width)
+        if not self.has_class("-high") or self.size.width < WIDE or len(rows) > most:
+            columns, rows = machine_lines(state.machines, state.going, self.size.width)
+        most = max(2, most) if self.has_class("-high") else 3
+        table.show(Listed(rows), rows[:PAGE], columns=columns, keep=True)
+        table.styles.height = min(len(rows), most) + 3
+        table.display = bool(rows) and not self.has_class("-empty")
+        used, every = devices(state.machines, state.going)
+        busy = f" · {used} of {show.counted(every, 'device')} at work" if every else ""
+        hidden = len(rows) - min(len(rows), most)
+        more = f" · {len(rows) - hidden} of {len(rows)} lines" if hidden else ""
+        table.set_title(f"Machines{busy}{more}")
 
     def command(self) -> str:
         return f"chessreg status --since {self.app.since:%Y-%m-%dT%H:%M}"
@@ -182,7 +287,7 @@ class HomeScreen(JobActionsScreen):
 
     @property
     def chosen(self) -> Mapping[str, Any] | None:
-        row = self.table.current
+        row = self.table.current if self.table.id != "machines" else None
         return row if row is not None and row["id"] is not None else None
 
     def offers(self, action: Action) -> bool:
@@ -193,6 +298,8 @@ class HomeScreen(JobActionsScreen):
         if action.place == "home" and action.method == "failure":
             return self.failure is not None and super().offers(action)
         if action.place == "home" and action.method in ("cancel", "retry"):
+            if self.table.id == "machines":
+                return False
             ended = self.table.id == "ended"
             row = self.chosen
             if row is None or ended is not (action.method == "retry"):
@@ -200,8 +307,9 @@ class HomeScreen(JobActionsScreen):
             return (not ended or row["cause"] != "finished") and super().offers(action)
         return super().offers(action)
 
-    def action_other(self) -> None:
-        self.set_focus(self.query_one("#going" if self.table.id == "ended" else "#ended"))
+    def action_other(self, way: str) -> None:
+        tables = [table for table in self.query(PageTable) if table.display]
+        self.set_focus(tables[(tables.index(self.table) + int(way)) % len(tables)])
         self.relabel()
 
     def action_launch(self) -> None:
@@ -211,7 +319,7 @@ class HomeScreen(JobActionsScreen):
     def failure(self) -> Row | None:
         """What failed last."""
         ended = self.at_home.ended if self.at_home is not None else ()
-        return next((row for row in ended if row["cause"] not in WELL), None)
+        return next((row for row in ended if row["failed"]), None)
 
     def action_failure(self) -> None:
         if (row := self.failure) is not None:
@@ -262,10 +370,16 @@ class HomeScreen(JobActionsScreen):
         self.notify(last, title=ended, severity="error" if status else "information")
 
     def tell_overview(self) -> None:
-        """Count in one line what goes on, and name the command that was begun here."""
+        """Count what goes on, in tiles or in one line, and name the command that was begun here."""
         if self.at_home is not None and self.is_attached:
             begun = f" · at work: chessreg {self.busy}" if self.busy else ""
             self.query_one("#overview", Static).update(overview_line(self.at_home) + begun)
+            newest = next((row for row in self.query_one("#ended", PageTable).source_rows if row.get("answer")), None)
+            for name, lines in tiles(self.at_home, newest, self.app.since_told).items():
+                text = Text("\n", no_wrap=True, overflow="ellipsis").join(
+                    Text(line, style="bold" if n == 1 else "") for n, line in enumerate(lines)
+                )
+                self.query_one(f"#{name}", Static).update(text)
 
     busy = ""
 
@@ -276,63 +390,54 @@ class HomeScreen(JobActionsScreen):
         self.open_row(event.row)
 
     def open_row(self, row: Row) -> None:
-        if row["id"] is not None:
+        if "device" in row:
+            from tui.screens.machine import MachineScreen
+
+            self.app.push_screen(MachineScreen(row["host"], self.history.setdefault(row["host"], Loads())))
+        elif row["id"] is not None:
             self.app.open("job", row["id"], called(row))
         else:
             self.app.open("run", row["run_id"], called(row))
 
 
 def overview_line(state: AtHome) -> str:
-    states = [row["state"] for row in state.going]
-    running = sum(state in ("running", "cancelling") for state in states)
     ended = [row["cause"] for row in state.ended]
-    well = {how: ended.count(how) for how in WELL}
+    well = {how: ended.count(how) for how in ("finished", "cancelled", "interrupted")}
     counts = [
-        f"{running} running",
-        f"{len(states) - running} waiting",
+        f"{state.jobs['running'] + state.foreground:,} running",
+        f"{state.jobs['waiting']:,} waiting",
         f"{well.pop('finished')} finished",
-        f"{len(ended) - sum(cause in WELL for cause in ended)} failed",
+        f"{sum(row['failed'] for row in state.ended)} failed",
         *(f"{number} {how}" for how, number in well.items() if number),
         f"{show.counted(state.counts['run'], 'run')} in all",
     ]
     return " · ".join(counts)
 
 
-HISTORY, SAMPLE = 60, 5.0  # loads that are kept of a machine, and seconds between looks at them
-WELL = ("finished", "cancelled", "interrupted")  # how what did not fail ended
-BEGINNINGS = {"demo": ["demo"], "model": ["import", "checkpoint", "--reference", "--name", "reference"]}
-KEYS = """
-
-The same from here:
-
-    D  the demo
-    A  games or positions of a file
-    M  the bundled model"""
+TILES = ("running", "waiting", "failed", "finished", "last")
 
 
-class Loads:
-    """The load that a machine reported in the last minutes, oldest first: shares of its cores, memory and GPUs."""
-
-    def __init__(self) -> None:
-        self.at: list[Any] = []
-        self.shares: dict[str, list[float]] = {}
-
-    def note(self, at: Any, load: Mapping[str, Any]) -> None:
-        """Add a load that was reported at this time; one that is known already is left out."""
-        if self.at and at == self.at[-1]:
-            return
-        self.at = [*self.at, at][-HISTORY:]
-        used, total = load["memory_used_bytes"], load["memory_bytes"]
-        shares = {"cores": load["cpu"] / max(1, load["cores"]), "memory": used / total if used and total else None}
-        shares |= {f"GPU {gpu['index']}": gpu["busy"] for gpu in load["gpus"]}
-        for name, share in shares.items():
-            if share is not None:
-                self.shares[name] = [*self.shares.get(name, []), share][-HISTORY:]
-
-    def drawn(self, name: str, width: int) -> str:
-        """The last minutes in so many cells; empty before there are two loads."""
-        shares = self.shares.get(name, [])
-        return f" {show.sparks(shares[-width:], width, 0, 1)}" if len(shares) > 1 else ""
+def tiles(state: AtHome, newest: Row | None, since: str) -> dict[str, tuple[str, str, str]]:
+    """Three lines for each tile: what it counts, the number, and what belongs to it."""
+    running = [row for row in state.going if row["state"] in ("running", "cancelling")]
+    waiting = [row for row in state.going if row["state"] not in ("running", "cancelling")]
+    failed = [row for row in state.ended if row["failed"]]
+    hosts = {row["at"] for row in running if row["at"]}
+    soonest = min((row["starts_in"] for row in waiting if row["starts_in"] is not None), default=None)
+    finished = sum(row["cause"] == "finished" for row in state.ended)
+    last = ("last result", "", "none yet")
+    if newest is not None:
+        differs = f"Δ {change(newest)}" if change(newest) else ""
+        last = (f"last result: {measure(newest)}", f"{called(newest)}  {result(newest)}", differs)
+    return {
+        "running": ("running", f"● {state.jobs['running'] + state.foreground:,}",
+                    f"on {show.counted(len(hosts), 'machine')}" if hosts else ""),
+        "waiting": ("waiting", f"○ {state.jobs['waiting']:,}",
+                    "" if soonest is None else f"next in {show.duration(soonest)}"),
+        "failed": ("failed", f"✗ {len(failed):,}", "! opens the log" if failed else since),
+        "finished": ("finished", f"✓ {finished:,}", f"{show.counted(state.counts['run'], 'run')} in all"),
+        "last": last,
+    }  # fmt: skip
 
 
 def curves_text(curves: Sequence[Curve], most: int, width: int) -> Text:
@@ -343,51 +448,10 @@ def curves_text(curves: Sequence[Curve], most: int, width: int) -> Text:
         values = [value for _, value in curve.points]
         if not values:
             continue
-        text.append("\n" if text.plain else "")
-        text.append(curve.run.ljust(wide), style="bold")
-        metric, (step, last) = curve.metric.replace("_", " "), curve.points[-1]
-        cells = max(8, min(60, width - wide - len(metric) - 44))
-        text.append(f"  {metric}  {values[0]:.4g} {show.sparks(values, cells)} {last:.4g} at step {step:,}")
+        step, last = curve.points[-1]
+        begin = f" {curve.metric.replace('_', ' ')} {values[0]:.4g} "
+        end = f" {last:.4g} at step {step:,}"
+        cells = min(100, width - wide - len(begin) - len(end))
+        text.append("\n" if text.plain else "").append(curve.run.ljust(wide), style="bold")
+        text.append(f"{begin}{show.sparks(values, cells) if cells > 3 else '…'}{end}")
     return text
-
-
-def machines_text(
-    rows: Sequence[Row], most: int, width: int, history: Mapping[str, Loads] = MappingProxyType({})
-) -> Text:
-    """A machine a line: cores, memory and each GPU as bars where something runs, with the last minutes where there is
-    room; else when it was seen last."""
-    text = Text(no_wrap=True, overflow="ellipsis")
-    wide = max((len(show.host(row["host"])) for row in rows[:most]), default=0)
-    for row in rows[:most]:
-        text.append("\n" if text.plain else "")
-        text.append(show.host(row["host"]).ljust(wide), style="bold")
-        text.append("  " + "  ".join(facts_of(row, width >= 120, history.get(row["host"]))))
-    if len(rows) > most:
-        text.append(f"\n{show.counted(len(rows) - most, 'more machine')}: chessreg machines", style="dim")
-    return text
-
-
-def facts_of(row: Row, roomy: bool, minutes: Loads | None = None) -> list[str]:
-    load, cells = row["load"], 10 if roomy else 5
-
-    def past(name: str) -> str:
-        return minutes.drawn(name, 20) if minutes is not None and roomy else ""
-
-    if not row["running"]:
-        return [f"idle · {show.counted(row['runs'], 'run')} · seen {show.when(row['last_seen'])}"]
-    facts = [f"{row['running']} running"]
-    if not load:
-        return [*facts, "has not told its load yet"]
-    busy_cores = show.bar(load["cpu"] / max(1, load["cores"]), cells)
-    facts.append(f"cores {busy_cores} {load['cpu']:.1f}/{load['cores']}{past('cores')}")
-    used, total = load["memory_used_bytes"], load["memory_bytes"]
-    if used is not None and total:
-        gibibytes = f"{used / 2**30:.0f}/{total / 2**30:.0f} GiB"
-        facts.append(f"memory {show.bar(used / total, cells)} {gibibytes}{past('memory')}")
-    for gpu in load["gpus"]:
-        name = f"GPU {gpu['index']}" + (f" {gpu['name']}" if roomy else "")
-        busy = "" if gpu["busy"] is None else f" {show.bar(gpu['busy'], cells)} {100 * gpu['busy']:.0f} %"
-        used, total = gpu["memory_used_bytes"], gpu["memory_bytes"]
-        taken = "" if used is None or not total else f" {used / 2**30:.0f}/{total / 2**30:.0f} GiB"
-        facts.append(name + busy + taken + past(f"GPU {gpu['index']}"))
-    return facts

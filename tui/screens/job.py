@@ -11,6 +11,7 @@ from textual import work
 from textual.app import ComposeResult
 from textual.widgets import Static
 
+from chessreg.scheduling import status
 from chessreg.scheduling.status import OVER
 from tui import show
 from tui.actions import FILTER, TABLE, Action, bindings, of
@@ -20,8 +21,8 @@ from tui.data.result_rows import WITH_BOARDS, columns_of
 from tui.data.run_rows import ATTEMPTS, SETTINGS
 from tui.screens.base import PartsScreen
 from tui.screens.jobs import (
-    HOST,
     ID,
+    MACHINE,
     PACE,
     PRIORITY,
     PROGRESS,
@@ -33,7 +34,6 @@ from tui.screens.jobs import (
     JobActionsScreen,
     crumb_of,
     part,
-    why,
 )
 from tui.widgets.bars import FilterBar, FindBar, PaneStrip
 from tui.widgets.logview import LogView
@@ -42,7 +42,7 @@ from tui.widgets.table import PageTable
 if TYPE_CHECKING:
     from tui.data.job_rows import JobView
 
-SHARDS = (SHARD, ID, STATE, PROGRESS, UNITS, PACE, WHY, HOST, TRIES, PRIORITY)
+SHARDS = (SHARD, ID, STATE, PROGRESS, UNITS, PACE, WHY, MACHINE, TRIES, PRIORITY)
 LOG_SECONDS = 0.5
 PANES = ("log", "attempts", "settings", "results")
 LOG = 0
@@ -290,7 +290,9 @@ def summary(view: JobView) -> Text:
         job["state"],
         f"{show.done(job)} units" if job["units"] else "",
         show.pace(job),
-        f"{job['executor']} on {show.host(job['host'])}",
+        f"{job['executor']} on {show.host(job['machine'])}" if job["machine"] else job["executor"],
+        f"partition {job['partition']}" if job["partition"] else "",
+        f"{status.scheduler(job)} job {job['scheduler_job']}" if job["scheduler_job"] else "",
         f"priority {job['priority']}" if job["priority"] else "",
     ]
     text = Text(" · ".join(filter(None, facts)))
@@ -302,6 +304,6 @@ def summary(view: JobView) -> Text:
         share = sum(running) / total
         of = f" of {show.counted(len(view.shards), 'job')}" if len(view.shards) > 1 else ""
         text.append(f"\n{show.bar(share, 30)} {show.percent(share)} · {done:,}/{total:,} units{of}")
-    if reason := " · ".join(filter(None, [why(job), view.reason])):
+    if reason := " · ".join(filter(None, [job["why"], view.reason])):
         text.append(f"\n{reason}")
     return text

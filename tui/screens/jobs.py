@@ -15,7 +15,7 @@ from textual.widgets import Static
 
 from tui import show
 from tui.actions import Action, bindings
-from tui.columns import Column
+from tui.columns import Column, signed, state_tone
 from tui.data.pages import PAGE, Listed, Pages, Row
 from tui.screens.base import AppScreen
 from tui.screens.dialogs import Confirm
@@ -119,13 +119,6 @@ class JobPage(NamedTuple):
     rows: Sequence[Row]
 
 
-def why(row: Mapping[str, Any]) -> str:
-    """What it does, waits for, or failed on."""
-    if row["waits_for"]:
-        return f"waits for {', '.join(row['waits_for'])}"
-    return (row["doing"] if row["state"] == "running" else row["message"]) or ""
-
-
 def part(row: Mapping[str, Any]) -> str:
     """Which of a launch's shards: 2/4."""
     if row["shard"] == row["shards"]:
@@ -133,30 +126,50 @@ def part(row: Mapping[str, Any]) -> str:
     return f"{row['shard'] + 1}/{row['shards']}" if row["shards"] > 1 else ""
 
 
-ID = Column("id", "job", text=lambda row: show.short(row["id"]))
+ID = Column("id", "job", text=lambda row: show.short(row["id"]), role="detail")
 SHARD = Column("shard", "shard", text=part, least=6)
-STATE = Column("state", "state", least=10)
-PROGRESS = Column("progress", "progress", text=lambda row: show.bar(row["progress"]), least=10)
+STATE = Column(
+    "state",
+    "state",
+    text=lambda row: signed(row["state"]),
+    tone=lambda row: state_tone(row["state"]),
+    least=11,
+    role="key",
+)
+PROGRESS = Column(
+    "progress",
+    "progress",
+    text=lambda row: show.bar(row["progress"]),
+    least=10,
+    tone=lambda row: state_tone(row["state"]),
+)
 UNITS = Column("done", "units", right=True, text=show.done)
-PACE = Column("pace", "pace", text=show.pace, whole=True)
-ON = Column("executor", "on")
-HOST = Column("host", "machine", text=lambda row: show.host(row["host"]), widest=20)
+PACE = Column("pace", "pace", text=show.pace, whole=True, role="detail")
+ON = Column("executor", "on", role="detail")
+MACHINE = Column("machine", "machine", text=lambda row: show.host(row["machine"]), widest=20, role="detail")
 PRIORITY = Column("priority", "priority", right=True)
 TRIES = Column("tries", "tries", right=True)
-WHY = Column("why", "message", text=why, widest=70, least=30)
+WHY = Column(
+    "why",
+    "message",
+    widest=70,
+    least=30,
+    tone=lambda row: "bad" if state_tone(row["state"]) == "bad" else "detail",
+)
 COLUMNS = (
     ID,
     Column("kind", "kind", widest=16),
-    Column("name", "name", text=lambda row: row["name"] or row["differs"], widest=28),
-    SHARD, STATE, PROGRESS, UNITS, PACE, WHY, ON, HOST, PRIORITY, TRIES,
-    Column("created_at", "launched", text=lambda row: show.when(row["created_at"]), least=16),
+    Column("name", "name", text=lambda row: row["name"] or row["differs"], widest=28, role="key"),
+    SHARD, STATE, PROGRESS, UNITS, PACE, WHY, ON, MACHINE, PRIORITY, TRIES,
+    Column("created_at", "launched", text=lambda row: show.when(row["created_at"]), least=16, role="detail"),
 )  # fmt: skip
 
 
 OFFERED = (
-    "state:", "kind:", "name:", "on:", "machine:", "message:", "launch:", "run:", "id:", "shard:",
+    "state:", "kind:", "name:", "on:", "machine:", "partition:", "message:", "launch:", "run:", "id:", "shard:",
     "tries>", "priority>", "launched>", "started>", "ended>",
-    "state:running", "state:queued", "state:waiting", "state:blocked", "state:finished", "state:failed",
+    "state:running", "state:queued", "state:waiting", "state:blocked", "state:ended", "state:finished",
+    "state:failed", "state:cancelled",
 )  # fmt: skip
 
 
@@ -173,10 +186,11 @@ class JobsScreen(JobActionsScreen, PreviewingScreen):
 
     def body(self) -> ComposeResult:
         yield Static("", id="overview", markup=False)
-        yield FilterBar("state:running  kind:probe  on:slurm  host:box1  tries>1  launch:3f2a1c  !word", id="filter",
+        yield FilterBar("state:running  kind:probe  on:slurm  machine:box1  tries>1  launch:3f2a1c  !word", id="filter",
                         offered=OFFERED)  # fmt: skip
         yield Static(NOTHING, id="nothing", markup=False)
-        yield PageTable(COLUMNS, id="jobs", empty="no job fits these words; Esc in the filter (/) clears them")
+        empty = "no job fits these words; Esc in the filter (/) clears them"
+        yield PageTable(COLUMNS, id="jobs", title="Jobs", empty=empty)
 
     async def fill(self) -> None:
         filter_text, table = self.filter_text, self.query_one(PageTable)
@@ -203,8 +217,9 @@ class JobsScreen(JobActionsScreen, PreviewingScreen):
         end = await self.ask("reading the log", lambda session: log_end(session, id, lines))
         if end is None:
             return None
-        facts = fields({"job": row["title"], "state": row["state"], "pace": show.pace(row), "why": why(row)})
-        return Shown(Group(facts, Text(""), Text("\n".join(end), no_wrap=True, overflow="ellipsis")))
+        facts = fields({"state": row["state"], "pace": show.pace(row), "why": row["why"]})
+        log = Text("\n".join(end), no_wrap=True, overflow="ellipsis")
+        return Shown(Group(facts, Text(""), log), title=row["title"])
 
     def command(self) -> str:
         return "chessreg jobs --all"
@@ -245,9 +260,9 @@ def read(session: Session, filter_text: str, number: int) -> JobPage:
 
 def overview_line(page: JobPage) -> str:
     counts = page.counts
-    total = sum(counts.values())
+    total = counts["running"] + counts["waiting"] + counts["ended"]
     jobs_text = show.counted(total, "job")
     if page.pages.count != total:
         jobs_text = f"{page.pages.count:,} of {jobs_text}"
-    states = [f"{counts['running']:,} running", f"{counts['queued']:,} queued", f"{counts['ended']:,} ended"]
+    states = [f"{counts[word]:,} {word}" for word in ("running", "waiting", "ended")]
     return f"{jobs_text} · {' · '.join(states)}"

@@ -45,7 +45,7 @@ class SquareBar(Static, can_focus=True):
 
     BINDINGS = bindings(SQUARES)
     DEFAULT_CSS = """
-    SquareBar { height: 1; padding: 0 1; display: none; background: $surface-lighten-1; }
+    SquareBar { height: 1; padding: 0 1; display: none; background: $panel; }
     """
 
     @property
@@ -98,6 +98,8 @@ class LabScreen(FourBoardsScreen):
         self.pending: StoredEdit | None = None  # to be shown once it is known what models there are
         self.taken_up: StoredEdit | None = None  # the stored edit whose position is shown
         self.came_from = ""  # the room where the stored edit is
+        self.strongest: StoredEdit | None = None  # the registry's, with which the lab opens
+        self.opened = False
         self.cursor: int | None = None  # the square that keys put pieces on
         self.row = 0  # which of the model's moves is pointed at
         self.asking = False
@@ -112,20 +114,27 @@ class LabScreen(FourBoardsScreen):
     # -- asking ---------------------------------------------------------------------------------------------------
 
     async def fill(self) -> None:
-        from chessreg.lab.question import choices
+        from chessreg.lab.question import choices, strongest_edit
 
-        def read(session: Session) -> list[Choice]:
+        opens = not self.opened and self.pending is None
+
+        def read(session: Session) -> tuple[list[Choice], StoredEdit | None]:
             with session.database.read() as sql:
-                return choices(sql)
+                known = choices(sql)
+            return known, strongest_edit(session.inputs) if opens else None
 
-        known = await self.ask("reading models and probes", read)
-        if known is None:
+        found = await self.ask("reading models and probes", read)
+        if found is None:
             return
+        known, strongest = found
         if not known:
             self.tell("No model yet: `chessreg import checkpoint --reference` imports the bundled one, as does M at "
                       "home (1) while nothing was run.")  # fmt: skip
             return
         self.choose_again(known)
+        self.opened = True
+        if opens and self.pending is None and strongest is not None and self.places_of(strongest) is not None:
+            self.pending = self.strongest = strongest
         if self.pending is not None:
             self.show_pending()
         elif self.answer is None or self.question() != self.answered:
@@ -270,6 +279,8 @@ class LabScreen(FourBoardsScreen):
         what = self.condition if self.next_token or self.condition != EDIT else ""
         if self.taken_up is not None and self.condition == self.taken_up.condition != EDIT:
             what = f"{self.taken_up.stored_condition} of the run"
+        if self.taken_up is not None and self.taken_up is self.strongest:
+            what = "the registry's strongest edit"
         parts = filter(None, [what, where, f"scale {self.scale:g}, {self.token_mask}"])
         edit = f"{tool.kind} {tool.name} · {' · '.join(parts)}" if tool else "no probe"
         busy = (" · asking…" if self.answer else " · the model is being loaded…") if self.asking else ""
@@ -302,17 +313,22 @@ class LabScreen(FourBoardsScreen):
         if self.is_mounted:  # its model or probe may be newer than what was read
             self.load()
 
+    def places_of(self, edit: StoredEdit) -> tuple[int, int] | None:
+        """Return where the model and the probe of an edit are among the choices; None where they are not."""
+        for model, choice in enumerate(self.choices):
+            if choice.checkpoint_id == edit.checkpoint_id:
+                tools = (tool for tool, its in enumerate(choice.tools) if its.run_id == edit.probe_run)
+                return next(((model, tool) for tool in tools), None)
+        return None
+
     def show_pending(self) -> None:
         edit, self.pending = self.pending, None
         if edit is None:
             return
-        model = next((n for n, choice in enumerate(self.choices) if choice.checkpoint_id == edit.checkpoint_id), None)
-        tools = () if model is None else self.choices[model].tools
-        tool = next((n for n, own in enumerate(tools) if own.run_id == edit.probe_run), None)
-        if model is None or tool is None:
+        if (places := self.places_of(edit)) is None:
             self.notify("the model or the probe of that edit is not here", severity="warning")
             return
-        self.model, self.tool, self.shown_layer = model, tool, None
+        (self.model, self.tool), self.shown_layer = places, None
         self.sans, self.ahead, self.row = edit.sans, edit.later, 0
         self.edited_layers, self.token_mask, self.condition = edit.layers, edit.token_mask, edit.condition
         self.scale, self.settings, self.taken_up = edit.scale, edit.settings, edit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
@@ -94,14 +95,15 @@ class LaunchScreen(AppScreen):
             self.open(reference, typed=True)
 
     @work(group="open")
-    async def open(self, reference: str, typed: bool = False) -> None:
-        """The form of the kind of this name or file; one that the user `typed` is trusted by that."""
+    async def open(self, reference: str, typed: bool = False, asks: bool = False) -> None:
+        """The form of the kind of this name or file; one that the user `typed` is trusted by that. With `asks` the form
+        begins with pickers of the settings that are needed."""
         from tui.data.launch_form import Form, kind_of
 
         chosen = await self.ask("loading the kind", lambda session: kind_of(session, reference, typed))
         if chosen is not None:
             draft = self.app.remembered.get(DRAFTS, {}).get(reference, {})
-            await self.app.push_screen(FormScreen(Form.restored(chosen, reference, draft)))
+            await self.app.push_screen(FormScreen(Form.restored(chosen, reference, draft), asks))
 
     def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
         self.filter_text = event.text
@@ -127,6 +129,8 @@ def drafted(draft: Mapping[str, Any]) -> str:
 WIDE = 180  # cells from which on the plan stands beside the form; below, its help needs them
 PAUSE = 0.4  # seconds without a change before it is planned
 PASTED = 300  # characters from which on a text is checked in that pause too: it is pasted, and comes letter by letter
+NAMED = re.compile(r"--([a-z][\w.-]*)")  # settings, as errors name them
+FEW_RUNS = 4  # of a sweep, which the plan lists already
 AT_ONCE = 12  # rows that are mounted in one step of the event loop
 TITLES = {
     "spec": "Settings: they decide the result",
@@ -150,20 +154,19 @@ class FormScreen(AppScreen):
     FormScreen.-none #fields { display: none; }
     FormScreen #fields { height: 1fr; }
     FormScreen #fields > .title { height: 1; padding: 0 1; color: $text-accent; background: $panel; text-style: bold; }
-    FormScreen #side { height: auto; max-height: 9; background: $surface; padding: 0 1; }
-    FormScreen #about { height: 2; }
+    FormScreen #side { height: 10; background: $surface; padding: 0 1; border-top: solid $edge; }
+    FormScreen #about { height: auto; min-height: 2; max-height: 6; }
     FormScreen #plan { height: auto; }
-    FormScreen #side VerticalScroll { height: auto; max-height: 7; scrollbar-size-vertical: 1; }
+    FormScreen #side VerticalScroll { height: 1fr; scrollbar-size-vertical: 1; }
     FormScreen.-wide > #parts { layout: horizontal; }
     FormScreen.-wide #fields { width: 1fr; height: 100%; }
-    FormScreen.-wide #side { width: 60; height: 100%; max-height: 100%; padding: 0 2; }
-    FormScreen.-wide #about { height: auto; min-height: 4; margin-bottom: 1; }
-    FormScreen.-wide #side VerticalScroll { height: 1fr; max-height: 100%; }
+    FormScreen.-wide #side { width: 60; height: 100%; padding: 0 2; border-top: none; border-left: solid $edge; }
+    FormScreen.-wide #about { min-height: 4; max-height: 50%; margin-bottom: 1; }
     """
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: Form, asks: bool = False) -> None:
         super().__init__()
-        self.form, self.crumb = form, form.kind.name
+        self.form, self.crumb, self.asks = form, form.kind.name, asks
         self.checked: Checked = form.check()
         self.outlook: Outlook | None = None
         self.filter_words: list[str] = []
@@ -227,8 +230,16 @@ class FormScreen(AppScreen):
         self.show_fields()
         self.filter_rows()
         if first:
-            needed = (n for n, row in enumerate(self.rows) if self.form.source(row.field.key) == "needed")
-            self.go(self.rows, next(needed, 0))
+            self.go(self.rows, 0)
+            self.go_to_needed(asks=self.asks)
+
+    def go_to_needed(self, asks: bool) -> None:
+        """Go to the first setting that is needed and, if it `asks`, to its picker, when it has one."""
+        row = next((row for row in self.rows if self.form.source(row.field.key) == "needed"), None)
+        if row is not None:
+            self.go(self.rows, self.rows.index(row))
+            if asks and row.field.picked:
+                self.pick(row.field)
 
     def part_fields(self, part: str) -> list[Field]:
         return [field for field in self.form.fields if field.part == part]
@@ -433,11 +444,15 @@ class FormScreen(AppScreen):
 
         several = field.form == "references"
         now = self.form.typed.get(field.key, "")
-        self.app.push_screen(PickerScreen(field.path, field.noun, now, several, partial(self.picked, field)))
+        model = self.form.text("checkpoint") if "checkpoint" in self.form.by_key else ""
+        self.app.push_screen(PickerScreen(field.path, field.noun, now, several, partial(self.picked, field), model))
 
     def picked(self, field: Field, text: str) -> None:
+        """Take what was picked, and ask for the next setting that is needed."""
         self.give(field.key, text or None)
         self.set_focus(next(row for row in self.rows if row.field is field))
+        if text:
+            self.go_to_needed(asks=True)
 
     def action_clear_form(self) -> None:
         """Every setting at its default again."""
@@ -475,10 +490,13 @@ class FormScreen(AppScreen):
             self.app.open("run", plan["run_id"], plan["name"] or f"{plan['kind']} {show.short(plan['run_id'])}")
 
     def action_wrong(self) -> None:
-        """The next field that is needed or wrong."""
+        """The next field that is needed or wrong, or that what is wrong with the whole form names."""
         rows = [row for row in self.rows if self.error_of(row.field.key)]
         if not rows:
-            self.notify("no field is wrong")
+            self.notify("; ".join(self.checked.general) or "no field is wrong")
+            names = [name.replace("-", "_") for name in NAMED.findall(" ".join(self.checked.general))]
+            rows = [row for name in names for row in self.rows if row.field.path == name][:1]
+        if not rows:
             return
         every = self.rows
         here = every.index(self.row) if self.row in every else -1
@@ -502,23 +520,35 @@ class FormScreen(AppScreen):
 
     def leave_filter(self) -> None:
         rows = [row for row in self.rows if row.display]
-        named = [row for row in rows if all(word in row.field.path for word in self.filter_words)]
         if rows:
-            self.set_focus(self.row if self.row in rows else (named or rows)[0])
+            self.set_focus(self.found_row(rows))
         else:  # no field to go to: the keys of the screen
             self.set_focus(None)
+
+    def found_row(self, rows: Sequence[FieldRow]) -> FieldRow:
+        """Return the row that the filter's words name: of exactly this name, else the present row, else one whose name
+        has the words, else one whose description has them."""
+        name = "_".join(self.filter_words).replace("-", "_")
+        exact = [row for row in rows if name in (row.field.path, row.field.path.rpartition(".")[2])]
+        named = [row for row in rows if all(word in row.field.path for word in self.filter_words)]
+        if exact:
+            return exact[0]
+        return self.row if self.row in (named or rows) and self.row is not None else (named or rows)[0]
 
     def command(self) -> str:
         return self.form.command()
 
     def action_launch(self) -> None:
-        """Queue it and show its job. A sweep is confirmed first."""
+        """Queue it and show its job. A sweep of more than FEW_RUNS runs is confirmed first."""
         self.check()
         if not self.checked.right:
             self.action_wrong()
-            self.notify("the form is not complete", severity="warning")
-        elif runs := len(self.form.cells()) - 1:
-            self.app.push_screen(Confirm(f"Launch {runs + 1} runs?"), self.launch_if)
+            if self.checked.errors:
+                self.notify("the form is not complete", severity="warning")
+            elif self.row is not None and self.row.field.picked:
+                self.pick(self.row.field)
+        elif (runs := len(self.form.cells())) > FEW_RUNS:
+            self.app.push_screen(Confirm(f"Launch {runs} runs?"), self.launch_if)
         else:
             self.launch_if(True)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -12,6 +13,7 @@ from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
+from textual.content import Content
 from textual.widgets import Static
 
 from tui import show
@@ -21,16 +23,17 @@ from tui.widgets.table import PageTable
 if TYPE_CHECKING:
     from chessreg.games.boards.boardframe import BoardFrame
 
-SHARE = 0.42  # of the width, that it takes
 WIDE = 160  # columns of a terminal from which there is a preview
+BOARD_WIDE = 120  # columns from which there is one where it is a board
 PAUSE = 0.15  # seconds on a row before it is read
 
 
 class Shown(NamedTuple):
-    """What a preview shows of a row: text, and the board that stands above it."""
+    """What a preview shows of a row: text, the board above it, and the title of its frame."""
 
     text: RenderableType
     board: BoardFrame | None = None
+    title: str = ""
 
 
 class Preview(VerticalScroll, can_focus=False):
@@ -38,10 +41,12 @@ class Preview(VerticalScroll, can_focus=False):
 
     DEFAULT_CSS = """
     Preview {
-        dock: right; width: 42%; margin: 1 0; padding: 1 2; display: none; scrollbar-size-vertical: 1;
-        background: $surface;
+        dock: right; width: 42%; margin: 1 0; padding: 0 1; display: none; scrollbar-size-vertical: 1;
+        background: $surface; border: round $edge; border-title-color: $foreground; border-title-style: bold;
     }
     Preview > Static { height: auto; }
+    Preview.-board { width: 46%; }
+    Preview > BoardPane { margin: 0 0 1 0; }
     """
 
     def compose(self) -> ComposeResult:
@@ -51,19 +56,22 @@ class Preview(VerticalScroll, can_focus=False):
         text = self.children[-1]
         assert isinstance(text, Static)
         text.update("" if shown is None else shown.text)
+        self.border_title = cast(str, Content(shown.title if shown is not None else ""))
         for pane in self.children[:-1]:
             pane.display = shown is not None and shown.board is not None
         if shown is not None and shown.board is not None:
-            from tui.widgets.board import SIZES, BoardPane, extent  # code that a start of the app does not need
+            from tui.widgets.board import BoardPane, extent, sizes_of  # code that a start of the app does not need
 
             if text is self.children[0]:
                 await self.mount(BoardPane(), before=text)
             pane = self.query_one(BoardPane)
-            wide, high = int(SHARE * self.app.size.width) - 6, self.app.size.height - 8
-            fitting = [size for size in SIZES if extent(size)[0] <= wide and extent(size)[1] <= high]
-            size = fitting[-1] if fitting else "small"
+            wide, high = self.content_size.width - self.scrollbar_size_vertical, self.app.size.height - 8
+            glyphs = self.app.glyphs  # type: ignore[attr-defined]
+            sizes = sizes_of(glyphs)
+            fits = (size for size in reversed(sizes) if extent(size)[0] <= wide and extent(size)[1] <= high)
+            size = next(fits, sizes[0])
             pane.styles.width = max(extent(size)[0], wide)
-            pane.show(shown.board, size, self.app.glyphs)  # type: ignore[attr-defined]
+            pane.show(shown.board, size, glyphs)
         self.scroll_home(animate=False)
 
 
@@ -71,16 +79,29 @@ class PreviewingScreen(AppScreen):
     """A list. Subclasses say with `previewed` what is shown of a row; it is read after a moment on the row, and what is
     made for a row that was left is dropped."""
 
+    preview_classes: ClassVar[str] = ""
+
     def compose(self) -> ComposeResult:
-        yield Preview()
+        yield Preview(classes=self.preview_classes)
         yield from super().compose()
 
     async def previewed(self, row: Mapping[str, Any]) -> Shown | None:
         """What is shown of a row; None: nothing."""
         raise NotImplementedError
 
+    @property
+    def least_width(self) -> int:
+        """Columns of a terminal from which there is a preview."""
+        return WIDE
+
+    @property
+    def previews(self) -> bool:
+        """Whether the list that is shown has previews."""
+        return True
+
     def on_resize(self, event: events.Resize) -> None:
-        wide = event.size.width >= WIDE
+        self.query_one(Preview).styles.height = event.size.height - 2  # between the rooms and the keys
+        wide = event.size.width >= self.least_width
         if wide != self.has_class("-wide"):
             self.set_class(wide, "-wide")
             self.look_ahead()
@@ -91,7 +112,7 @@ class PreviewingScreen(AppScreen):
     def look_ahead(self) -> None:
         """Show the row that the cursor stands on once it has stood there for a moment; what was begun for another is
         dropped."""
-        there = self.has_class("-wide") and not self.has_class("-empty")
+        there = self.has_class("-wide") and not self.has_class("-empty") and self.previews
         self.query_one(Preview).display = there
         if there:
             self.run_worker(self.preview(), group="preview", exclusive=True)
@@ -109,13 +130,44 @@ class PreviewingScreen(AppScreen):
         await self.query_one(Preview).show(shown)
 
 
+class BoardPreviewingScreen(PreviewingScreen):
+    """A list of rows with boards: games, states of edits, what probes read."""
+
+    preview_classes = "-board"
+
+    @property
+    def least_width(self) -> int:
+        return BOARD_WIDE
+
+    async def previewed(self, row: Mapping[str, Any]) -> Shown | None:
+        from tui.data.board_views import preview
+
+        found = await self.ask("drawing the board", lambda session: [preview(session, row)])
+        return shown_board(*found[0]) if found and found[0] else None
+
+
+def shown_board(views: Sequence[BoardFrame], facts: Sequence[str]) -> Shown:
+    """Show where a game ended, with its facts; the last position that a probe read, with how many squares it read right
+    by ply; or else the first board, with a line for each further one."""
+    from tui.widgets.evaluation import column_cells
+    from tui.widgets.moves import line_of
+
+    if facts:
+        return Shown("\n".join(facts), replace(views[-1], caption=(), evaluation=None))
+    if views[-1].doubts:
+        shares = "".join(column_cells(view.squares_right / 64, 1, letters=False) for view in views)
+        return Shown(f"squares read right by ply, of 64:\n{shares}", views[-1])
+    further = [f"{view.title}: {line_of(view)}" if view.caption else view.title for view in views[1:]]
+    return Shown("\n".join(further), views[0])
+
+
 def fields(rows: Mapping[str, Any] | Sequence[tuple[str, Any]], title: str = "") -> Table:
     """Names and values under each other, under a title; what is empty is left out."""
     table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold", no_wrap=True)
+    table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     if title:
-        table.add_row(Text(title), "")
+        table.add_row(Text(title, style="not dim bold"), "")
     for name, value in rows.items() if isinstance(rows, Mapping) else rows:
         if value is not False and value not in (None, "", [], {}, ()):
             table.add_row(Text(name.replace("_", " ")), Text(show.full(value)))

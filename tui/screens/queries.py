@@ -16,7 +16,7 @@ from textual.containers import Horizontal
 from textual.events import Resize
 from textual.geometry import Offset
 from textual.message import Message
-from textual.widgets import OptionList, Static
+from textual.widgets import OptionList
 from textual.widgets.text_area import TextAreaTheme
 
 from tui.actions import EVERYWHERE, Action, bindings, of
@@ -24,20 +24,24 @@ from tui.columns import Column
 from tui.data import query_answers
 from tui.data.pages import PAGE, Listed, Row
 from tui.data.query_answers import WORD, Names, Question, catalogue, completions
-from tui.screens.answers import AnswerScreen, ResultScreen, ScopedScreen, first_page
+from tui.screens.answers import AnswerScreen, ResultScreen, ScopedScreen, first_page, open_lineage_of
 from tui.screens.base import AppScreen, FieldsScreen
 from tui.screens.preview import PreviewingScreen, Shown, fields
 from tui.widgets.bars import FilterBar, ScopeBar
+from tui.widgets.notes import NotesPane
 from tui.widgets.table import PageTable
 from tui.widgets.vim import VimEditor
 
 COLUMNS = (
-    Column("title", "query", least=30),
-    Column("made_by", "from", least=18),
-    Column("paper", "paper", least=24),
+    Column("title", "query", least=30, role="key"),
+    Column("answered", "runs", text=lambda row: "✓" if row["answered"] else "none",
+           tone=lambda row: "good" if row["answered"] else "detail"),
+    Column("question", "what it answers", widest=90, least=68),
+    Column("made_by", "from", least=18, role="detail"),
+    Column("paper", "paper", least=24, role="detail"),
     Column("plots", "plots", widest=40),
-    Column("aliases", "also called", widest=60),
-)
+    Column("aliases", "also called", widest=60, role="detail"),
+)  # fmt: skip
 SEARCH = "queries.search"  # under which it is remembered
 
 
@@ -52,9 +56,9 @@ class QueriesScreen(ScopedScreen, PreviewingScreen):
     BINDINGS = bindings("queries")
 
     def body(self) -> ComposeResult:
-        yield FilterBar("words of a title, an alias, a paper or a plot", id="filter")
+        yield FilterBar("words of a title, a question, an alias, a paper or a plot", id="filter")
         yield ScopeBar()
-        yield PageTable(COLUMNS, id="queries", empty="no query has these words")
+        yield PageTable(COLUMNS, id="queries", title="Queries", empty="no query has these words")
 
     async def fill(self) -> None:
         search_text: str = self.app.remembered.get(SEARCH, "")
@@ -79,9 +83,9 @@ class QueriesScreen(ScopedScreen, PreviewingScreen):
         """What its columns mean, and what makes its rows."""
         entry = row["entry"]
         columns = [(f"{c.name} [{c.unit}]" if c.unit else c.name, c.text) for c in entry.columns if not c.hidden]
-        known = {"query": entry.title, "paper": entry.paper, "made by": entry.made_by,
+        known = {"answers": entry.question, "paper": entry.paper, "made by": entry.made_by,
                  "plots": ", ".join(plot.title for plot in entry.plots)}  # fmt: skip
-        return Shown(Group(fields(known), Text(""), fields(columns, "columns")))
+        return Shown(Group(fields(known), Text(""), fields(columns, "columns")), title=entry.title)
 
     def command(self) -> str:
         return "chessreg query --list"
@@ -109,9 +113,9 @@ OFFERED = 60  # at most
 
 
 SQL_COLORS = {
-    "accent": ("attribute", "conditional", "function.call", "keyword", "keyword.operator", "storageclass",
+    "text-accent": ("attribute", "conditional", "function.call", "keyword", "keyword.operator", "storageclass",
                "type.builtin", "type.qualifier"),
-    "success": ("boolean", "float", "number", "string"),
+    "text-success": ("boolean", "float", "number", "string"),
 }  # fmt: skip
 
 
@@ -265,7 +269,7 @@ class HistoryScreen(AppScreen):
         self.statements, self.chosen = statements, chosen
 
     def body(self) -> ComposeResult:
-        yield PageTable(id="history", empty="nothing was asked yet")
+        yield PageTable(id="history", title="Statements", empty="nothing was asked yet")
 
     async def fill(self) -> None:
         rows = [{"number": n, "sql": text} for n, text in enumerate(self.statements, 1)]
@@ -323,10 +327,10 @@ class SqlScreen(ResultScreen):
     def body(self) -> ComposeResult:
         with Horizontal(id="above"):
             yield SqlEditor(self.app.remembered.get(LAST, EXAMPLE))
-            yield PageTable(TREE, id="tables", empty="")
+            yield PageTable(TREE, id="tables", title="Tables", empty="", folds=False)
         yield OptionList(id="offered")
-        yield PageTable(id="rows", empty="F5 or ^r asks; Tab completes the names of tables and columns")
-        yield Static("", classes="below", markup=False)
+        yield PageTable(id="rows", title="Rows", empty="F5 or ^r asks; Tab completes the names of tables and columns")
+        yield NotesPane()
 
     def on_mount(self) -> None:
         editor = self.query_one(SqlEditor)
@@ -339,6 +343,7 @@ class SqlScreen(ResultScreen):
         """Run the statement again; at first, load the names for completion."""
         if not self.table.loaded:
             self.table.show(Listed([]), [])
+            self.query_one(NotesPane).show([], "not asked yet")
         await self.read_names()
         if self.statement and not self.stopped:
             await self.question()
@@ -371,7 +376,7 @@ class SqlScreen(ResultScreen):
         self.stopped = True
         self.filling.cancel()
         self.notify("the SQL was stopped; F5 asks it again")
-        self.query_one(".below", Static).update("stopped")
+        self.query_one(NotesPane).show([], "stopped")
         return True
 
     @property
@@ -440,11 +445,11 @@ class SqlScreen(ResultScreen):
 
     async def question(self) -> None:
         text = self.statement
-        self.query_one(".below", Static).update("asking … Esc stops it")
+        self.query_one(NotesPane).show([], "asking … Esc stops it")
         page = await self.ask("asking the SQL", lambda session: first_page(query_answers.ask(session, text)))
         if page is None:
             before = "Esc goes to the rows of before" if self.table.count else "Esc leaves"
-            self.query_one(".below", Static).update(f"not answered; {before}")
+            self.query_one(NotesPane).show([], f"not answered; {before}")
             return
         answer, rows = page
         self.show_answer(answer, rows)
@@ -470,6 +475,9 @@ class SqlScreen(ResultScreen):
 
     def action_edit(self) -> None:
         self.set_focus(self.query_one(SqlEditor))
+
+    def action_lineage(self) -> None:
+        open_lineage_of(self, self.table.current)
 
     def on_sql_editor_left(self) -> None:
         if self.asking:

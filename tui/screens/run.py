@@ -13,11 +13,12 @@ from textual.widgets import Static
 from tui import show
 from tui.actions import bindings
 from tui.columns import Column
-from tui.data.pages import Listed, Pages, Row
+from tui.data.pages import PAGE, Listed, Pages, Row
 from tui.data.result_rows import TITLES, WITH_BOARDS, columns_of, result_tables_of, results
 from tui.data.run_rows import ATTEMPTS, SETTINGS, state, units
 from tui.screens.annotate import AnnotatingScreen
 from tui.screens.base import PartsScreen
+from tui.screens.preview import BoardPreviewingScreen
 from tui.widgets.bars import PaneStrip
 from tui.widgets.table import PageTable
 
@@ -26,18 +27,25 @@ if TYPE_CHECKING:
 
 
 class Pane(NamedTuple):
-    """A part of the run: a table."""
+    """A part of the run: a table. A row that `narrows` leads to the pane of `behind` with these words."""
 
-    name: str
+    title: str
     columns: Sequence[Column]
     pages: Pages
     first: Sequence[Row]
     result_table: str = ""
+    behind: str = ""
+    rows: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.title if self.rows is None else f"{self.title} {self.rows:,}"
 
 
 class RunView(NamedTuple):
     run: dict[str, Any]
     panes: list[Pane]
+    answer: str
 
 
 INPUTS = (
@@ -53,7 +61,7 @@ OUTPUTS = (
 )
 
 
-class RunScreen(AnnotatingScreen, PartsScreen):
+class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
     """A run in parts; Tab goes from one to the next. Enter on a result shows its board."""
 
     place = "run"
@@ -80,19 +88,10 @@ class RunScreen(AnnotatingScreen, PartsScreen):
         self.view = view
         self.crumb = view.run["name"] or self.crumb
         self.relabel()
-        self.query_one("#summary", Static).update(summary(view.run))
+        self.query_one("#summary", Static).update(summary(view.run, view.answer))
         strip = self.query_one(PaneStrip)
         names = [pane.name for pane in view.panes]
-        place = next((n for n, pane in enumerate(view.panes) if before and pane.columns is before.columns), None)
-        if place is None:
-            place = next(
-                (
-                    n
-                    for n, p in enumerate(view.panes)
-                    if before and p.result_table and p.result_table == before.result_table
-                ),
-                0,
-            )
+        place = next((n for n, pane in enumerate(view.panes) if before and pane.title == before.title), 0)
         strip.names, strip.place = tuple(names), place
         self.show_part(keep=before is not None)
 
@@ -105,6 +104,14 @@ class RunScreen(AnnotatingScreen, PartsScreen):
             table = self.query_one(PageTable)
             here = keep and table.cursor < max(1, len(pane.first))
             table.show(pane.pages, pane.first, columns=pane.columns, keep=here)
+            chosen = next((place for place, row in enumerate(pane.first) if row.get("chosen")), 0)
+            if chosen and not here:
+                table.move(chosen)
+            self.look_ahead()
+
+    @property
+    def previews(self) -> bool:
+        return self.pane is not None and self.pane.result_table in WITH_BOARDS
 
     def command(self) -> str:
         return f"chessreg runs show {show.short(self.run_id)}"
@@ -119,7 +126,9 @@ class RunScreen(AnnotatingScreen, PartsScreen):
         pane = self.pane
         if pane is None:
             return
-        if pane.result_table in WITH_BOARDS:
+        if event.row.get("narrows"):
+            self.open_behind(pane.behind, event.row["narrows"])
+        elif pane.result_table in WITH_BOARDS:
             from tui.screens.boards import BoardScreen
 
             self.app.push_screen(BoardScreen(pane.pages, event.place, event.row))
@@ -129,12 +138,21 @@ class RunScreen(AnnotatingScreen, PartsScreen):
         else:
             self.on_page_table_inspected(PageTable.Inspected(event.table, event.place, event.row))
 
+    def open_behind(self, result_table: str, words: str) -> None:
+        """Show the rows of a result table that these words narrow it to."""
+        panes = self.view.panes if self.view else []
+        place = next((n for n, pane in enumerate(panes) if pane.result_table == result_table), None)
+        if place is not None:
+            self.choose_part(place)
+            self.call_after_refresh(self.narrow_to, self.query_one(PageTable), words)
+
 
 def read(session: Session, run_id: UUID) -> RunView:
     """Everything that the screen shows, in one go."""
     from sqlalchemy import select
 
-    from chessreg.registry import read, tables
+    from chessreg.registry import measures, read, tables
+    from tui.data import run_summary
 
     with session.database.read() as sql:
         run = read.run(sql, run_id.hex)
@@ -143,29 +161,36 @@ def read(session: Session, run_id: UUID) -> RunView:
                 tables.KindRecord.name == run["kind"], tables.KindRecord.version == run["version"]
             )
         )
-    panes = []
+        answer = measures.answers(sql, [run_id]).get(run_id)
+        small, metrics = run_summary.summaries(sql, run_id), run_summary.metrics(sql, run_id)
+    panes = [Pane(s.title, s.columns, Listed(s.rows), s.rows[:PAGE], behind=s.result_table) for s in small]
+    alone = [pane for pane in panes if len(pane.first) == 1]  # the headline has that row's number
+    panes = [pane for pane in panes if pane not in alone]
     for result_table, count in result_tables_of(session, run_id, result_tables or ()).items():
+        if result_table == "metric_point" and metrics.rows:
+            panes.append(Pane(metrics.title, metrics.columns, Listed(metrics.rows), metrics.rows[:PAGE]))
+            continue
         pages = results(session, result_table, run_id)
         first = pages.page(0)
-        panes.append(
-            Pane(f"{TITLES[result_table]} {count:,}", columns_of(result_table, first), pages, first, result_table)
-        )
+        columns = columns_of(result_table, first)
+        panes.append(Pane(TITLES[result_table], columns, pages, first, result_table, rows=count))
     settings = [
         {"setting": key, "value": show.full(value), "source": "default" if key in run["defaulted"] else "given"}
         for key, value in run["spec"].items()
     ]
-    for name, columns, rows in (
-        ("settings", SETTINGS, settings),
-        (f"attempts {len(run['tries'])}", ATTEMPTS, run["tries"]),
-        (f"read {len(run['inputs'])}", INPUTS, run["inputs"]),
-        (f"made {len(run['outputs'])}", OUTPUTS, run["outputs"]),
+    panes.append(Pane("settings", SETTINGS, Listed(settings), settings[:PAGE]))
+    for title, its_columns, rows in (
+        ("attempts", ATTEMPTS, run["tries"]),
+        ("read", INPUTS, run["inputs"]),
+        ("made", OUTPUTS, run["outputs"]),
     ):
-        panes.append(Pane(name, columns, Listed(rows), rows[:200]))
-    return RunView(run, panes)
+        panes.append(Pane(title, its_columns, Listed(rows), rows[:PAGE], rows=len(rows)))
+    panes += alone
+    return RunView(run, panes, "" if answer is None else show.answer(answer))
 
 
-def summary(run: Mapping[str, Any]) -> Text:
-    """Two lines or three: what the run is and its state, then its annotations."""
+def summary(run: Mapping[str, Any], answer: str) -> Text:
+    """Two to four lines: the run's result, what it is and its state, then its annotations."""
     facts = [
         f"{run['kind']} (version {run['version']})",
         show.short(run["id"]),
@@ -176,6 +201,8 @@ def summary(run: Mapping[str, Any]) -> Text:
     ]
     text = Text(" · ".join(filter(None, facts)))
     text.highlight_words([state(run)], style="bold")
+    if answer:
+        text = Text(answer, style="bold") + Text("\n") + text
     annotations = [mark for mark in ("starred", "pinned", "archived") if run[mark]]
     if run["tags"]:
         annotations.append(f"tags {' '.join(run['tags'])}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 
 HOME = "\n\nHome has keys for the first steps: 1, then D, A or M."
+RESULTS_PAUSE = 0.15  # seconds without a key before results are read
+MOST_RESULTS = 10_000  # that are kept
 LIST = "runs.list"  # under which words, order and columns are remembered
 
 
@@ -69,6 +72,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         self.columns = list(run_rows.SHOWN)
         self.marked: dict[UUID, str] = {}
         self.hidden: set[UUID] = set()  # of these the list does not show
+        self.results: dict[tuple[UUID, int], str] = {}  # by run and units done: read once
         self._read: tuple[str, str] | None = None  # words and order of the rows that are shown
 
     def body(self) -> ComposeResult:
@@ -76,7 +80,8 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         yield FilterBar("kind:probe units>5 state:partial starred since:7d spec.seed:1 ~letters !word", id="filter",
                         offered=OFFERED)  # fmt: skip
         yield Static("", id="nothing", markup=False)
-        yield PageTable(self.headed(), id="runs", empty="no run fits these words; Esc in the filter (/) clears them")
+        empty = "no run fits these words; Esc in the filter (/) clears them"
+        yield PageTable(self.headed(), id="runs", title="Runs", empty=empty)
 
     def on_mount(self) -> None:
         self.query_one(PageTable).is_marked = lambda row: row["id"] in self.marked
@@ -119,11 +124,45 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         """The columns, the one that the rows are sorted by with an arrow."""
         arrow = "▼" if self.sort.startswith("-") else "▲"
         sorted_by = self.sort.removeprefix("-")
-        columns = [run_rows.column(key) for key in self.columns]
+        columns = [
+            replace(run_rows.column(key), text=self.result_of) if key == "result" else run_rows.column(key)
+            for key in self.columns
+        ]
         return [
-            replace(column, heading=f"{column.heading} {arrow}") if key == sorted_by else column
+            replace(column, heading=f"{column.heading} {arrow}", stays=True) if key == sorted_by else column
             for key, column in zip(self.columns, columns, strict=True)
         ]
+
+    # -- results --------------------------------------------------------------------------------------------------
+
+    def result_of(self, row: Mapping[str, Any]) -> str:
+        return self.results.get((row["id"], row["done"]), "")
+
+    @property
+    def unread_results(self) -> dict[UUID, int]:
+        """The runs in sight of which the results were not read yet, with the units done."""
+        if "result" not in self.columns:
+            return {}
+        sought = {row["id"]: row["done"] for row in self.query_one(PageTable).rows_in_sight}
+        return {id: done for id, done in sought.items() if (id, done) not in self.results}
+
+    def on_page_table_moved(self, event: PageTable.Moved) -> None:
+        if self.unread_results:
+            self.run_worker(self.read_results(), group="results", exclusive=True)
+
+    async def read_results(self) -> None:
+        """Read the results of the runs in sight, after a moment: a key that is held down reads none."""
+        await asyncio.sleep(RESULTS_PAUSE)
+        self.require_shown()
+        if not (unread := self.unread_results):
+            return
+        ids = list(unread)
+        found = await self.ask("reading results", lambda session: run_rows.first_results(session, ids))
+        if found is not None:
+            if len(self.results) > MOST_RESULTS:
+                self.results.clear()
+            self.results |= {(id, unread[id]): words for id, words in found.items()}
+            self.query_one(PageTable).reorder(self.headed())
 
     async def previewed(self, row: Mapping[str, Any]) -> Shown | None:
         """What came of it, and the settings that were given."""
@@ -136,12 +175,12 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         run, answer = seen
         given = {name: value for name, value in run["spec"].items() if name not in run["defaulted"]}
         known = {
-            "run": label(row), "kind": run["kind"], "state": run["state"], "units": units(run), "result": answer,
+            "result": answer, "kind": run["kind"], "state": run["state"], "units": units(run),
             "tags": " ".join(run["tags"]), "notes": "\n".join(run["notes"]), "wrong": run["invalid"],
             "made": ", ".join(output["name"] for output in run["outputs"][:8]),
             "last message": next((one["message"] for one in reversed(run["tries"]) if one.get("message")), None),
         }  # fmt: skip
-        return Shown(Group(fields(known), Text(""), fields(given, "settings that were given")))
+        return Shown(Group(fields(known), Text(""), fields(given, "settings that were given")), title=label(row))
 
     def command(self) -> str:
         sort = f" --sort {shlex.quote(self.sort)}" if self.sort != NEWEST_FIRST else ""
@@ -209,6 +248,12 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         if not self.app.read_only:
             options = "--checkpoint NAME: the model, if it is here; --players NAME --limit time=0.1 --opening standard"
             bring_in(self, ("import", "results"), "published results: CSV, PGN, a training log", options)
+
+    def action_merge(self) -> None:
+        from tui.screens.merge import pick
+
+        if not self.app.read_only:
+            pick(self)
 
     def action_unmark(self) -> None:
         self.marked.clear()
@@ -329,7 +374,7 @@ class ColumnsScreen(AppScreen):
             Column("key", "column", least=16),
             Column("meaning", "what it is", widest=60),
         )
-        yield PageTable(columns, id="columns")
+        yield PageTable(columns, id="columns", title="Columns", folds=False)
 
     async def fill(self) -> None:
         self.draw()

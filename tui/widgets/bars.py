@@ -31,14 +31,19 @@ class Piece(NamedTuple):
 
 
 class TopBar(Widget):
-    """Breadcrumbs at the left; the rooms by their keys, and the registry, at the right. Where not all fits, the rooms'
-    names give way first, then the registry, then the rooms."""
+    """The rooms by their keys and names, which always stay, and the registry at the right; in a room's inner screens a
+    second line with the way there. Where not all fits, the registry gives way first."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"top-bar--crumb", "top-bar--here", "top-bar--registry", "top-bar--held"}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "top-bar--crumb", "top-bar--here", "top-bar--key", "top-bar--room", "top-bar--registry", "top-bar--held",
+    }  # fmt: skip
     DEFAULT_CSS = """
     TopBar { dock: top; height: 1; background: $panel; color: $foreground; }
-    TopBar > .top-bar--crumb { color: $text-muted; }
-    TopBar > .top-bar--here { color: $text-accent; text-style: bold; }
+    TopBar.-deep { height: 2; }
+    TopBar > .top-bar--crumb { color: $text-muted; background: $background; }
+    TopBar > .top-bar--here { color: $foreground; background: $background; text-style: bold; }
+    TopBar > .top-bar--key { color: $text-accent; }
+    TopBar > .top-bar--room { color: $background; background: $accent; text-style: bold; }
     TopBar > .top-bar--registry { color: $text-muted; }
     TopBar > .top-bar--held { color: $text-error; text-style: bold; }
     """
@@ -56,53 +61,62 @@ class TopBar(Widget):
             super().__init__()
             self.room, self.depth = room, depth
 
-    def rooms(self, named: bool) -> list[Piece]:
-        """The rooms by key and name, or by key alone."""
+    def watch_crumbs(self, crumbs: tuple[str, ...]) -> None:
+        self.set_class(len(crumbs) > 2, "-deep")
+
+    def rooms(self, gap: int, named: bool = True) -> list[Piece]:
+        """The rooms by key and name; the current one stands out. Without names they are keys alone."""
         pieces = []
         for entry in ENTRIES:
-            text = f"{entry.key} {entry.name}" if named else entry.key
-            style = "here" if entry.name == self.room else "crumb"
-            pieces += [Piece(text, style, self.Chosen(entry.name)), Piece("  " if named else " ", "crumb")]
-        return [*pieces[:-1], Piece(" ", "crumb")]
+            go = self.Chosen(entry.name)
+            if entry.name == self.room:
+                pieces.append(Piece(f" {entry.key} {entry.name} ", "room", go))
+            else:
+                name = f" {entry.name} " if named else " "
+                pieces += [Piece(f" {entry.key}", "key", go), Piece(name, "registry", go)]
+            pieces.append(Piece(" " * gap, "registry"))
+        return pieces[:-1]
 
     def pieces(self) -> list[Piece]:
-        """What stands in the line, from left to right, in exactly its width."""
-        busy = f"at work: {self.at_work} " if self.at_work else ""
-        held = f"! {self.held} not written: ^n " if self.held else busy
-        space = max(0, self.size.width - cell_len(held))
+        """What stands in the first line, from left to right, in exactly its width."""
+        busy = f" at work: {self.at_work} " if self.at_work else ""
+        held = f" ! {self.held} not written: ^n " if self.held else busy
+        told = Piece(held, "held" if self.held else "key", self.Chosen())
+        home = Piece(" chessreg ", "key", self.Chosen(depth=0))
+        place = Piece(f" {self.registry} ", "registry")
+        rows = (
+            [home, *self.rooms(1), told, place], [home, *self.rooms(0), told, place], [home, *self.rooms(0), told],
+            [*self.rooms(0), told], [*self.rooms(0, named=False), told],
+        )  # fmt: skip
+        width = self.size.width
+        pieces = next((row for row in rows if cells(row) <= width), rows[-1])
+        at = next(n for n, piece in enumerate(pieces) if piece is told)
+        gap = Piece(" " * max(0, width - cells(pieces)), "registry")
+        return [*pieces[:at], gap, *pieces[at:]]
+
+    def way(self) -> list[Piece]:
+        """The second line: the breadcrumbs, of which the first give way where not all fit."""
         before = [
             piece
-            for depth, crumb in enumerate(self.crumbs[:-1])
+            for depth, crumb in enumerate(self.crumbs[1:-1], 1)
             for piece in (Piece(crumb, "crumb", self.Chosen(depth=depth)), Piece(" › ", "crumb"))
         ]
-        here = self.crumbs[-1] if self.crumbs else ""
-        if cells(before) + cell_len(here) + 2 > space:
+        here, width = self.crumbs[-1], self.size.width - 2
+        if cells(before) + cell_len(here) > width:
             before = [Piece("… › ", "crumb", self.Chosen(depth=len(self.crumbs) - 2))]
-        left = [Piece(" ", "crumb"), *before, Piece(here, "here")]
-        place = [Piece("  " + self.registry + " ", "registry")] if self.registry else []
-        right = next(
-            (
-                offered
-                for offered in ([*self.rooms(True), *place], [*self.rooms(False), *place], self.rooms(True),
-                                self.rooms(False), place)
-                if cells(left) + 2 + cells(offered) <= space
-            ),
-            [],
-        )  # fmt: skip
-        room = space - cells(left) - cells(right)
-        if room < 0:
-            left[-1] = Piece(fitted(here, max(0, cell_len(here) + room)), "here")
-        gap = Piece(" " * max(0, room), "crumb")
-        return [*left, gap, *right, *([Piece(held, "held" if self.held else "here", self.Chosen())] if held else [])]
+        if (over := cells(before) + cell_len(here) - width) > 0:
+            here = fitted(here, max(0, cell_len(here) - over))
+        return [Piece(" ", "crumb"), *before, Piece(here, "here")]
 
     def render_line(self, y: int) -> Strip:
         style = self.get_component_rich_style
-        line = Strip([Segment(piece.text, style(f"top-bar--{piece.style}")) for piece in self.pieces()])
-        return line.adjust_cell_length(self.size.width, self.rich_style)
+        pieces = self.pieces() if y == 0 else self.way()
+        line = Strip([Segment(piece.text, style(f"top-bar--{piece.style}")) for piece in pieces])
+        return line.adjust_cell_length(self.size.width, self.rich_style if y == 0 else style("top-bar--crumb"))
 
     def on_click(self, event: events.Click) -> None:
         at = 0
-        for piece in self.pieces():
+        for piece in self.pieces() if event.y == 0 else self.way():
             if at <= event.x < at + cell_len(piece.text) and piece.target is not None:
                 self.post_message(piece.target)
             at += cell_len(piece.text)
@@ -241,8 +255,12 @@ class FilterBar(Input):
     BINDINGS = bindings(FILTER)
 
     DEFAULT_CSS = """
-    FilterBar { height: 1; border: none; padding: 0 1; background: $surface; color: $foreground; }
-    FilterBar:focus { border: none; background: $surface-lighten-1; }
+    FilterBar {
+        height: 3; border: round $edge; padding: 0 1; background: $surface; color: $foreground;
+        border-title-color: $foreground; border-title-style: bold; border-subtitle-color: $text-muted;
+    }
+    FilterBar:focus { border: round $accent; border-title-color: $text-accent; }
+    FilterBar > .input--placeholder, FilterBar > .input--suggestion { color: $text-muted; }
     """
 
     class Typed(Message):
@@ -262,8 +280,10 @@ class FilterBar(Input):
         hides: bool = True,
         leads: str = "to the list",
         offered: Sequence[str] = (),
+        title: str = "filter",
     ) -> None:
         super().__init__(placeholder=placeholder, id=id, select_on_focus=False)
+        self.border_title = title
         if offered:
             self.suggester = ColumnSuggester(offered)
         self.leads = leads  # what Enter does, in the footer
@@ -272,18 +292,16 @@ class FilterBar(Input):
         self._said = ""
         self.hides = hides
 
-    told: reactive[str] = reactive("")  # how many rows fit, at the right end
+    told: reactive[str] = reactive("")  # how many rows fit
 
-    def render_line(self, y: int) -> Strip:
-        line, width = super().render_line(y), self.size.width
-        if not self.told or cell_len(self.value) + cell_len(self.told) >= width:
-            return line
-        told = Strip([Segment(self.told, self.rich_style)])
-        return Strip.join([line.crop_extend(0, width - told.cell_length, self.rich_style), told])
+    def watch_told(self, told: str) -> None:
+        self.border_subtitle = told.strip()
 
     def open(self) -> None:
+        """Show the line. Words of before are selected: what is typed replaces them, → keeps them."""
         self.display = True
         self.screen.set_focus(self)  # at once: what is typed next is for this line
+        self.action_select_all()
 
     def set_text(self, text: str) -> None:
         """Have these words, as if they had been typed and acted on."""
@@ -358,7 +376,7 @@ class ScopeBar(FilterBar):
     """A FilterBar that acts on Enter, not while one types: a query may take a while. → takes what is offered."""
 
     def __init__(self, id: str | None = "scope") -> None:
-        super().__init__(GRAMMAR, id=id, hides=False)
+        super().__init__(GRAMMAR, id=id, hides=False, title="scope of all queries")
         self.suggestions = ScopeSuggester()
         self.suggester = self.suggestions
 

@@ -15,6 +15,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.color import Color
 from textual.containers import Vertical
+from textual.geometry import Region
 from textual.geometry import Size as Extent
 from textual.message import Message
 from textual.reactive import reactive
@@ -24,16 +25,18 @@ from textual.widgets import Static
 
 from chessreg.games.boards.boardframe import EMPTY, Arrow, BoardFrame, Mark
 from chessreg.games.boards.picture import MARK_SIGNS, evaluation_words, reading_words  # as `chessreg board` prints them
+from tui.board_colors import PIECES_OF_16, ColorSystem, color_system, ground_of
+from tui.widgets.pieces import LEAST_LINES, piece_lines
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-Size = Literal["small", "medium", "large"]
-SQUARE: dict[Size, tuple[int, int]] = {"small": (2, 1), "medium": (4, 2), "large": (6, 3)}  # cells wide, lines high
-SIZES: tuple[Size, ...] = tuple(SQUARE)
+SIZES = range(1, 13)  # lines of a square, which is twice as many cells wide
+FONT_SIZES = range(1, 5)  # of squares whose piece is one character of the font
 LABELS = 2  # cells left of the ranks
 Glyphs = Literal["solid", "outline", "letters"]
-# Solid figurines read best where White and Black differ in color, outlines where they cannot, letters everywhere.
+# Solid pieces are drawn from quadrant blocks where a square has room for them. Of the font's characters, solid ones
+# read best where White and Black differ in color, outlines where they cannot, letters everywhere.
 GLYPHS: dict[Glyphs, dict[str, str]] = {
     "solid": dict(zip("KQRBNPkqrbnp.", "♚♛♜♝♞♟♚♛♜♝♞♟·", strict=True)),
     "outline": dict(zip("KQRBNPkqrbnp.", "♔♕♖♗♘♙♚♛♜♝♞♟·", strict=True)),
@@ -53,7 +56,7 @@ CURSOR = "<"  # beside the square that keys stand on
 BEST, PLAYED = "=", "~"  # beside the squares that the best move, and the one that was played, go to
 ARROWS = 5  # that are drawn and listed, the strongest
 Shade = Mark | Literal["last", "arrow", "best", "played", "cursor"]
-Ink = Literal["white", "black", "faint", "sign", "arrow"]
+Ink = Literal["white", "black", "faint", "sign", "arrow", "corner"]
 
 
 class Look(NamedTuple):
@@ -66,10 +69,11 @@ class Look(NamedTuple):
     ink: Ink
     weight: float = 1.0  # of the arrow that shades the square
     path: float = 0.0  # weight of the arrow that the ink is of
+    doubt: bool = False  # whether the heat grows with what is missing: the color of errors
 
 
 @dataclass(frozen=True)
-class Piece:
+class Run:
     """Some cells of one look."""
 
     text: str
@@ -79,62 +83,97 @@ class Piece:
 BESIDE = Look(None, False, None, None, "faint")
 
 
-def extent(size: Size) -> tuple[int, int]:
-    """Cells wide and lines high of the whole board with its labels."""
-    wide, high = SQUARE[size]
-    return LABELS + 8 * wide, 8 * high + 1
+def extent(size: int) -> tuple[int, int]:
+    """Return the cells wide and lines high of the whole board with its labels, with squares of `size` lines."""
+    return LABELS + 16 * size, 8 * size + 1
+
+
+def sizes_of(glyphs: Glyphs) -> range:
+    """Return the sizes in which a board of these glyphs is worth drawing, from the smallest."""
+    return SIZES if glyphs == "solid" else FONT_SIZES
 
 
 def draw(
-    frame: BoardFrame, size: Size = "small", glyphs: Glyphs = "outline", cursor: int | None = None
-) -> list[list[Piece]]:
-    """The lines of the board, from the top: eight ranks of one to three lines each, then the files' letters. Keys stand
-    on the square `cursor`."""
-    wide, high = SQUARE[size]
-    shades, signs = shaded(frame, cursor), signed(frame, cursor)
+    frame: BoardFrame, size: int = 1, glyphs: Glyphs = "outline", cursor: int | None = None, flat: bool = False
+) -> list[list[Run]]:
+    """Return the lines of the board from the top: eight ranks of `size` lines each, then the files' letters.
+
+    Keys act on the square `cursor`. `flat`: light and dark squares have the same color, so dark ones get a dot.
+    """
+    wide, signs, shades = 2 * size, signed(frame, cursor), shaded(frame, cursor)
+    numbers = {square: number for square in range(64) if (number := number_below(frame, square))} if size > 1 else {}
+    high = size - 1 if numbers else size
+    if glyphs == "solid" and size == LEAST_LINES:  # no room for both: pieces hide numbers, what is read hides pieces
+        numbers = {s: number for s, number in numbers.items() if s in frame.read or frame.squares[s] == EMPTY}
+        high = size
+    figures = glyphs == "solid" and high >= LEAST_LINES
+    if figures and cursor is not None:  # its corners are marked, its color stays
+        signs.pop(cursor)
+        shades = shaded(frame, None)
     lines = paths(frame, size, glyphs)
     drawn = []
     for row, rank in enumerate(frame.ranks()):
-        for line in range(high):
-            label = f"{rank[0] // 8 + 1} " if line == (high - 1) // 2 else "  "
-            drawn.append([Piece(label, BESIDE)])
-            for column, square in enumerate(rank):
-                mark, weight = shades.get(square, (None, 1.0))
-                dark = (square // 8 + square % 8) % 2 == 0
-                look = Look(square, dark, mark, frame.shade(square), "faint", weight)
+        looks = []
+        for square in rank:
+            mark, weight = shades.get(square, (None, 1.0))
+            dark = (square // 8 + square % 8) % 2 == 0
+            looks.append(Look(square, dark, mark, frame.shade(square), "faint", weight, doubt=frame.doubts))
+        for line in range(size):
+            label = f"{rank[0] // 8 + 1} " if line == (size - 1) // 2 else "  "
+            drawn.append([Run(label, BESIDE)])
+            for column, (square, look) in enumerate(zip(rank, looks, strict=True)):
+                letter = frame.squares[square]
+                ink: Ink = "faint" if letter == EMPTY else "white" if letter.isupper() else "black"
+                marks = dict[int, tuple[str, Ink]]()  # cell of the line → what is drawn over the piece
+                if figures:
+                    text = piece_lines(letter, high)[line] if letter != EMPTY and line < high else " " * high * 2
+                    text = text.center(wide)
+                    if line == 0 and (sign := signs.get(square)):
+                        marks[wide - 1] = sign, "sign"
+                    if square == cursor and line in (0, size - 1):
+                        left, right = CORNERS[line == size - 1]
+                        marks |= {0: (left, "corner"), wide - 1: (right, "corner")}
+                    if letter == EMPTY and flat and look.dark and line == size // 2:
+                        marks[size - 1] = GLYPHS[glyphs][EMPTY], "faint"
+                else:
+                    text = " " * wide
+                    if line == (size - 1) // 2:
+                        before = max(0, size - 1)
+                        dot = letter == EMPTY and flat and not look.dark
+                        marks[before] = " " if dot else GLYPHS[glyphs][letter], ink
+                        if square in signs:
+                            marks[before + 1] = signs[square], "sign"
+                if line == size - 1 and square in numbers:
+                    number = numbers[square].center(wide)
+                    marks |= {x: (cell, "sign") for x, cell in enumerate(number) if cell != " " or not figures}
+                crossed = [x for x in range(wide) if (column * wide + x, row * size + line) in lines] if lines else []
+                if not marks and not crossed:
+                    drawn[-1].append(Run(text, look._replace(ink=ink)))
+                    continue
                 inked = []
-                for x, (text, ink) in enumerate(cells(frame, square, size, line, glyphs, signs.get(square, " "))):
-                    path = lines.get((column * wide + x, row * high + line)) if ink == "faint" else None
-                    inked.append((text, look._replace(ink=ink)) if path is None else (path.sign, path.over(look)))
+                for x, blank in enumerate(text):
+                    cell, its = marks.get(x, (blank, ink if blank != " " else "faint"))
+                    path = lines.get((column * wide + x, row * size + line)) if its == "faint" else None
+                    inked.append((cell, look._replace(ink=its)) if path is None else (path.sign, path.over(look)))
                 for shown, same in groupby(inked, key=lambda cell: cell[1]):
-                    drawn[-1].append(Piece("".join(text for text, _ in same), shown))
+                    drawn[-1].append(Run("".join(cell for cell, _ in same), shown))
     files = "hgfedcba" if frame.flipped else "abcdefgh"
-    before = 0 if size == "small" else wide // 2 - 1
-    drawn.append([Piece("  " + "".join((" " * before + name).ljust(wide) for name in files), BESIDE)])
+    before = size if figures else max(0, size - 1)
+    drawn.append([Run("  " + "".join((" " * before + name).ljust(wide) for name in files), BESIDE)])
     return drawn
 
 
-def cells(
-    frame: BoardFrame, square: int, size: Size, line: int, glyphs: Glyphs, sign: str = " "
-) -> list[tuple[str, Ink]]:
-    """One line of one square, cell by cell: the piece and its sign, and where there is room the number below."""
-    wide, high = SQUARE[size]
-    letter, heat = frame.squares[square], None if frame.heat is None else frame.heat.get(square)
-    row: list[tuple[str, Ink]] = [(" ", "faint")] * wide
-    if line == (high - 1) // 2:
-        before = 0 if size == "small" else wide // 2 - 1
-        row[before] = GLYPHS[glyphs][letter], ("faint" if letter == EMPTY else "white" if letter.isupper() else "black")
-        row[before + 1] = (sign, "sign" if sign != " " else "faint")
-    elif line == high - 1 and (number := number_below(frame, square, heat)):
-        row = [(cell, "sign") for cell in number.center(wide)]
-    return row
+CORNERS = (("▛", "▜"), ("▙", "▟"))  # of the square that keys act on, above and below
 
 
-def number_below(frame: BoardFrame, square: int, heat: float | None) -> str:
-    """What stands in the last line of a square, in per cent: what is read instead, or the heat. Zeros are left out."""
+def number_below(frame: BoardFrame, square: int) -> str:
+    """Return the text in the last line of a square, in percent: the class that is read instead, or the heat. Zeros
+    are left out, and certainty where the heat is of doubt."""
     if square in frame.read:
         return instead(*frame.read[square])
-    return str(round(100 * heat)) if heat is not None and round(100 * heat) else ""
+    heat = None if frame.heat is None else frame.heat.get(square)
+    told = frame.shade(square) if frame.doubts else heat
+    return str(round(100 * heat)) if heat is not None and told is not None and round(100 * told) else ""
 
 
 def instead(name: str, probability: float) -> str:
@@ -197,12 +236,12 @@ DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 PLAIN = {(1, 0): "-", (0, 1): "|", (1, 1): "\\", (1, -1): "/"}
 
 
-def paths(frame: BoardFrame, size: Size, glyphs: Glyphs) -> dict[tuple[int, int], Path]:
+def paths(frame: BoardFrame, size: int, glyphs: Glyphs) -> dict[tuple[int, int], Path]:
     """Cell (from the left, from the top) → what is drawn there of the arrows, and the weight of the strongest: lines
     from piece to piece, of dots or of plain signs. On small boards there is no room for any."""
-    if size == "small":
+    if size == 1 or not frame.arrows:
         return {}
-    wide, high = SQUARE[size]
+    wide, high = 2 * size, size
     place = {square: (x, y) for y, rank in enumerate(frame.ranks()) for x, square in enumerate(rank)}
     bits: dict[tuple[int, int], int] = {}
     weights: dict[tuple[int, int], float] = {}
@@ -246,20 +285,20 @@ def legend(frame: BoardFrame) -> list[str]:
     return lines
 
 
-def in_use(frame: BoardFrame, size: Size) -> list[tuple[str, Shade | Literal["heat"], str]]:
+def in_use(frame: BoardFrame, size: int) -> list[tuple[str, Shade | Literal["heat"], str]]:
     """Every sign and color on the board: the sign, what shades it, and what it means."""
     used: list[tuple[str, Shade | Literal["heat"], str]] = []
     if frame.last_move:
         used.append((LAST, "last", "last move"))
     used += [(sign, mark, WORDS.get(mark, mark)) for mark, sign in MARK_SIGNS.items() if mark in frame.marks.values()]
-    if frame.read and size != "small":
+    if frame.read and size > 1:
         empty = " (_ none)" if EMPTY in {reading.name for reading in frame.read.values()} else ""
         used.append((instead(*next(iter(frame.read.values()))), "wrong", f"read instead, %{empty}"))
     if frame.heat is not None and any(frame.heat.values()):
-        what = frame.heat_label or "heat"
-        if frame.heat_range != (0.0, 1.0):
+        what = frame.heat_words or "heat"
+        if not frame.doubts and frame.heat_range != (0.0, 1.0):
             what += f", shaded {100 * frame.heat_range[0]:.0f} to {100 * frame.heat_range[1]:.0f}"
-        used.append((" " if size == "small" else "%", "heat", what))
+        used.append((" " if size == 1 else "%", "heat", what))
     roles = {arrow.role for arrow in strongest(frame)}
     own = [sign for arrow, sign in numbered(frame) if not arrow.role]
     if own:
@@ -302,10 +341,11 @@ def square_words(frame: BoardFrame, square: int) -> str:
 # A square's mark → the color that its ground is blended with, and how much of it.
 TINTS = {"last": ("last", 0.55), "from": ("last", 0.6), "to": ("last", 0.75), "arrow": ("arrow", 0.35),
          "best": ("best", 0.75), "played": ("last", 0.6), "target": ("arrow", 0.6), "illegal": ("wrong", 0.65),
-         "wrong": ("wrong", 0.5), "removed": ("wrong", 0.65), "check": ("wrong", 0.7),
+         "wrong": ("wrong", 0.85), "removed": ("wrong", 0.65), "check": ("wrong", 0.7),
          "cursor": ("last", 0.9)}  # fmt: skip
 WEIGHED = ("arrow", "best")  # marks whose shade follows the weight of the arrow
 LEAST_SHADE = 0.35  # of their strength, that the faintest arrow has
+HEAT_SHADE, DOUBT_SHADE = 0.85, 0.45  # of the strongest; doubt leaves the shade of errors apart
 
 
 class Squares(Widget):
@@ -313,7 +353,7 @@ class Squares(Widget):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "squares--light", "squares--dark", "squares--white", "squares--black", "squares--label", "squares--last",
-        "squares--arrow", "squares--best", "squares--wrong", "squares--heat",
+        "squares--arrow", "squares--best", "squares--wrong", "squares--heat", "squares--corner",
     }  # fmt: skip
     DEFAULT_CSS = """
     Squares { width: auto; height: auto; }
@@ -327,10 +367,11 @@ class Squares(Widget):
     Squares > .squares--best { background: $board-best; }
     Squares > .squares--wrong { background: $board-wrong; }
     Squares > .squares--heat { background: $board-heat; }
+    Squares > .squares--corner { color: $board-cursor; }
     """
 
-    frame: reactive[BoardFrame | None] = reactive(None)
-    square_size: reactive[Size] = reactive("medium", layout=True)
+    frame: reactive[BoardFrame | None] = reactive(None, repaint=False)
+    square_size: reactive[int] = reactive(2, layout=True)
     glyphs: reactive[Glyphs] = reactive("solid")
     cursor: reactive[int | None] = reactive(None)
 
@@ -342,8 +383,7 @@ class Squares(Widget):
             self.squares, self.square = squares, square
 
     def on_click(self, event: events.Click) -> None:
-        wide, high = SQUARE[self.square_size]
-        file, rank = (event.x - LABELS) // wide, 7 - event.y // high
+        file, rank = (event.x - LABELS) // (2 * self.square_size), 7 - event.y // self.square_size
         if self.frame is not None and 0 <= file < 8 and 0 <= rank < 8:
             square = 8 * rank + file
             self.post_message(self.Clicked(self, 63 - square if self.frame.flipped else square))
@@ -355,9 +395,27 @@ class Squares(Widget):
         return extent(self.square_size)[1]
 
     def watch_frame(self) -> None:
+        """Paint the lines that differ: of a move those of two ranks."""
+        before, self._drawn = self._drawn, None
+        if before is None or self.frame is None or len(after := self.lines()) != len(before):
+            self.refresh()
+            return
+        changed = [y for y, (one, other) in enumerate(zip(before, after, strict=True)) if one != other]
+        if changed:
+            self.refresh(*(Region(0, y, self.size.width, 1) for y in changed))
+
+    def watch_square_size(self) -> None:
         self._drawn = None
 
-    watch_square_size = watch_glyphs = watch_cursor = watch_frame
+    watch_glyphs = watch_cursor = watch_square_size
+
+    def lines(self) -> list[list[Run]]:
+        """Return the drawn lines of the frame."""
+        assert self.frame is not None
+        if self._drawn is None:
+            flat = self.system is ColorSystem.STANDARD
+            self._drawn = draw(self.frame, self.square_size, self.glyphs, self.cursor, flat)
+        return self._drawn
 
     def notify_style_update(self) -> None:
         super().notify_style_update()
@@ -366,21 +424,20 @@ class Squares(Widget):
     def render_line(self, y: int) -> Strip:
         if self.frame is None:
             return Strip.blank(self.size.width, self.rich_style)
-        if self._drawn is None:
-            self._drawn = draw(self.frame, self.square_size, self.glyphs, self.cursor)
-        if y >= len(self._drawn):
+        lines = self.lines()
+        if y >= len(lines):
             return Strip.blank(self.size.width, self.rich_style)
-        line = [Segment(piece.text, self._style(piece.look)) for piece in self._drawn[y]]
+        line = [Segment(run.text, self._style(run.look)) for run in lines[y]]
         return Strip(line).crop_extend(0, self.size.width, self.rich_style)
 
-    _drawn: list[list[Piece]] | None = None
+    _drawn: list[list[Run]] | None = None
 
     def signs(self) -> list[tuple[Text, str]]:
         """The signs and colors in use, each sign on its own ground, with what it means."""
-        signs = []
+        signs, doubt = [], self.frame is not None and self.frame.doubts
         for sign, shade, meaning in in_use(self.frame, self.square_size) if self.frame is not None else ():
             heat, mark = (0.7, None) if shade == "heat" else (None, shade)
-            signs.append((Text(f" {sign} ", self._style(Look(0, True, mark, heat, "sign"))), meaning))
+            signs.append((Text(f" {sign} ", self._style(Look(0, True, mark, heat, "sign", doubt=doubt))), meaning))
         return signs
 
     def legend(self) -> Text:
@@ -395,21 +452,36 @@ class Squares(Widget):
             self._styles[look] = self._made(look)
         return self._styles[look]
 
+    @property
+    def system(self) -> ColorSystem:
+        """How many colors the terminal has."""
+        return color_system(self.app.console.color_system)
+
+    def piece(self, side: Literal["white", "black"]) -> Color:
+        """Return the color of a side's pieces."""
+        if self.system is ColorSystem.STANDARD:
+            return PIECES_OF_16[side]
+        return self.get_component_styles(f"squares--{side}").color
+
     def ground(self, look: Look) -> Color:
-        """The background color of a square's cell."""
+        """Return the background color of a square's cell."""
 
         def of(name: str) -> Color:
             return self.get_component_styles(f"squares--{name}").background
 
-        color = of("dark" if look.dark else "light")
+        color, tint = of("dark" if look.dark else "light"), ""
         if look.heat is not None:
-            color = color.blend(of("heat"), 0.85 * look.heat)
+            name = "wrong" if look.doubt else "heat"
+            strength = (DOUBT_SHADE if look.doubt else HEAT_SHADE) * look.heat
+            color, tint = color.blend(of(name), strength), name if look.heat >= 0.5 else ""
         if look.mark is not None:
             tint, strength = TINTS.get(look.mark, ("arrow", 0.6))
             if look.mark in WEIGHED:
                 strength *= LEAST_SHADE + (1 - LEAST_SHADE) * look.weight
             color = color.blend(of(tint), strength)
-        return color
+        if tint and self.system is not ColorSystem.TRUECOLOR:  # too few colors for a mixture
+            color = of(tint)
+        return ground_of(color, tint, self.system, self.piece("white"), self.piece("black"))
 
     def image(self) -> Image:
         """The same board as an image."""
@@ -422,7 +494,7 @@ class Squares(Widget):
             mark, weight = shades.get(square, (None, 1.0))
             dark = (square // 8 + square % 8) % 2 == 0
             grounds[square] = self.ground(Look(square, dark, mark, frame.shade(square), "faint", weight))
-            numbers[square] = number_below(frame, square, None if frame.heat is None else frame.heat.get(square))
+            numbers[square] = number_below(frame, square)
         arrow = self.get_component_styles("squares--arrow").background
         shown = replace(frame, arrows=tuple(strongest(frame)))
         return board_image(shown, grounds, signed(frame, self.cursor), numbers, arrow)
@@ -430,15 +502,17 @@ class Squares(Widget):
     def _made(self, look: Look) -> Style:
         if look.square is None:
             return self.get_component_rich_style("squares--label")
-        color = self.ground(look)
+        color, white = self.ground(look), self.piece("white")
         if look.ink == "faint":
-            ink, bold = color.blend(color.get_contrast_text(), 0.25), False
+            ink, bold = color.blend(white, 0.4), False
         elif look.ink == "arrow":
-            ink, bold = color.blend(color.get_contrast_text(), 0.35 + 0.6 * look.path), look.path >= 0.5
+            ink, bold = color.blend(white, 0.35 + 0.6 * look.path), look.path >= 0.5
         elif look.ink == "sign":
-            ink, bold = color.blend(color.get_contrast_text(), 0.85), True
+            ink, bold = white, True
+        elif look.ink == "corner":
+            ink, bold = self.get_component_styles("squares--corner").color, False
         else:
-            ink, bold = self.get_component_styles(f"squares--{look.ink}").color, True
+            ink, bold = self.piece(look.ink), True
         return Style(color=rich(ink), bgcolor=rich(color), bold=bold)
 
 
@@ -473,7 +547,7 @@ class BoardPane(Vertical):
         yield self.legend
         yield self.caption
 
-    def show(self, frame: BoardFrame, size: Size, glyphs: Glyphs) -> None:
+    def show(self, frame: BoardFrame, size: int, glyphs: Glyphs) -> None:
         """Draw this frame."""
         self.title.update(frame.title)
         self.squares.square_size, self.squares.glyphs, self.squares.frame = size, glyphs, frame

@@ -209,14 +209,24 @@ def lines(chart: Chart, panel: Panel, width: int, height: int) -> list[list[tupl
     return canvas.lines()
 
 
+def whole_cells(length: float) -> int:
+    """Return a signed length in whole cells, a half rounded away from zero: as far up as down.
+
+    >>> whole_cells(0.5), whole_cells(-0.5), whole_cells(1.4)
+    (1, -1, 1)
+    """
+    return int(math.copysign(abs(length) + 0.5 + 1e-9, length))
+
+
 def whisker(canvas: Canvas, x: int, row: object, point: Point, style: str) -> None:
-    """From one end of the interval to the other; an end that falls on the mark is not drawn."""
+    """From one end of the interval to the other; an end that falls on the mark is not drawn. Lengths are rounded, not
+    the ends: an interval that is as long above the mark as below it looks so."""
     assert callable(row)
     middle = round(row(point.y))
     for end, cap in ((point.high, "┬"), (point.low, "┴")):
         if end is None:
             continue
-        y = round(row(end))
+        y = middle + whole_cells(row(end) - row(point.y))
         for between in range(min(y, middle), max(y, middle)):
             canvas.put(x, between, "│", style)
         if y != middle:
@@ -262,7 +272,10 @@ def bars(chart: Chart, panel: Panel, width: int) -> list[list[tuple[str, str]]]:
             canvas = Canvas(space, 1)
             begin, end = sorted((column(0.0), column(point.y)))
             canvas.bar(begin, end, style_of(place))
-            over(canvas, [round(column(v)) for v in (point.low, point.high) if v is not None], round(end))
+            value = round(column(point.y))
+            lengths = [column(v) - column(point.y) for v in (point.low, point.high) if v is not None]
+            ends = [value + whole_cells(length) for length in lengths]
+            over(canvas, ends, value)
             text = f" {mark_of(place)} {labels[place]}" if several else name
             line = [(fitted(text, left), style_of(place) if several else ""), ("│", "axis"), *canvas.lines()[0]]
             picture.append([*line, (f" {point.text}", "")])

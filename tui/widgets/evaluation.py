@@ -1,12 +1,12 @@
-"""An engine's evaluations: by ply as a strip, one cell a ply, and of the shown position as a bar beside the board."""
+"""Shares by ply as a strip of columns, and an engine's evaluation of the shown position as a bar next to the board."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.segment import Segment
+from rich.style import Style
 from textual import events
 from textual.message import Message
 from textual.reactive import reactive
@@ -35,31 +35,42 @@ def span_of(count: int, width: int) -> int:
     return max(1, math.ceil(count / max(1, width)))
 
 
-def heights(values: Sequence[float | None], span: int, letters: bool) -> str:
-    """A character for every `span` values: how high the last of them that is known is; a dot where none is.
+def column_cells(share: float | None, lines: int, letters: bool) -> str:
+    """Return a column of `lines` cells, from the top, filled to a share 0..1; one that is not known has a dot below.
 
-    >>> heights((0.0, None, 10_000.0, -10_000.0), 1, False), heights((0.0, None, None), 2, True)
-    ('▄·█▁', '=.')
+    >>> column_cells(0.75, 2, False), column_cells(None, 2, True), column_cells(0.0, 1, False)
+    ('▄█', ' .', '▁')
     """
     levels, unknown = (PLAIN, ".") if letters else (LEVELS, "·")
-    cells = [values[n : n + span] for n in range(0, len(values), span)]
-    known = [next((v for v in reversed(cell) if v is not None), None) for cell in cells]
-    return "".join(unknown if v is None else levels[max(1, round(8 * white_share(v)))] for v in known)
+    if share is None:
+        return " " * (lines - 1) + unknown
+    filled = max(1, round(8 * lines * share))
+    return "".join(levels[min(8, max(0, filled - 8 * below))] for below in reversed(range(lines)))
 
 
-class EvaluationStrip(Widget):
-    """White's chances by ply, the higher the better for White; what is not evaluated yet is a dot. Where there are more
-    plies than cells, a cell is the last of its plies. A click goes to the ply."""
+class PlyStrip(Widget):
+    """A share of every ply as columns under a heading, the column of the shown ply marked. What is not known yet is a
+    dot. Where there are more plies than cells, a column is the last known of its plies. A click goes to the ply.
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"evaluation-strip--cell", "evaluation-strip--here"}
-    DEFAULT_CSS = """
-    EvaluationStrip { height: 1; width: 1fr; margin: 0 2 0 3; display: none; }
-    EvaluationStrip > .evaluation-strip--cell { color: $foreground; background: $panel; }
-    EvaluationStrip > .evaluation-strip--here { color: $block-cursor-foreground; background: $primary; }
+    `heated` columns are colored from low to high.
     """
 
-    values: reactive[tuple[float | None, ...]] = reactive(())
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "ply-strip--heading", "ply-strip--cell", "ply-strip--here", "ply-strip--low", "ply-strip--high",
+    }  # fmt: skip
+    DEFAULT_CSS = """
+    PlyStrip { height: 1; width: 1fr; margin: 0 2 0 3; display: none; }
+    PlyStrip > .ply-strip--heading { color: $text-muted; }
+    PlyStrip > .ply-strip--cell { color: $text-muted; background: $panel; }
+    PlyStrip > .ply-strip--here { color: $text-accent; background: $panel; text-style: bold; }
+    PlyStrip > .ply-strip--low { color: $board-wrong; background: $panel; }
+    PlyStrip > .ply-strip--high { color: $board-heat; background: $panel; }
+    """
+
+    shares: reactive[tuple[float | None, ...]] = reactive(())
     place: reactive[int] = reactive(0)
+    heading: reactive[str] = reactive("")
+    heated: reactive[bool] = reactive(False)
     letters: reactive[bool] = reactive(False)
 
     class Chosen(Message):
@@ -69,18 +80,46 @@ class EvaluationStrip(Widget):
 
     @property
     def span(self) -> int:
-        return span_of(len(self.values), self.size.width)
+        return span_of(len(self.shares), self.size.width)
+
+    @property
+    def columns(self) -> list[float | None]:
+        """Return the share of each column."""
+        parts = (self.shares[n : n + self.span] for n in range(0, len(self.shares), self.span))
+        return [next((share for share in reversed(part) if share is not None), None) for part in parts]
+
+    @property
+    def cells(self) -> int:
+        """How wide a column is."""
+        return max(1, self.size.width // max(1, len(self.shares)))
 
     def render_line(self, y: int) -> Strip:
-        style, here = self.get_component_rich_style, self.place // self.span
-        text = heights(self.values, self.span, self.letters)
-        cell = style("evaluation-strip--cell")
-        line = [Segment(text[:here], cell), Segment(text[here : here + 1], style("evaluation-strip--here"))]
-        return Strip([*line, Segment(text[here + 1 :], cell)]).crop_extend(0, self.size.width, self.rich_style)
+        width, headed = self.size.width, int(self.size.height > 1)
+        if headed and y == 0:
+            heading = Segment(self.heading, self.get_component_rich_style("ply-strip--heading"))
+            return Strip([heading]).crop_extend(0, width, self.rich_style)
+        line, lines, here = y - headed, self.size.height - headed, self.place // self.span
+        columns = self.columns
+        known = [share for share in columns if share is not None]
+        low, high = min(known, default=0.0), max(known, default=1.0)
+        segments = []
+        for number, share in enumerate(columns):
+            style = self.get_component_rich_style(f"ply-strip--{'here' if number == here else 'cell'}")
+            if self.heated and share is not None and number != here:
+                style = self.heat_style((share - low) / (high - low) if high > low else 1.0)
+            cell = column_cells(share, lines, self.letters)[line]
+            marked = number == here and cell == " "
+            segments.append(Segment("│".center(self.cells) if marked else cell * self.cells, style))
+        return Strip(segments).simplify().crop_extend(0, width, self.rich_style)
+
+    def heat_style(self, share: float) -> Style:
+        """Return the style of a column, by its place 0..1 between the lowest and the highest."""
+        low, high = (self.get_component_styles(f"ply-strip--{name}") for name in ("low", "high"))
+        return Style(color=low.color.blend(high.color, share).rich_color, bgcolor=high.background.rich_color)
 
     def on_click(self, event: events.Click) -> None:
-        place = event.x * self.span
-        if place < len(self.values):
+        place = event.x // self.cells * self.span
+        if place < len(self.shares):
             self.post_message(self.Chosen(place))
 
 

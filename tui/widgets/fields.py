@@ -34,7 +34,7 @@ class FieldInput(Input):
 
     BINDINGS = bindings("field")
     DEFAULT_CSS = """
-    FieldInput { height: 1; border: none; padding: 0; background: $surface-lighten-2; color: $foreground; }
+    FieldInput { height: 1; border: none; padding: 0; background: $selection; color: $foreground; }
     FieldInput:focus { border: none; }
     """
 
@@ -95,7 +95,7 @@ class FieldRow(Horizontal, can_focus=True):
 
     DEFAULT_CSS = """
     FieldRow { height: 1; width: 1fr; background: $background; }
-    FieldRow:focus, FieldRow:focus-within { background: $surface-lighten-2; }
+    FieldRow:focus, FieldRow:focus-within { background: $selection; }
     """
 
     seen: reactive[Seen] = reactive(Seen())

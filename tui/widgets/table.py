@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from rich.cells import cell_len
 from rich.segment import Segment
+from rich.style import Style
 from textual import events
+from textual.content import Content
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.reactive import reactive
@@ -17,12 +19,13 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from tui.actions import TABLE, bindings
-from tui.columns import GAP, Column, fitted, widths
+from tui.columns import GAP, Column, Tone, fitted, folded, widths
 from tui.data.pages import PAGE, JoinedPages, Pages, counted
 from tui.data.table_filter import View
 
 KEPT = 16  # pages in memory
 GUTTER = 2
+MORE = " »"  # at the right end of the headings where columns go on
 SHORT = 8  # cells of an id or a number
 
 
@@ -30,26 +33,47 @@ class PageTable(ScrollView, can_focus=True):
     """Rows of `Pages`. It asks for pages with `Wanted` and is given them with `give`; it never reads by itself.
 
     A `view` narrows and sorts them: `Narrow` asks for the rows that fit, `show_narrowed` brings them.
+
+    The frame has its title and the number of its rows. Columns that are empty or the same in all rows are left out; the
+    frame names them at the bottom.
     """
 
     BINDINGS = bindings(TABLE)
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "page-table--head", "page-table--cursor", "page-table--even", "page-table--odd", "page-table--faint",
+        "page-table--head", "page-table--cursor", "page-table--even", "page-table--odd", "page-table--key",
+        "page-table--value", "page-table--text", "page-table--detail", "page-table--good", "page-table--bad",
+        "page-table--warn", "page-table--running", "page-table--queued",
     }  # fmt: skip
     DEFAULT_CSS = """
     PageTable {
         height: 1fr;
-        background: $background;
+        background: $surface;
         color: $foreground;
+        border: round $edge;
+        border-title-color: $foreground;
+        border-title-style: bold;
+        border-subtitle-color: $text-muted;
+        border-subtitle-align: left;
+        padding: 0;
         scrollbar-size-vertical: 1;
         scrollbar-size-horizontal: 0;
     }
-    PageTable > .page-table--head { color: $text-accent; background: $panel; text-style: bold; }
-    PageTable > .page-table--cursor { background: $surface-lighten-2; text-style: bold; }
-    PageTable:focus > .page-table--cursor { background: $primary; color: $block-cursor-foreground; text-style: bold; }
-    PageTable > .page-table--even { background: $background; }
-    PageTable > .page-table--odd { background: $surface; }
-    PageTable > .page-table--faint { color: $text-muted; }
+    PageTable:focus { border: round $accent; border-title-color: $text-accent; }
+    PageTable.-bare, PageTable.-bare:focus { border: none; }
+    PageTable > .page-table--head { color: $text-muted; background: $surface; }
+    PageTable > .page-table--cursor { background: $panel; }
+    PageTable:focus > .page-table--cursor { background: $selection; }
+    PageTable > .page-table--even { background: $surface; }
+    PageTable > .page-table--odd { background: $background; }
+    PageTable > .page-table--key { color: $foreground; text-style: bold; }
+    PageTable > .page-table--value { color: $foreground; text-style: bold; }
+    PageTable > .page-table--text { color: $foreground; }
+    PageTable > .page-table--detail { color: $text-muted; }
+    PageTable > .page-table--good { color: $text-success; }
+    PageTable > .page-table--bad { color: $text-error; }
+    PageTable > .page-table--warn { color: $text-warning; }
+    PageTable > .page-table--running { color: $text-primary; }
+    PageTable > .page-table--queued { color: $text-secondary; }
     """
 
     cursor: reactive[int] = reactive(0, repaint=False)
@@ -107,8 +131,18 @@ class PageTable(ScrollView, can_focus=True):
             super().__init__()
             self.table, self.column = table, column
 
-    def __init__(self, columns: Sequence[Column] = (), *, id: str | None = None, empty: str = "nothing here") -> None:
+    def __init__(
+        self,
+        columns: Sequence[Column] = (),
+        *,
+        id: str | None = None,
+        title: str = "",
+        empty: str = "nothing here",
+        folds: bool = True,
+        counts: bool = True,
+    ) -> None:
         super().__init__(id=id)
+        self.title, self.folds, self.counts = title, folds, counts
         self.columns: tuple[Column, ...] = tuple(columns)
         self.empty = empty
         self.loaded = False
@@ -118,6 +152,7 @@ class PageTable(ScrollView, can_focus=True):
         self._pages: OrderedDict[int, Sequence[Mapping[str, Any]]] = OrderedDict()
         self._asked: set[int] = set()
         self._held: Any = None  # the id of the row that the cursor stays on, until it is found among those read again
+        self._folded: dict[str, str] = {}  # columns that are left out, with the text of all their cells
         self._widths: list[int] = [len(column.heading) for column in self.columns]
         self._longest: dict[str, Mapping[str, Any]] = {}  # rows with the longest number of a field, of later pages
         self.is_marked: Callable[[Mapping[str, Any]], bool] = lambda row: False  # marked in the gutter
@@ -148,12 +183,25 @@ class PageTable(ScrollView, can_focus=True):
                 if self.view.active:
                     self.post_message(self.Act(self, "reset"))
                 self.view = View()  # the words were about other columns
+                self._folded = {}
             self.columns = tuple(columns)
         self.whole = source
         if self.view.active and self._source is not None:
             self.narrow(keep)
             return
         self._show(source, first, keep, number, columns is not None)
+
+    @property
+    def rows_in_sight(self) -> list[Mapping[str, Any]]:
+        """The rows on the screen that are here."""
+        top = self.scroll_offset.y
+        places = range(top, min(self.count, top + self.visible_rows))
+        return [row for place in places if (row := self.row(place)) is not None]
+
+    @property
+    def source_rows(self) -> Sequence[Mapping[str, Any]]:
+        """The rows that are here, of the first page."""
+        return self._pages.get(0, ())
 
     @property
     def room(self) -> int:
@@ -165,6 +213,26 @@ class PageTable(ScrollView, can_focus=True):
         self.columns = tuple(columns)
         self._fit()
         self.refresh()
+
+    @property
+    def shown_columns(self) -> list[Column]:
+        """The columns that are not left out."""
+        return [column for column in self.columns if column.field not in self._folded]
+
+    def set_title(self, title: str) -> None:
+        self.title = title
+        self._entitle()
+
+    def _entitle(self) -> None:
+        """Write the title with the number of rows, and below the columns that are left out."""
+        count = self.told_count.strip() or (f"{self.count:,}" if self.count or not self.title else "")
+        if not self.title and self.loaded:
+            count = count if " " in count else f"{count} {'row' if self.count == 1 else 'rows'}"
+        told = count if self.loaded and self.counts else ""
+        self.border_title = cast(str, Content(" ".join(filter(None, [self.title, told]))))
+        headings = {column.field: column.heading.rstrip(" ▲▼") for column in self.columns}
+        alike = [f"{headings[field]} {text}" for field, text in self._folded.items() if text and field in headings]
+        self.border_subtitle = cast(str, Content(f"alike in all: {' · '.join(alike)}" if alike else ""))
 
     unread = "reading…"
 
@@ -208,6 +276,7 @@ class PageTable(ScrollView, can_focus=True):
         if fit or not keep or not any(self._widths):
             self._fit()
         self._resize_virtual()
+        self._entitle()
         self.set_reactive(PageTable.cursor, min(self.cursor, max(0, source.count - 1)) if keep else 0)
         if not keep:
             self.scroll_to(0, 0, animate=False)
@@ -246,6 +315,7 @@ class PageTable(ScrollView, can_focus=True):
             whole = [n for n, rows in self._pages.items() if len(rows) == min(PAGE, source.count - n * PAGE)]
             self._pages = OrderedDict((n, self._pages[n]) for n in whole)
             self._resize_virtual()
+            self._entitle()
             self.refresh()
             if more:
                 self._count_on(source)
@@ -267,8 +337,9 @@ class PageTable(ScrollView, can_focus=True):
         while len(self._pages) > KEPT:
             self._pages.popitem(last=False)
         self._stay()
-        if len(self._pages) == 1 or self._widened(rows):
+        if len(self._pages) == 1 or self._widened(rows) or self._unfolded(rows):
             self._fit()
+            self._entitle()
         self.refresh()
 
     def refuse(self, source: Pages, number: int) -> None:
@@ -299,13 +370,29 @@ class PageTable(ScrollView, can_focus=True):
 
     def _fit(self) -> None:
         rows = [*next(iter(self._pages.values()), ()), *self._longest.values()]
+        self._fold(rows)
         self._widths = widths(self.headed, rows, self.room) if self.columns else []
         self._resize_virtual()
+
+    def _fold(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Leave out the columns that all rows do not need; while words narrow the rows the same stay left out."""
+        if not self.folds or self.view.text:
+            return
+        columns = [column for column in self.columns if column.field != self.view.sort]
+        self._folded = folded(columns, rows) if self.columns and columns[:1] == list(self.columns[:1]) else {}
+
+    def _unfolded(self, rows: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether these rows of a later page need a column that the first page did not: it is shown from now on."""
+        needed = {c.field for c in self.columns if c.field in self._folded
+                  and any(c.of(row) != self._folded[c.field] for row in rows)}  # fmt: skip
+        for row in rows[:1]:
+            self._longest |= dict.fromkeys(needed, row)
+        return bool(needed)
 
     def _widened(self, rows: Sequence[Mapping[str, Any]]) -> bool:
         """Whether numbers of these rows are wider than their columns: they are never cut."""
         wider = False
-        for column, wide in zip(self.columns, self._widths, strict=True):
+        for column, wide in zip(self.shown_columns, self._widths, strict=True):
             if (column.right or column.whole) and rows:
                 longest = max(rows, key=lambda row, column=column: cell_len(column.of(row)))  # type: ignore[misc]
                 if min(column.widest, cell_len(column.of(longest))) > wide:
@@ -318,7 +405,7 @@ class PageTable(ScrollView, can_focus=True):
         arrow = "▼" if self.view.descending else "▲"
         return [
             replace(column, heading=f"{column.heading} {arrow}") if column.field == self.view.sort else column
-            for column in self.columns
+            for column in self.shown_columns
         ]
 
     def _resize_virtual(self) -> None:
@@ -337,9 +424,8 @@ class PageTable(ScrollView, can_focus=True):
     def render_line(self, y: int) -> Strip:
         width = self.size.width
         if y == 0:
-            cells = [fitted(c.heading, w, c.right) for c, w in zip(self.headed, self._widths, strict=True)]
             head = self.get_component_rich_style("page-table--head")
-            line = self._line(" " * GUTTER + (" " * GAP).join(cells), width, head)
+            line = self._line(" " * GUTTER, [[(c.heading, head)] for c in self.headed], head)
             seen = min(width, self.scrollable_content_region.width)  # without the scrollbar
             return self._hinted(line.crop(0, seen), seen, head).extend_cell_length(width, head)
         place = y - 1 + self.scroll_offset.y
@@ -348,24 +434,55 @@ class PageTable(ScrollView, can_focus=True):
             if self._source is not None and not counted(self._source):
                 empty = "looking on…"
             text = (empty if self.loaded else self.unread) if y == min(2, self.size.height - 1) else ""
-            return self._line(" " * GUTTER + text, width, self.get_component_rich_style("page-table--faint"))
+            return self._message(" " * GUTTER + text)
         if place >= self.count:
-            return self._line("", width, self.get_component_rich_style("page-table--even"))
+            return self._message("")
         row, here = self.row(place), place == self.cursor
-        name = "cursor" if here else "odd" if place % 2 else "even"
+        style = self.get_component_rich_style(f"page-table--{'cursor' if here else 'odd' if place % 2 else 'even'}")
         mark = "●" if row is not None and self.is_marked(row) else " "
         gutter = ("›" if here else " ") + mark
         if row is None:
-            return self._line(gutter + "…", width, self.get_component_rich_style(f"page-table--{name}"))
-        cells = [fitted(c.of(row), w, c.right, c.ends) for c, w in zip(self.columns, self._widths, strict=True)]
-        text = gutter + (" " * GAP).join(cells)
-        return self._line(text, width, self.get_component_rich_style(f"page-table--{name}"))
+            return self._line(gutter + "…", [], style)
+        return self._line(gutter, [self._parts(column, row, style) for column in self.shown_columns], style)
 
-    def _line(self, text: str, width: int, style: Any) -> Strip:
-        """A line of the screen: the first columns, which stay, and what is scrolled to of the others."""
-        x, stays = self.scroll_offset.x, self.stays
-        line = Strip([Segment(text, style)])
-        return Strip.join([line.crop_extend(0, stays, style), line.crop_extend(stays + x, width + x, style)])
+    def _message(self, text: str) -> Strip:
+        """A line without a row."""
+        width = self.size.width
+        style = self.get_component_rich_style("page-table--even") + self._toned("detail")
+        return Strip([Segment(fitted(text, width), style)], width)
+
+    def _toned(self, tone: Tone) -> Style:
+        return self.get_component_rich_style(f"page-table--{tone}", partial=True)
+
+    def _parts(self, column: Column, row: Mapping[str, Any], style: Style) -> list[tuple[str, Style]]:
+        """A cell as texts and their styles: the interval behind a value, or what explains it, is muted."""
+        text, tone = column.of(row), column.tone_of(row)
+        value, bracket, interval = text.partition(column.split) if column.role == "value" else (text, "", "")
+        parts = [(value, style + self._toned(tone))]
+        return [*parts, (bracket + interval, style + self._toned("detail"))] if interval else parts
+
+    def _line(self, gutter: str, cells: Sequence[Sequence[tuple[str, Style]]], style: Style) -> Strip:
+        """A line of the screen: the first columns, which stay, and those that the table is scrolled to. A text that is
+        cut at the right edge ends in an ellipsis; a number is not shown in part."""
+        x, stays, width = self.scroll_offset.x, self.stays, self.size.width
+        seen = min(width, self.scrollable_content_region.width)
+        seen -= len(MORE) if self.virtual_size.width > x + seen else 0
+        line, at, begins = [Segment(gutter, style)], cell_len(gutter), GUTTER
+        for parts, column, wide in zip(cells, self.shown_columns, self._widths, strict=False):
+            fixed = begins < stays
+            left, right = (begins, begins + wide) if fixed else (begins - x, begins + wide - x)
+            begins += wide + GAP
+            first, last = max(left, 0 if fixed else stays), min(right, seen)
+            if last <= first:
+                continue
+            if (first, last) != (left, right) and (
+                column.right or column.whole or first > left or last - first < min(column.least, wide)
+            ):
+                continue  # the heading has a mark at that edge
+            line.append(Segment(" " * (first - at), style))
+            line += styled(parts, last - first, column.right, column.ends, style)
+            at = last
+        return Strip([*line, Segment(" " * max(0, width - at), style)], width)
 
     @property
     def stays(self) -> int:
@@ -379,17 +496,12 @@ class PageTable(ScrollView, can_focus=True):
         return next((end for end in reversed(ends) if 2 * end <= self.size.width), GUTTER)
 
     def _hinted(self, line: Strip, width: int, style: Any) -> Strip:
-        """The headings with « and » where columns go on to the left and to the right, and how many rows there are where
-        that hides no heading, or nothing else tells it."""
+        """The headings with « and » where columns go on to the left and to the right."""
         x, stays = self.scroll_offset.x, self.stays
         if x > 0:
             line = Strip.join([line.crop(0, stays - 1), Strip([Segment("«", style)]), line.crop(stays)])
         if self.virtual_size.width > x + self.scrollable_content_region.width:
-            line = Strip.join([line.crop(0, width - 2), Strip([Segment(" »", style)])])
-        told = self.told_count
-        free = self.virtual_size.width + len(told) <= width
-        if told and (free or (not self.view.text and len(told) < width // 2)):
-            line = Strip.join([line.crop(0, width - len(told)), Strip([Segment(told, style)])])
+            line = Strip.join([line.crop(0, width - len(MORE)), Strip([Segment(MORE, style)])])
         return line
 
     @property
@@ -483,19 +595,40 @@ class PageTable(ScrollView, can_focus=True):
         """The column at this cell of a line."""
         x += self.scroll_offset.x if x >= self.stays else 0
         at = GUTTER
-        for column, wide in zip(self.columns, self._widths, strict=True):
+        for column, wide in zip(self.shown_columns, self._widths, strict=True):
             if at <= x < at + wide:
                 return column
             at += wide + GAP
         return None
 
     def on_click(self, event: events.Click) -> None:
-        place = event.y - 1 + self.scroll_offset.y
-        if event.y == 0 and (column := self.column_at(event.x)) is not None:
+        offset = event.get_content_offset(self)
+        if offset is None:
+            return
+        place = offset.y - 1 + self.scroll_offset.y
+        if offset.y == 0 and (column := self.column_at(offset.x)) is not None:
             self.post_message(self.HeadClicked(self, column))
-        if event.y < 1 or place >= self.count:
+        if offset.y < 1 or place >= self.count:
             return
         again = place == self.cursor
         self.move(place)
         if again:
             self.action_open()
+
+
+def styled(parts: Sequence[tuple[str, Style]], width: int, right: bool, ends: bool, style: Style) -> list[Segment]:
+    """Texts with their styles in exactly this many cells, as `fitted` fits their text."""
+    text = "".join(part for part, _ in parts)
+    room = width - cell_len(text)
+    if room < 0 and (ends or right):
+        return [Segment(fitted(text, width, right, ends), parts[0][1])]
+    if room < 0:
+        segments, left = [], width
+        for part, own in parts:
+            shown = fitted(part, left) if cell_len(part) > left or part == parts[-1][0] else part
+            segments.append(Segment(shown, own))
+            left -= cell_len(shown)
+        return segments
+    segments = [Segment(part, own) for part, own in parts if part]
+    gap = [Segment(" " * room, style)] if room else []
+    return [*gap, *segments] if right else [*segments, *gap]

@@ -25,7 +25,7 @@ class VimEditor(TextArea):
     """An editor that may have vim's keys (`vim`): then Esc enters the normal mode, and a key of INSERTS leaves it."""
 
     DEFAULT_CSS = """
-    VimEditor.-vim, VimEditor.-vim:focus { border-bottom: solid $surface-lighten-2; }
+    VimEditor.-vim, VimEditor.-vim:focus { border-bottom: solid $panel; }
     VimEditor { border-subtitle-color: $text-muted; }
     VimEditor.-normal { border-subtitle-color: $text-accent; }
     """

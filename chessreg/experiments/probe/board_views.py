@@ -99,6 +99,7 @@ def frame(title: str, squares: str, label: Label, probability: np.ndarray, truth
         read={s: Reading(label.classes[read[s]], float(probability[s, read[s]])) for s in wrong},
         heat={s: float(probability[s, truth[s]]) for s in range(64)},
         heat_label="probability of the truth",
+        heat_range=(1.0, 0.0),
     )
 
 

@@ -63,8 +63,9 @@ class BoardFrame:
     """One picture.
 
     `squares` is 64 letters, a1 first: `PNBRQK` White, `pnbrqk` Black, `.` empty. `heat` is a number 0..1 for some
-    squares (a probe's probability, say) and `heat_label` what it means; its shade goes from the lower end of
-    `heat_range` to the upper. `caption` is lines of text below the board.
+    squares (a probe's probability, say) and `heat_label` what it means; its shade goes from the first end of
+    `heat_range`, which is not shaded, to the second; where the first is higher, the shade is doubt. `caption` is lines
+    of text below the board.
     `read` says what is read on squares that are read wrongly. `evaluation` is an engine's, in centipawns, White's view;
     None: not known. `position` is the whole FEN and `moves` the UCI moves from the initial position, where they are
     known. Raises BadInputError for squares, marks or numbers outside these ranges.
@@ -186,7 +187,22 @@ class BoardFrame:
         """How deep the heat of a square is shaded, 0..1; None where it has none."""
         low, high = self.heat_range
         value = None if self.heat is None else self.heat.get(square)
-        return None if value is None else min(1.0, max(0.0, (value - low) / (high - low if high > low else 1.0)))
+        return None if value is None else min(1.0, max(0.0, (value - low) / (high - low if high != low else 1.0)))
+
+    @property
+    def doubts(self) -> bool:
+        """Whether the shade grows as the heat falls."""
+        return self.heat_range[0] > self.heat_range[1]
+
+    @property
+    def heat_words(self) -> str:
+        """What a picture's shade means."""
+        return f"{self.heat_label}, shaded where it is low" if self.doubts else self.heat_label
+
+    @property
+    def squares_right(self) -> int:
+        """How many of the 64 squares are not marked as read wrongly."""
+        return 64 - sum(mark == "wrong" for mark in self.marks.values())
 
     @property
     def whole_fen(self) -> str:

@@ -73,7 +73,7 @@ def render_svg(frame: BoardFrame, size: int = 400) -> str:
     above = [frame.title] if frame.title else []
     below = list(frame.caption)
     if frame.heat is not None and frame.heat_label:
-        below.append(f"heat: {frame.heat_label}")
+        below.append(f"heat: {frame.heat_words}")
     below += [f"{_arrow_name(arrow.start, arrow.end)} {arrow.label}" for arrow in frame.arrows if arrow.label]
     below += [f"read instead: {reading_words(frame)}"] if frame.read else []
     below += [f"evaluation {evaluation_words(frame.evaluation)}"] if frame.evaluation is not None else []
@@ -135,14 +135,16 @@ LONGEST_MATE = 100  # moves: an evaluation that is further from a mate's is cent
 
 
 def evaluation_words(centipawns: float) -> str:
-    """Centipawns, White's view, in pawns with their sign; a mate as one, as engines here and Lichess' files write it.
+    """Return an evaluation in centipawns, White's view, in pawns, and a mate in n as `#n` or, for Black, `#-n`.
+
+    Mates are recognized as engines here and Lichess' files encode them.
 
     >>> evaluation_words(-35), evaluation_words(9_997), evaluation_words(-29_999), evaluation_words(10_000)
-    ('-0.35 for White', 'mate in 3 for White', 'mate in 1 for Black', 'mate for White')
+    ('-0.35 for White', '#3', '#-1', '#0')
     """
     for mate in (MATE_CP, LICHESS_MATE_CP):
         if 0 <= (left := round(mate - abs(centipawns))) < LONGEST_MATE:
-            return f"mate{f' in {left}' if left else ''} for {'White' if centipawns > 0 else 'Black'}"
+            return f"#{'' if centipawns > 0 else '-'}{left}"
     return f"{centipawns / 100:+.2f} for White"
 
 
@@ -240,7 +242,7 @@ def save_frame(frame: BoardFrame, path: Path) -> None:
         axis.invert_yaxis()
     below = [*frame.caption]
     if frame.heat is not None and frame.heat_label:
-        below.append(f"heat: {frame.heat_label}")
+        below.append(f"heat: {frame.heat_words}")
     axis.set_xlabel("\n".join(below), fontsize=8, loc="left")
     _save(figure, path)
 

@@ -7,7 +7,7 @@
 -- paper: Karvonen 2024, Tables 3 and 7 and Figure 2
 -- kinds: play, engine-match, imported-games
 -- made by: chessreg run play
--- default: checkpoint, intervention, opponent, policy; score, delta_score, delta_random; n
+-- default: checkpoint, intervention, opponent, policy; elo, score, delta_score; n
 -- columns:
 --   checkpoint: the model that played
 --   intervention: source, layers (0-based), scale and positions of the edit; none is the model as it is

@@ -12,7 +12,7 @@ import signal
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 from uuid import UUID
 
 from chessreg.errors import BadInputError
@@ -55,17 +55,29 @@ class Work:
         return self.folder / "log.txt"
 
 
+class Placement(NamedTuple):
+    """Where a cluster's scheduler has put a work, for people; empty texts are not known."""
+
+    job: str  # the scheduler's own id of it
+    partition: str = ""
+    node: str = ""  # that it runs on; several are separated as the scheduler does
+    reason: str = ""  # why it waits, in the scheduler's words
+    starts_at: str = ""  # when the scheduler expects to start it: ISO 8601, UTC
+
+
 class Seen(NamedTuple):
     """What an executor knows of a submitted work.
 
     `cause` and `message` say more than the exit code can: KILLED by a signal, OOM, PREEMPTED, WALLTIME, LOST. The
-    worker's own word (`outcome.json` in its folder) is the supervisor's business.
+    worker's own word (`outcome.json` in its folder) is the supervisor's business. `placement`: of a work that waits or
+    runs in a cluster.
     """
 
     state: Literal["waiting", "running", "ended"]
     exit_code: int | None = None  # 128 + N after signal N
     cause: Cause | None = None
     message: str | None = None
+    placement: Placement | None = None
 
 
 def ended(code: int) -> Seen:
@@ -108,8 +120,10 @@ class Executor(Protocol):
         """
         ...
 
-    def logs(self, handle: str) -> Path | None:
-        """The log file so far, copied here if need be; None when there is none."""
+    @staticmethod
+    def logs(handle: str) -> Path | None:
+        """Return the log file of a handle, None when there is none. Needs no cluster: a machine without its tools, or
+        without the cluster, reads the log of a finished job too."""
         ...
 
 
@@ -119,6 +133,12 @@ def executor(on: str) -> Executor:
     word, colon, rest = on.partition(":")
     if word in EXECUTORS and colon and not rest.strip():
         raise BadInputError(f"--on {word}: has nothing after its colon", f"--on {word}; {EXECUTORS.example}")
-    module, _, name = EXECUTORS[word].partition(":")
-    made: Executor = getattr(importlib.import_module(module), name)(rest)
+    made: Executor = executor_class(word)(rest)
     return made
+
+
+def executor_class(on: str) -> type[Any]:
+    """Return the class of the executor that `on` names, without making one. Raises what EXECUTORS does for another."""
+    module, _, name = EXECUTORS[on.partition(":")[0]].partition(":")
+    found: type[Any] = getattr(importlib.import_module(module), name)
+    return found

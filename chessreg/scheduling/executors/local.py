@@ -89,7 +89,8 @@ class LocalExecutor:
             elif now - first > self._grace:
                 os.killpg(process["pid"], signal.SIGKILL)
 
-    def logs(self, handle: str) -> Path | None:
+    @staticmethod
+    def logs(handle: str) -> Path | None:
         process = _parsed(handle)
         path = Path(process["log"]) if process else None
         return path if path and path.exists() else None

@@ -101,7 +101,8 @@ class RayExecutor:
         except Silent:
             pass
 
-    def logs(self, handle: str) -> Path | None:
+    @staticmethod
+    def logs(handle: str) -> Path | None:
         path = Path(json.loads(handle)["folder"]) / "log.txt" if is_handle(handle) else None
         return path if path and path.exists() else None
 

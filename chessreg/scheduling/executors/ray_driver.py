@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.folders import cache_folder
 from chessreg.registry.tables import Cause
-from chessreg.scheduling.executors import Seen
+from chessreg.scheduling.executors import Placement, Seen
 from chessreg.scheduling.executors.ray_shard import NOTE, Shard
 from chessreg.scheduling.executors.ray_staging import Home
 from chessreg.scheduling.worker import read, write
@@ -79,7 +79,8 @@ class Driver:
                 self._end(handle, Seen("ended", None, Cause.LOST, "Ray does not know it any more"))
             else:
                 self.asks[handle] = actor.status.remote()
-                self.seen.setdefault(handle, Seen("waiting", message="waits for room in Ray"))
+                placement = Placement(parsed["actor"], reason="no node has room")
+                self.seen.setdefault(handle, Seen("waiting", placement=placement))
         handle_of_ask = {self.asks[handle]: handle for handle in handles if handle in self.asks}
         if handle_of_ask:
             ready, _ = self.ray.wait(list(handle_of_ask), num_returns=len(handle_of_ask), timeout=0.1)
@@ -172,7 +173,7 @@ class Driver:
         parsed = json.loads(handle)
         folder = Path(parsed["folder"])
         if folder.is_dir() and (read(folder / NOTE) or {}).get("actor") == parsed["actor"]:
-            write(folder / NOTE, {"actor": parsed["actor"], "ended": list(seen)})
+            write(folder / NOTE, {"actor": parsed["actor"], "ended": list(seen[:4])})
         actor = self._actor(parsed["actor"])
         if actor is not None:
             self.ray.kill(actor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ from typing import Any
 
 from chessreg.errors import first_line
 from chessreg.registry.tables import Cause
-from chessreg.scheduling.executors import Seen, ended
+from chessreg.scheduling.executors import Placement, Seen, ended
 from chessreg.scheduling.executors.ray_staging import NODE_STORE, NodeStore, StoreActor
 from chessreg.scheduling.worker import read
 
@@ -30,7 +31,8 @@ class Shard(StoreActor):
         self.home, self.work = home, work
         self.child: subprocess.Popen[bytes] | None = None
         self.cancelled_at = 0.0  # when SIGTERM was sent
-        self.seen = Seen("running", message="it is being prepared")
+        self.placement = Placement(work["actor"], node=socket.gethostname())
+        self.seen = Seen("running", placement=self.placement._replace(reason="it is being prepared"))
         self.staging: NodeStore | None = None
         threading.Thread(target=self._run, daemon=True).start()
 
@@ -79,7 +81,7 @@ class Shard(StoreActor):
             )
         if self.cancelled_at:  # while it was being started
             self.child.terminate()
-        self.seen = Seen("running")
+        self.seen = Seen("running", placement=self.placement)
         while os.waitid(os.P_PID, self.child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             time.sleep(BEAT_SECONDS)
             if self.staging:
@@ -100,7 +102,8 @@ class Shard(StoreActor):
             self.staging.send(last)
             return True
         except Exception as error:
-            self.seen = Seen("running", message=f"its home does not answer: {reason(error)}")
+            silent = f"its home does not answer: {reason(error)}"
+            self.seen = Seen("running", message=silent, placement=self.placement._replace(reason=silent))
             return False
 
 

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Collection, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -20,7 +21,7 @@ from uuid import UUID
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.registry.identity import new_id
 from chessreg.registry.tables import Cause
-from chessreg.scheduling.executors import Seen, Work
+from chessreg.scheduling.executors import Placement, Seen, Work
 from chessreg.scheduling.executors.slurm_script import Profile, profile, script
 from chessreg.scheduling.worker import write
 from store.files import parse_json, read_json
@@ -106,7 +107,8 @@ class SlurmExecutor:
                 self._cancelled.pop(handle)
             self._polled = NEVER
 
-    def logs(self, handle: str) -> Path | None:
+    @staticmethod
+    def logs(handle: str) -> Path | None:
         parsed = Handle.parsed(handle)
         path = Path(parsed.log) if parsed else None
         return path if path and path.exists() else None
@@ -227,10 +229,10 @@ class SlurmExecutor:
         listed = states({handle_parts.job.partition("_")[0] for handle_parts in known.values()})
         arrays = {job.partition("_")[0] for job in listed}
         for handle, handle_parts in known.items():
-            state, reason = listed.get(handle_parts.job, ("", ""))
-            seen: Seen | None = Seen("running")
+            state, placement = listed.get(handle_parts.job, ("", Placement(handle_parts.job)))
+            seen: Seen | None = Seen("running", placement=placement)
             if state in WAITING:
-                seen = Seen("waiting", message=f"waits in Slurm: {reason}")
+                seen = Seen("waiting", placement=placement)
             elif not state or state in ENDED:
                 seen = how_it_ended(handle_parts, handle_parts.job.partition("_")[0] in arrays)
             self._seen.pop(handle, None)
@@ -324,16 +326,37 @@ class Unanswered(ChessregError):
     """Slurm does not answer."""
 
 
-def states(jobs: set[str]) -> dict[str, tuple[str, str]]:
-    """State and reason of every job and element of an array that Slurm still knows."""
+QUEUE_FORMAT = "%i|%T|%P|%N|%S|%r"  # job, state, partition, nodes, (expected) start, reason
+
+
+def states(jobs: set[str]) -> dict[str, tuple[str, Placement]]:
+    """State and placement of every job and element of an array that Slurm still knows."""
     if not jobs:
         return {}
-    options = ("--noheader", "--array", "--states=all", f"--jobs={','.join(sorted(jobs))}", "--format=%i|%T|%r")
-    listed = run("squeue", *options)
+    options = ("--noheader", "--array", "--states=all", f"--jobs={','.join(sorted(jobs))}", f"--format={QUEUE_FORMAT}")
+    listed = run("squeue", *options, env={**os.environ, "SLURM_TIME_FORMAT": "standard"})
     if listed.returncode and not unknown(listed):
         raise Unanswered(f"squeue: {listed.stderr.strip()}")
-    rows = [line.split("|", 2) for line in listed.stdout.splitlines() if line.count("|") >= 2]
-    return {job.strip(): (state.strip(), reason.strip()) for job, state, reason in rows}
+    rows = [[cell.strip() for cell in line.split("|", 5)] for line in listed.stdout.splitlines()]
+    return {row[0]: (row[1], placement_of(*row)) for row in rows if len(row) == 6}
+
+
+def placement_of(job: str, state: str, partition: str, node: str, start: str, reason: str) -> Placement:
+    """Return a line of squeue as a placement: the reason and the expected start of a job that waits alone."""
+    if state not in WAITING:
+        return Placement(job, partition, node)
+    return Placement(job, partition, "", "" if reason in NO_REASON else reason, expected(start))
+
+
+NO_REASON = ("None", "(null)", "")
+
+
+def expected(start: str) -> str:
+    """Return a time of squeue, which is in this machine's time zone, in UTC; empty for N/A."""
+    try:
+        return datetime.fromisoformat(start).astimezone(UTC).isoformat()
+    except ValueError:
+        return ""
 
 
 def how_it_ended(handle: Handle, array_known: bool) -> Seen | None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import chess
 import pytest
 
 from chessreg.errors import BadInputError
 from chessreg.games.boards.boardframe import Arrow, BoardFrame, game_views
+from chessreg.games.boards.picture import render_svg
 
 
 def test_a_frame_of_a_board_has_its_pieces_last_move_and_check() -> None:
@@ -96,3 +99,15 @@ def test_a_game_is_one_frame_a_ply_with_its_illegal_tries() -> None:
     assert frames[2].last_move == (chess.E7, chess.E5)
     with pytest.raises(BadInputError, match="ply 0: e2e5"):
         game_views(["e2e5"])
+
+
+def test_the_shade_of_doubt_grows_as_the_probability_of_the_truth_falls() -> None:
+    frame = BoardFrame.from_board(chess.Board(), heat={0: 1.0, 1: 0.75, 2: 0.0}, heat_label="truth", marks={2: "wrong"})
+    assert not frame.doubts
+    assert [frame.shade(square) for square in range(4)] == [1.0, 0.75, 0.0, None]
+    doubt = replace(frame, heat_range=(1.0, 0.0))
+    assert doubt.doubts
+    assert [doubt.shade(square) for square in range(4)] == [0.0, 0.25, 1.0, None]
+    assert doubt.squares_right == 63
+    assert "heat: truth, shaded where it is low" in render_svg(doubt)
+    assert "shaded" not in render_svg(frame)

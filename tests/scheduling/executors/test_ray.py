@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -16,7 +18,7 @@ from chessreg.registry import tables
 from chessreg.registry.identity import new_id
 from chessreg.registry.tables import Cause
 from chessreg.runs.kind import kind
-from chessreg.scheduling.executors import Needs, Seen, Work
+from chessreg.scheduling.executors import Needs, Placement, Seen, Work
 from chessreg.scheduling.launch import Order
 
 from .conformance import Conformance
@@ -109,9 +111,14 @@ def test_what_waits_for_room_is_cancelled_before_it_begins(ray_executors, tmp_pa
         until(executor, handle, "running")
     late = work(tmp_path)
     handle = executor.submit([late])[late.job_id]
-    assert executor.poll([handle])[handle].state == "waiting"
+    seen = executor.poll([handle])[handle]
+    assert (seen.state, seen.placement.reason, seen.placement.node) == ("waiting", "no node has room", "")
+    (first, *_) = holding.values()
+    running = executor.poll([first])[first]
+    assert running.placement == Placement(json.loads(first)["actor"], node=socket.gethostname())
     executor.cancel(handle)
-    assert until(executor, handle)[2:] == (Cause.KILLED, "cancelled before it began")
+    ended = until(executor, handle)
+    assert (ended.cause, ended.message) == (Cause.KILLED, "cancelled before it began")
     for held in holding.values():
         executor.cancel(held)
     for held in holding.values():

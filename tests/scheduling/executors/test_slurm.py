@@ -10,12 +10,14 @@ import time
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import tables
 from chessreg.registry.identity import new_id
 from chessreg.registry.tables import AttemptState, Cause
 from chessreg.runs import trust
+from chessreg.scheduling import status
 from chessreg.scheduling.executors import Needs, Seen, Work
 from chessreg.scheduling.executors.slurm import ENDED, SlurmExecutor, seen_of
 from chessreg.scheduling.executors.slurm_script import Profile, profile, script
@@ -172,7 +174,7 @@ def test_a_gpu_is_asked_for_unless_the_work_wants_none(tmp_path):
 )
 def test_every_end_has_its_cause(state, code, cause, exit_code, said):
     reason = "why" if state == "NODE_FAIL" else "NonZeroExitCode"
-    assert seen_of(state, code, reason) == ("ended", exit_code, cause, said)
+    assert seen_of(state, code, reason) == ("ended", exit_code, cause, said, None)
     assert state in ENDED
 
 
@@ -241,6 +243,31 @@ def test_a_preempted_shard_waits_for_its_turn_and_does_only_what_is_missing(exec
     assert desk.states() == ["finished"]
     assert sorted(row.unit for row in desk.rows(tables.MetricPoint)) == list(range(4))
     assert sorted(attempt.units_done for attempt in desk.rows(tables.Attempt)) == [2, 2]
+
+
+def test_a_job_in_slurms_queue_waits_for_a_reason_and_then_runs_on_a_node(executor, desk):
+    blocker = work(desk.folder, SLEEP, threads=5)
+    handle = executor.submit([blocker])[blocker.job_id]
+    until(executor, handle, "running")
+    desk.launch(desk.order(count=2, on="slurm"))
+
+    def row():
+        with desk.session.database.read() as sql:
+            return status.rows(sql, sql.scalars(select(tables.Job)).all())[0]
+
+    desk.until(lambda: row()["reason"])
+    waiting = row()
+    assert (waiting["state"], waiting["machine"], waiting["partition"]) == ("waiting", None, "main")
+    assert waiting["why"].startswith("waits in Slurm: Resources"), waiting["why"]
+    assert waiting["scheduler_job"] == json.loads(desk.jobs()[0].handle)["job"]
+    assert not desk.rows(tables.Attempt)
+    executor.cancel(handle)
+    desk.until(lambda: row()["state"] == "running")
+    assert row()["machine"] == slurm("hostname").strip().partition(".")[0]
+    assert row()["reason"] is None
+    desk.open_gate()
+    desk.finish()
+    assert row()["machine"] == slurm("hostname").strip().partition(".")[0], "which node did it is not forgotten"
 
 
 def test_a_job_that_somebody_cancels_in_slurm_is_killed_not_failed(executor, tmp_path):

@@ -1,0 +1,157 @@
+"""Boards where their rows are: next to lists, at other layers, with facts; the lab opens with the strongest edit."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chessreg.lab.question import strongest_edit
+from chessreg.session import Session, open_session
+from tui.screens.boards import BoardScreen, PairScreen
+from tui.screens.lab import LabScreen
+from tui.screens.preview import Preview
+from tui.widgets.board import BoardPane
+from tui.widgets.evaluation import PlyStrip
+from tui.widgets.table import PageTable
+
+from .test_tasks import Keys
+
+
+async def test_another_layer_of_the_same_position_is_read_by_keys_and_the_strip_has_each_ply(
+    drive: Any, studied: Path
+) -> None:
+    async with drive(studied, size=(120, 40)) as driver:
+        press = Keys(driver)
+        await press("slash")
+        await driver.type("deep-board")
+        await press("enter", "enter", "enter", "exclamation_mark")
+        screen = driver.screen
+        assert isinstance(screen, BoardScreen)
+        assert screen.boards is not None
+        assert screen.views[0].read, "a position that the probe reads wrongly"
+        press.told("see what a probe reads wrongly")
+        layers, ply = list(screen.boards.layers), screen.frame
+        assert len(layers) > 1
+        assert screen.boards.row["layer"] == layers[0]
+        strip = screen.query_one(PlyStrip)
+        assert strip.display
+        assert strip.shares == tuple(view.squares_right / 64 for view in screen.boards.views)
+        item = screen.boards.row["item"]
+        for layer in (layers[1], layers[0], layers[0]):
+            await driver.press("right_square_bracket" if layer == layers[1] else "left_square_bracket")
+            assert (screen.boards.row["layer"], screen.boards.row["item"]) == (layer, item)
+            assert screen.frame == ply
+            assert f"layer {layer} reads {screen.views[0].squares_right} of 64" in driver.text
+            assert f"[{layer}]" in driver.text
+        await driver.pilot.click(PlyStrip, offset=(2 * strip.cells, 1))
+        await driver.settle()
+        assert screen.frame == 2
+
+
+async def test_a_game_tells_its_result_and_edit_and_is_found_beside_the_lists_that_hold_it(
+    drive: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tui.screens.preview.BOARD_WIDE", 120)
+    async with drive(size=(120, 40)) as driver:
+        await driver.find_row("plain")
+        await driver.press("enter")
+        pane = await shown(driver)
+        game = driver.screen.query_one(PageTable).current
+        assert f"{game['result']} by " in driver.text
+        assert "bigram as White, unedited" in driver.text
+        assert pane.squares.square_size == 3
+        await driver.press("tab")
+        assert not driver.screen.query_one(Preview).display, "settings have no board"
+        await driver.press("shift+tab", "enter")
+        assert isinstance(driver.screen, BoardScreen)
+        assert f"after {game['plies']} plies" in driver.text
+        assert "bigram as White, unedited" in driver.text
+        await driver.go("queries")
+        await driver.find_row("games by termination")
+        await driver.press("enter", "enter")
+        await shown(driver)
+
+
+async def shown(driver: Any) -> BoardPane:
+    """The board of the preview, once it is there."""
+    preview = driver.screen.query_one(Preview)
+    await driver.once(lambda: [pane for pane in preview.query(BoardPane) if pane.display], "a board")
+    await driver.settle()
+    pane = preview.query_one(BoardPane)
+    assert pane.region.right <= driver.app.size.width
+    assert pane.squares.region.bottom < driver.app.size.height
+    return pane
+
+
+async def test_the_games_of_an_intervention_are_stepped_to_where_they_part(drive: Any) -> None:
+    async with drive(size=(120, 40)) as driver:
+        press = Keys(driver)
+        await press("7", "slash")
+        await driver.type("elo by intervention")
+        await press("enter", "enter", "enter", "enter", "c", "d")
+        press.told("open the games of an intervention and step to the divergence", 12)
+        assert isinstance(driver.screen, PairScreen)
+        assert driver.screen.pair.parts is not None
+        assert driver.screen.ply == driver.screen.pair.parts + 1
+
+
+@pytest.mark.parametrize("unit", [0, 1])
+@pytest.mark.usefixtures("near_model")
+async def test_the_lab_opens_with_the_strongest_edit(drive: Any, world: Path, tmp_path: Path, unit: int) -> None:
+    own = Path(shutil.copytree(world, tmp_path / "own"))
+    with sqlite3.connect(own / "registry.db") as sql:
+        sql.execute("UPDATE trial SET mass_modified = 0.1")
+    place = str(own / "registry.db"), own / "store"
+    with open_session(*place) as session:
+        assert strongest_edit(session.inputs) is None, "no edit raises the mass"
+    with sqlite3.connect(own / "registry.db") as sql:
+        sql.execute(
+            "UPDATE trial SET mass_modified = 0.9 WHERE condition = 'edit' AND sample = -1 AND unit = ?", (unit,)
+        )
+        sql.execute("UPDATE trial SET mass_modified = 1.0 WHERE condition LIKE 'random%'")
+    with open_session(*place) as session:
+        edit = strongest_edit(session.inputs)
+    assert edit is not None
+    assert (edit.unit, edit.stored_condition) == (unit, "edit"), "controls are no edits"
+    async with drive(own, size=(120, 40), start="lab") as driver:
+        lab = driver.screen
+        assert isinstance(lab, LabScreen)
+        assert (lab.sans, lab.edited_layers, lab.scale) == (edit.sans, edit.layers, edit.scale)
+        assert "the registry's strongest edit" in driver.text
+        played = lab.answer.clean.moves[0].san
+        await driver.press("U")
+        assert "the registry's strongest edit" not in driver.text
+        await driver.go("runs")
+        await driver.go("lab")
+        assert lab.sans == (*edit.sans, played), "it opens so once"
+
+
+async def test_only_the_lines_that_differ_are_painted_and_all_of_them(drive: Any) -> None:
+    async with drive(size=(120, 40), start="boards") as driver:
+        await driver.press("enter")
+        squares = driver.screen.query_one("#left", BoardPane).squares
+        painted: list[int] = []
+        refresh = squares.refresh
+
+        def note(*regions: Any, **given: Any) -> Any:
+            painted.extend(y for region in regions for y in range(region.y, region.bottom))
+            return refresh(*regions, **given)
+
+        squares.refresh = note
+        for key in ("right", "right", "f", "end", "home"):
+            before, seen = squares.lines(), len(painted)
+            await driver.press(key)
+            differ = [y for y, (a, b) in enumerate(zip(before, squares.lines(), strict=True)) if a != b]
+            assert painted[seen:] == differ
+            board = [line[: squares.region.right] for line in driver.lines[squares.region.y : squares.region.bottom]]
+            text = ["".join(run.text for run in line) for line in squares.lines()]
+            assert [line.rstrip() for line in text] == [line[squares.region.x :].rstrip() for line in board]
+
+
+def test_a_registry_without_edits_has_no_strongest(session: Session, tmp_path: Path) -> None:
+    with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as empty:
+        assert strongest_edit(empty.inputs) is None

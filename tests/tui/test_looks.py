@@ -1,0 +1,173 @@
+"""Looks: every text is readable in every theme, and nothing is cut without a mark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pkgutil import walk_packages
+from typing import Any
+
+import pytest
+from textual.app import App, ComposeResult
+from textual.color import Color
+from textual.theme import BUILTIN_THEMES, Theme
+from textual.widget import Widget
+
+import tui
+from tui.columns import Column, folded, signed, state_tone
+from tui.data.pages import Listed
+from tui.data.query_answers import aligned, signs_of
+from tui.themes import BOARD_DARK, DIM, GROUNDS, ON_COLOR, READABLE, TEXTS, THEMES, contrast, legible
+from tui.widgets.table import PageTable
+
+POOR = Theme(name="poor", primary="#303030", foreground="#444444", background="#333333", surface="#3a3a3a")
+ALL = [*THEMES, POOR, *(theme for name, theme in BUILTIN_THEMES.items() if not name.startswith("ansi"))]
+
+
+def variables(theme: Theme) -> dict[str, str]:
+    return legible({**BOARD_DARK, **theme.to_color_system().generate(), **theme.variables}, theme)
+
+
+@pytest.mark.parametrize("theme", ALL, ids=lambda theme: theme.name)
+def test_every_text_is_readable_on_every_background(theme: Theme) -> None:
+    colors = {name: Color.parse(color) for name, color in variables(theme).items() if name in NAMES}
+    for text, ground in [*((text, ground) for text in TEXTS for ground in GROUNDS), *ON_COLOR]:
+        assert contrast(colors[text], colors[ground]) >= READABLE, (text, ground)
+    for ground in GROUNDS:
+        dim = colors[ground].blend(colors["foreground"], DIM)
+        assert contrast(dim, colors[ground]) >= READABLE, ("dim", ground)
+
+
+NAMES = {*TEXTS, *GROUNDS, *(name for pair in ON_COLOR for name in pair)}
+
+
+def test_a_theme_that_is_readable_stays_as_it_is_and_the_app_uses_the_rest(app_on: Any, tmp_path: Any) -> None:
+    for theme in THEMES[:2]:
+        found = variables(theme)
+        assert {name: found[name].lower() for name in ("foreground", "text-accent", "text-muted")} == {
+            "foreground": theme.foreground, "text-accent": theme.accent, "text-muted": theme.variables["text-muted"],
+        }  # fmt: skip
+    app = app_on(tmp_path, themes=(POOR,))
+    app.register_theme(POOR)
+    app.set_reactive(type(app).theme, "poor")
+    assert app.get_css_variables()["foreground"] == variables(POOR)["foreground"] != "#444444"
+
+
+def style_sheets() -> Iterator[tuple[str, str]]:
+    """The CSS of each class of the terminal UI, without boards, whose colors are mixed."""
+    for module in walk_packages(tui.__path__, "tui."):
+        for cls in vars(import_module(module.name)).values():
+            if isinstance(cls, type) and cls.__module__ == module.name and issubclass(cls, (Widget, App)):
+                for css in (vars(cls).get("DEFAULT_CSS", ""), vars(cls).get("CSS", "")):
+                    yield f"{module.name}.{cls.__name__}", css
+
+
+def test_the_style_sheets_use_no_other_colors_for_text() -> None:
+    texts, grounds = {text for text, _ in ON_COLOR} | set(TEXTS), {ground for _, ground in ON_COLOR} | set(GROUNDS)
+    seen = 0
+    for name, css in style_sheets():
+        for rule in re.findall(r"\{([^{}]*)\}", css):
+            text = re.search(r"(?<![-\w])color: \$([\w-]+)", rule)
+            ground = re.search(r"background: \$([\w-]+);", rule)
+            assert text is None or text[1] in texts or text[1].startswith("board-"), (name, rule)
+            assert ground is None or ground[1] in grounds or ground[1].startswith("board-"), (name, rule)
+            if text and ground and not text[1].startswith("board-"):
+                pair = (text[1], ground[1])
+                assert pair in ON_COLOR or (pair[0] in TEXTS and pair[1] in GROUNDS), (name, pair)
+            seen += text is not None
+    assert seen > 40
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+ROWS = [
+    {"id": n, "name": f"name-{n}-" + "x" * (5 * n), "state": "complete", "elo": f"{n * 1111:,} [-{n}98, {n}18]",
+     "edit": f"white_elo, layers 3 to {n}, scale -{n}", "same": "legal", "none": "", "when": f"2026-01-0{n} 10:00"}
+    for n in range(1, 8)
+]  # fmt: skip
+COLUMNS = (
+    Column("id", "#", right=True), Column("name", "name", role="key"), Column("state", "state", role="key"),
+    Column("elo", "Elo", right=True, role="value"), Column("edit", "edit"), Column("same", "policy"),
+    Column("none", "tags"), Column("when", "ended", least=16),
+)  # fmt: skip
+
+
+class Tables(App[None]):
+    def compose(self) -> ComposeResult:
+        yield PageTable(COLUMNS, title="Rows")
+
+    def get_css_variables(self) -> dict[str, str]:
+        return legible(super().get_css_variables(), self.current_theme)
+
+
+def table_lines(table: PageTable) -> list[str]:
+    return [table.render_line(y).text for y in range(len(ROWS) + 1)]
+
+
+@pytest.mark.parametrize("width", [30, 44, 61, 80, 120])
+async def test_nothing_is_cut_without_a_mark(width: int) -> None:
+    app = Tables()
+    async with app.run_test(size=(width, 20)) as pilot:
+        table = app.query_one(PageTable)
+        table.show(Listed(ROWS), ROWS, columns=COLUMNS)
+        await pilot.pause()
+        for x in range(0, max(1, table.max_scroll_x + 1), 3):
+            table.scroll_to(x, 0, animate=False, immediate=True)
+            head, *lines = table_lines(table)
+            assert len(head) == table.size.width
+            for row, line in zip(ROWS, lines, strict=True):
+                rest, gone = line, []
+                for column in table.shown_columns:
+                    text = column.of(row)
+                    rest, there = rest.replace(text, "", 1), text in rest
+                    gone += [] if there else [column]
+                cut = [word for word in rest.split("  ") if word.strip("›●« ")]
+                assert all(word.strip().endswith("…") for word in cut), (x, line)
+                assert not any("[" in word for word in cut), "an interval is whole or not there"
+                if len(gone) > len(cut):
+                    assert "»" in head or "«" in head, (x, head, line)
+
+
+async def test_empty_and_constant_columns_are_named_in_the_frame_until_a_later_page_needs_them() -> None:
+    app = Tables()
+    async with app.run_test(size=(120, 20)) as pilot:
+        table = app.query_one(PageTable)
+        table.show(Listed(ROWS), ROWS, columns=COLUMNS)
+        await pilot.pause()
+        assert [column.field for column in table.shown_columns] == ["id", "name", "state", "elo", "edit", "when"]
+        assert table.border_title == "Rows 7"
+        assert table.border_subtitle == "alike in all: policy legal"
+        assert table._unfolded([{**ROWS[0], "same": "sampled"}])
+        table.show(Listed(ROWS[:2]), ROWS[:2], columns=COLUMNS)
+        await pilot.pause()
+        assert [column.field for column in table.shown_columns][-2:] == ["same", "when"], "two rows tell nothing"
+    assert folded(COLUMNS, []) == {}
+
+
+async def test_cells_have_the_color_of_their_state_and_intervals_are_muted() -> None:
+    columns = (COLUMNS[0], Column("state", "state", text=lambda row: signed(row["state"]), role="key",
+                                  tone=lambda row: state_tone(row["state"])), COLUMNS[3])  # fmt: skip
+    rows = [{**ROWS[0], "state": state} for state in ("complete", "out_of_memory", "running", "complete (invalid)")]
+    app = Tables()
+    async with app.run_test(size=(80, 20)) as pilot:
+        table = app.query_one(PageTable)
+        table.show(Listed(rows), rows, columns=columns)
+        await pilot.pause()
+        colors = app.get_css_variables()
+        found = []
+        for y in range(1, 5):
+            inks = {part.text.strip(): part.style.color.get_truecolor().hex for part in table.render_line(y)
+                    if part.style and part.style.color and part.text.strip()}  # fmt: skip
+            found.append(next(ink for text, ink in inks.items() if text[0] in "✓✗●"))
+            assert inks["1,111"] != inks["[-198, 118]"]
+        names = ("text-success", "text-error", "text-primary", "text-error")
+        assert found == [Color.parse(colors[name]).hex.lower() for name in names]
+        assert table.render_line(2).text.split()[1:5] == ["✗", "out", "of", "memory"]
+
+
+def test_values_stand_below_values_and_only_a_difference_from_0_is_colored() -> None:
+    assert aligned([["a", "-5 [-10, 1]"], ["b", "12"]]) == [["a", "-5 [-10, 1]"], ["b", "12         "]]
+    row = {"delta_score_low": 0.5, "delta_score_high": 2, "delta_loss_low": 0.1, "delta_loss_high": 2,
+           "minus_random_low": -1, "minus_random_high": 2}  # fmt: skip
+    assert signs_of(row, ["score", "delta_score", "delta_loss", "minus_random"]) == {"c1": 1, "c2": -1, "c3": 0}

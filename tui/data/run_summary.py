@@ -1,0 +1,162 @@
+"""A run's results in small tables: accuracy by layer, trials by condition, games by match, metrics by unit and step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
+
+from sqlalchemy import and_, case, func, select
+
+from chessreg.registry import tables
+from chessreg.registry.measures import game_points
+from tui import show
+from tui.columns import Column
+from tui.data.pages import Row
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session as SqlSession
+
+
+class Summary(NamedTuple):
+    """A small table. A row with `narrows` stands for the rows of `result_table` that hold these words."""
+
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+    result_table: str = ""
+
+
+METRIC_ROWS = 20_000  # that a table of metrics has at most; of more points the long list is shown
+
+
+def summaries(sql: SqlSession, run_id: UUID) -> list[Summary]:
+    """Return the tables that have rows, the run's answer first."""
+    found = (summarize(sql, run_id) for summarize in (by_layer, by_condition, by_match))
+    return [summary for summary in found if summary.rows]
+
+
+def percent(field: str, heading: str) -> Column:
+    def text(row: Row) -> str:
+        return "" if row.get(field) is None else f"{100 * row[field]:.2f}"
+
+    return Column(field, heading, right=True, text=text, whole=True)
+
+
+def count(field: str, heading: str) -> Column:
+    return Column(field, heading, right=True, text=lambda row: show.value(row.get(field)), whole=True)
+
+
+def by_layer(sql: SqlSession, run_id: UUID) -> Summary:
+    """Accuracy of each layer and split. `chosen` is the layer that is best on validation, or on the one split."""
+    score = tables.Score
+    query = (
+        select(score.layer, score.split, func.sum(score.correct), func.sum(score.n))
+        .where(score.run_id == run_id, score.item >= 0)
+        .group_by(score.layer, score.split)
+        .order_by(score.layer, score.split)
+    )
+    layers: dict[int | None, dict[str, Any]] = {}
+    splits = dict[str, None]()
+    for layer, split, correct, n in sql.execute(query):
+        if n:
+            splits[split] = None
+            row = layers.setdefault(layer, {"layer": layer, "narrows": "" if layer is None else f"layer={layer}"})
+            row |= {split: float(correct) / float(n), f"{split} n": int(n)}
+    if len(layers) > 1:
+        chosen_on = "validation" if "validation" in splits else next(iter(splits))
+        best = max(layers.values(), key=lambda row: row.get(chosen_on, 0.0))
+        best["chosen"] = f"best on {chosen_on}"
+    accuracies = [percent(split, f"{split} accuracy %") for split in splits]
+    counts = [count(f"{split} n", f"{split} n") for split in splits]
+    chosen = Column("chosen", "", text=lambda row: row.get("chosen", ""))
+    return Summary("by layer", [count("layer", "layer"), *accuracies, chosen, *counts], list(layers.values()), "score")
+
+
+def by_condition(sql: SqlSession, run_id: UUID) -> Summary:
+    """Legal texts and legal probability of each condition of an edit, the clean model and the edit first."""
+    trial = tables.Trial
+
+    def share(column: Any) -> Any:
+        return func.avg(case((trial.sample >= 0, case((column.is_(True), 1.0), else_=0.0))))
+
+    query = (
+        select(
+            trial.condition, func.count(), share(trial.legal_original), share(trial.legal_modified),
+            func.avg(trial.mass_original), func.avg(trial.mass_modified),
+        )
+        .where(trial.run_id == run_id)
+        .group_by(trial.condition)
+    )  # fmt: skip
+    fields = ("condition", "n", "legal_original", "legal_modified", "mass_original", "mass_modified")
+    rows = [
+        dict(zip(fields, found, strict=True)) | {"narrows": f"condition={found[0]}"} for found in sql.execute(query)
+    ]
+    order = {"clean": 0, "edit": 1}
+    rows.sort(key=lambda row: (order.get(row["condition"], 2), row["condition"]))
+    columns = [
+        Column("condition", "condition", least=16),
+        percent("legal_modified", "legal on modified %"),
+        percent("legal_original", "legal on original %"),
+        percent("mass_modified", "legal mass on modified %"),
+        percent("mass_original", "legal mass on original %"),
+        count("n", "trials"),
+    ]
+    return Summary("by condition", columns, rows, "trial")
+
+
+def by_match(sql: SqlSession, run_id: UUID) -> Summary:
+    """The model's score in each match."""
+    game, match = tables.Game, tables.Match
+    points = game_points(match.color == "white")
+    query = (
+        select(
+            match.number, match.color, match.opponent, func.count(), func.avg(points),
+            *(func.count().filter(points == won) for won in (1.0, 0.5, 0.0)),
+            func.sum(game.first_try_legal), func.sum(game.turns),
+        )
+        .select_from(game)
+        .join(match, and_(match.run_id == game.run_id, match.number == game.match))
+        .where(game.run_id == run_id)
+        .group_by(match.number, match.color, match.opponent)
+        .order_by(match.number)
+    )  # fmt: skip
+    rows: list[Row] = []
+    for number, color, opponent, games, score, won, drawn, lost, legal, turns in sql.execute(query):
+        first_tries = float(legal) / float(turns) if legal is not None and turns else None
+        rows.append(
+            {"match": number, "color": color, "opponent": opponent, "games": games, "score": score, "won": won,
+             "drawn": drawn, "lost": lost, "legal": first_tries, "narrows": f"match={number}"}
+        )  # fmt: skip
+    columns = [
+        Column("opponent", "opponent", widest=40, least=12),
+        Column("color", "color"),
+        percent("score", "score %"),
+        *(count(field, field) for field in ("games", "won", "drawn", "lost")),
+        percent("legal", "legal first tries %"),
+    ]
+    return Summary("by match", columns, rows, "game")
+
+
+def metrics(sql: SqlSession, run_id: UUID) -> Summary:
+    """A row for each unit and step, a column for each metric; without rows where that would be too long a table."""
+    point = tables.MetricPoint
+    its = point.run_id == run_id
+    names = sql.scalars(select(point.name).where(its).distinct().order_by(point.name)).all()
+    places = select(point.unit, point.step).where(its).distinct().subquery()
+    if not names or (sql.scalar(select(func.count()).select_from(places)) or 0) > METRIC_ROWS:
+        return Summary("metrics", [], [])
+    layer_of = dict(sql.execute(select(tables.Score.unit, func.min(tables.Score.layer)).where(
+        tables.Score.run_id == run_id).group_by(tables.Score.unit)).all())  # fmt: skip
+    by_place: dict[tuple[int, int], dict[str, Any]] = {}
+    for unit, step, name, value in sql.execute(
+        select(point.unit, point.step, point.name, point.value).where(its).order_by(point.unit, point.step)
+    ):
+        row = by_place.setdefault((unit, step), {"unit": unit, "step": step, "layer": layer_of.get(unit)})
+        row[f"metric {name}"] = value
+    rows = list(by_place.values())
+    keys = [field for field in ("unit", "step") if len({row[field] for row in rows}) > 1]
+    if len({row["layer"] for row in rows}) > 1:
+        keys = ["layer", *(key for key in keys if key != "unit")]
+    columns = [count(f"metric {name}", name.replace("_", " ")) for name in names]
+    return Summary("metrics", [*(count(key, key) for key in keys), *columns], rows)

@@ -1,0 +1,121 @@
+"""One machine: what it is, its load in the last minutes, and what works there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.widgets import Static
+
+from tui import show
+from tui.actions import bindings
+from tui.columns import Column
+from tui.data.machine_rows import Loads, cpu_share, gibibytes, meter, share
+from tui.data.pages import Listed, Row
+from tui.screens.base import AppScreen
+from tui.screens.jobs import PACE, PROGRESS, SHARD, STATE, UNITS, WHY, called
+from tui.widgets.table import PageTable
+
+if TYPE_CHECKING:
+    from chessreg.session import Session
+
+JOBS = (
+    Column("name", "what", text=called, widest=28, least=12, role="key"),
+    STATE,
+    Column("gpu", "device", text=lambda row: "cpu" if row["gpu"] is None else f"GPU {row['gpu']}", role="key"),
+    PROGRESS, PACE, UNITS, SHARD, WHY,
+    Column("ran", "runs for", right=True, text=lambda row: show.duration(row["ran"])),
+)  # fmt: skip
+
+
+class MachineScreen(AppScreen):
+    """A machine and its load. Enter opens a job that runs there."""
+
+    place = "machine"
+    BINDINGS = bindings("machine")
+    DEFAULT_CSS = """
+    MachineScreen > #facts, MachineScreen > #load {
+        height: auto; max-height: 14; padding: 0 1; border: round $edge; border-title-style: bold;
+        border-title-color: $foreground; background: $surface;
+    }
+    """
+
+    def __init__(self, host: str, loads: Loads) -> None:
+        super().__init__()
+        self.host, self.loads, self.crumb = host, loads, show.host(host)
+
+    def body(self) -> ComposeResult:
+        yield Static("", id="facts", markup=False)
+        yield Static("", id="load", markup=False)
+        yield PageTable(JOBS, id="jobs", title="Works here", empty="nothing of this registry runs here")
+
+    async def fill(self) -> None:
+        found = await self.ask("reading the machine", lambda session: read(session, self.host))
+        if found is None:
+            return
+        machine, rows = found
+        self.query_one("#facts", Static).update(facts(machine))
+        self.query_one("#facts", Static).border_title = self.crumb
+        self.show_loads(machine)
+        table = self.query_one("#jobs", PageTable)
+        table.show(Listed(rows), rows, columns=JOBS, keep=table.loaded)
+
+    def show_loads(self, machine: Row) -> None:
+        """Draw each resource now, and its last minutes from 0 to all of it."""
+        load, pane = machine["load"], self.query_one("#load", Static)
+        pane.display = bool(load)
+        if not load:
+            return
+        self.loads.note(machine["load_at"], load)
+        lines = [("CPU", cpu_share(load), f"{load['cpu']:.1f} of {load['cores']} cores"),
+                 ("memory", share(load), gibibytes(load))]  # fmt: skip
+        lines += [(f"GPU {gpu['index']}", gpu["busy"], gibibytes(gpu)) for gpu in load["gpus"]]
+        wide = max(10, min(60, self.size.width - 60))
+        drawn = [
+            f"{name:<8} {meter(part, 12):<18} {told:<18} {self.loads.drawn(name, wide)}" for name, part, told in lines
+        ]
+        pane.update(Text("\n".join(drawn), no_wrap=True))
+        pane.border_title = "Load, and the last minutes"
+
+    def command(self) -> str:
+        return "chessreg machines"
+
+    def on_page_table_opened(self, event: PageTable.Opened) -> None:
+        row = event.row
+        if row["id"] is not None:
+            self.app.open("job", row["id"], called(row))
+        else:
+            self.app.open("run", row["run_id"], called(row))
+
+
+def read(session: Session, host: str) -> tuple[Row, list[Row]]:
+    """The machine of this name that was seen last, and what runs there."""
+    from chessreg.scheduling import status
+    from tui.data.job_rows import machines, placed
+
+    with session.database.read() as sql:
+        machine = next(row for row in machines(sql) if row["host"] == host)
+        return machine, [row for row in placed(sql, status.going(sql)) if row["at"] == host]
+
+
+def facts(machine: Row) -> Text:
+    """What the machine is, a fact a line."""
+    gpus: list[Any] = machine["gpus"]
+    lines = {
+        "processor": f"{machine['cpu']}, {show.counted(machine['cores'], 'core')}" if machine["cpu"] else "",
+        "memory": show.size(machine["memory_bytes"]) if machine["memory_bytes"] else "",
+        "GPUs": ", ".join(f"{gpus.count(name)} × {name}" for name in dict.fromkeys(gpus)),
+        "software": " · ".join(
+            f"{name} {machine[key]}".lstrip()
+            for name, key in (("", "platform"), ("Python", "python"), ("torch", "torch"), ("CUDA", "cuda"),
+                              ("driver", "driver"))
+            if machine[key]
+        ),
+        "runs": f"{machine['runs']:,}, seen {show.when(machine['last_seen'])}",
+    }  # fmt: skip
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for name, value in lines.items():
+        if value:
+            text.append("\n" if text.plain else "").append(f"{name:<10} ", style="dim").append(value)
+    return text

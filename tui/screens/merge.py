@@ -1,0 +1,151 @@
+"""Merging another registry: what would come in, run by run, and the conflicts; then the merge."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from textual.app import ComposeResult
+from textual.widgets import Static
+
+from tui import show
+from tui.actions import bindings
+from tui.columns import Column
+from tui.data.pages import PAGE, Listed, Row
+from tui.screens.base import AppScreen, PartsScreen
+from tui.screens.files import FilesScreen
+from tui.widgets.bars import PaneStrip
+from tui.widgets.table import PageTable
+
+RUNS = (
+    Column("run", "run", widest=40, least=16),
+    Column("kind", "kind", widest=16),
+    Column("host", "machine", text=lambda row: show.host(row["host"]), widest=20),
+    Column("change", "what comes in", widest=40, least=20),
+    Column("conflicts", "conflicts", right=True, text=lambda row: f"{row['conflicts']:,}" if row["conflicts"] else ""),
+)
+CONFLICTS = (
+    Column("run", "run", widest=40, least=12),
+    Column("table_name", "what"),
+    Column("which", "which", widest=40, least=12),
+    Column("here", "here: stays", widest=50, least=20),
+    Column("there", "there: kept aside", widest=50, least=20),
+)
+READING = "reading the other registry: its merge is tried in a transaction that is taken back"
+
+
+def holds_registry(path: Path) -> bool:
+    """Return whether a folder is, or has, a registry that can be merged."""
+    return any((home / "registry.db").is_file() for home in (path, path / ".chessreg"))
+
+
+def pick(screen: AppScreen) -> None:
+    """Pick another registry, then preview its merge."""
+    app: Any = screen.app
+    wanted = "Another registry: a folder with registry.db or .chessreg, such a file, or a folder of fragments"
+    app.push_screen(
+        FilesScreen(("merge",), wanted, lambda path: app.push_screen(MergeScreen(str(path))), fits=holds_registry)
+    )
+
+
+class MergeScreen(PartsScreen):
+    """The runs of another registry and the conflicts with this one. M merges; Esc leaves it."""
+
+    place = "merge"
+    crumb = "merge"
+    follows = False
+    BINDINGS = bindings("merge")
+    DEFAULT_CSS = "MergeScreen > #overview { height: auto; padding: 0 1; }"
+
+    def __init__(self, other: str) -> None:
+        super().__init__()
+        self.other = other
+        self.preview: Mapping[str, Any] | None = None
+
+    def body(self) -> ComposeResult:
+        yield Static(READING, id="overview", markup=False)
+        yield PaneStrip()
+        yield PageTable(RUNS, id="part", empty="nothing here")
+
+    async def fill(self) -> None:
+        """By the command, in a process that leaves the screen free: a large registry takes minutes."""
+        status, out, err = await self.app.model.run_command([*self.words, "--dry-run", "--json"])
+        self.require_shown()
+        if status:
+            self.query_one("#overview", Static).update(f"not merged: {reason(err)}")
+            self.query_one(PageTable).show(Listed([]), [], columns=RUNS)
+            return
+        self.preview = json.loads(out)
+        self.query_one("#overview", Static).update(overview(self.other, self.preview))
+        strip = self.query_one(PaneStrip)
+        strip.names = tuple(f"{name} {len(self.preview[name]):,}" for name in ("runs", "conflicts"))
+        self.show_part()
+        self.relabel()
+
+    def show_part(self, keep: bool = False) -> None:
+        if self.preview is None:
+            return
+        conflicts = self.query_one(PaneStrip).place == 1
+        rows = list(map(conflict_row, self.preview["conflicts"]) if conflicts else map(run_row, self.preview["runs"]))
+        table = self.query_one(PageTable)
+        table.show(Listed(rows), rows[:PAGE], columns=CONFLICTS if conflicts else RUNS, keep=keep)
+
+    @property
+    def words(self) -> list[str]:
+        return ["merge", self.other]
+
+    def command(self) -> str:
+        return f"chessreg {shlex.join(self.words)}"
+
+    def offers(self, action: Any) -> bool:
+        if action.place == "merge" and action.method == "merge":
+            return self.preview is not None and super().offers(action)
+        return super().offers(action)
+
+    def action_merge(self) -> None:
+        if self.preview is None or self.app.read_only:
+            return
+        told = overview(self.other, self.preview)
+        self.app.pop_screen()
+        self.app.run_command(self.words, doing="merging", done="merged", told=told)
+
+
+def overview(other: str, preview: Mapping[str, Any]) -> str:
+    """One line: what comes in and what differs."""
+    new = sum(row["done_before"] is None for row in preview["runs"])
+    more = sum(row["done_before"] is not None and row["done"] > row["done_before"] for row in preview["runs"])
+    facts = [
+        show.counted(new, "new run"),
+        f"{show.counted(more, 'run')} with more units",
+        f"{preview['report']['results']:,} new results",
+        f"{preview['unchanged']:,} here already",
+        f"{show.counted(len(preview['conflicts']), 'conflict')}: what is here stays" if preview["conflicts"] else "",
+    ]
+    return f"{other}: {' · '.join(filter(None, facts))}"
+
+
+def reason(err: str) -> str:
+    """Return the error that a command printed as JSON, with its hint."""
+    try:
+        told = json.loads(err.strip().splitlines()[-1])
+        return f"{told['error']} ({told['hint']})" if told["hint"] else str(told["error"])
+    except (ValueError, LookupError, TypeError):
+        return err.strip().removeprefix("error: ")
+
+
+def run_row(row: Mapping[str, Any]) -> Row:
+    from chessreg.entities.merge import change_of
+
+    return {**row, "run": row["name"] or show.short(row["id"]), "change": change_of(row)}
+
+
+def conflict_row(row: Mapping[str, Any]) -> Row:
+    key = {name: value for name, value in row["key"].items() if name != "run_id"}
+    here, there = (
+        ", ".join(f"{name} {show.value(values[side])}" for name, values in row["differs"].items()) for side in (0, 1)
+    )
+    which = ", ".join(f"{name} {value}" for name, value in key.items())
+    return {**row, "run": row["run"] or show.short(row["run_id"]), "which": which, "here": here, "there": there}
