@@ -21,8 +21,8 @@ import click
 
 from chessreg import child
 from chessreg.errors import BadInputError
-from chessreg.plugins import install_command
 from chessreg.masking import mask
+from chessreg.plugins import install_command
 from tui import show
 
 HEADERS = {
