@@ -12,7 +12,7 @@ from tui import show
 
 WIDEST = 48
 GAP = 2
-KEPT = 18
+LEAST_CUT = 18
 FOLDED_ROWS = 3
 BOOKKEEPING = ("runs", "machines")  # headings
 MEASURED = 1000  # characters of a text that are looked at: no screen is wider
@@ -100,7 +100,7 @@ def numeric(field: str, rows: Iterable[Mapping[str, Any]]) -> bool:
 def widths(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], space: int) -> list[int]:
     """The width of each column: its widest cell, at most `widest` unless space is left. Where `space` is short, the
     widest give way first, each down to its heading and `least`; numbers are never cut. Where that is not enough, the
-    last columns are scrolled to, and those of KEPT cells are not cut any more: it would help nobody."""
+    last columns are scrolled to, and those of LEAST_CUT cells are not cut any more: it would help nobody."""
     natural = [cell_len(column.heading) for column in columns]
     for row in rows:
         for place, column in enumerate(columns):
@@ -118,7 +118,7 @@ def widths(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], space: 
         given = max(0, min(spare, natural[place] - wide[place]))
         wide[place], spare = wide[place] + given, spare - given
     if sum(floor) + gaps > space:
-        floor = [min(cells, max(least, KEPT)) for cells, least in zip(wide, floor, strict=True)]
+        floor = [min(cells, max(least, LEAST_CUT)) for cells, least in zip(wide, floor, strict=True)]
     over = sum(wide) + gaps - space
     while over > 0:
         free = [place for place in range(len(wide)) if wide[place] > floor[place]]

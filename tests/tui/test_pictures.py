@@ -107,7 +107,7 @@ def test_queries(picture: Any) -> None:
     async def steps(driver: Any) -> None:
         await driver.press("7", "slash", "e", "l", "o", "enter")
 
-    picture(steps, "elo by intervention", "How strong is the model with each intervention")
+    picture(steps, "elo by intervention", "How strong is the model with")
 
 
 @pytest.mark.trained
@@ -179,7 +179,7 @@ def test_jump_mode(picture: Any) -> None:
         await driver.go("queries")
         await driver.press("e", "ctrl+o")
 
-    picture(steps, " a FROM", "a letter jumps there")
+    picture(steps, " a ORDER", "a letter jumps there")
 
 
 def test_help(picture: Any) -> None:

@@ -147,7 +147,7 @@ def test_light_colors(picture: Any) -> None:
         await driver.press("T")
         await driver.stand_on("board", mark=True)
 
-    picture(steps, "marked: board", "created ▼")
+    picture(steps, "marked: board")
 
 
 @pytest.mark.trained

@@ -38,7 +38,7 @@ def test_home(picture: Any, queue: Any) -> None:
     async def steps(driver: Any) -> None:
         await driver.press("tab")
 
-    words = "● sums", "1 of 1 device at work", "87 %", "✗", "engine died", "3 runs in all"
+    words = "● sums", "0 of 1 GPU in use", "38 %", "✗", "engine died", "3 runs in all"
     picture(steps, *words, folder=queue.folder, start="home")
 
 

@@ -145,11 +145,10 @@ def lines_of(machine: Row, going: Sequence[Row], history: Mapping[str, Loads], c
 
 
 def devices(machines: Sequence[Row], going: Sequence[Row]) -> tuple[int, int]:
-    """How many devices work for this registry, and how many the machines have on which something runs."""
+    """Return how many GPUs the jobs of this registry use, and how many the machines have on which something runs."""
     loads = {row["host"]: row["load"]["gpus"] for row in machines if row["running"] and row["load"]}
-    used = {(row["at"], row["gpu"] if loads[row["at"]] else None) for row in going if row["at"] in loads
-            and (row["gpu"] is not None or not loads[row["at"]])}  # fmt: skip
-    return len(used), sum(max(1, len(gpus)) for gpus in loads.values())
+    used = {(row["at"], row["gpu"]) for row in going if row["at"] in loads and row["gpu"] is not None}
+    return len(used), sum(map(len, loads.values()))
 
 
 def blank(host: str, label: str) -> Line:

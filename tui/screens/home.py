@@ -270,7 +270,7 @@ class HomeScreen(JobActionsScreen):
         table.styles.height = min(len(rows), most) + 3
         table.display = bool(rows) and not self.has_class("-empty")
         used, every = devices(state.machines, state.going)
-        busy = f" · {used} of {show.counted(every, 'device')} at work" if every else ""
+        busy = f" · {used} of {show.counted(every, 'GPU')} in use" if every else ""
         hidden = len(rows) - min(len(rows), most)
         more = f" · {len(rows) - hidden} of {len(rows)} lines" if hidden else ""
         table.set_title(f"Machines{busy}{more}")

@@ -36,7 +36,7 @@ COLUMNS = (
     Column("title", "query", least=30, role="key"),
     Column("answered", "runs", text=lambda row: "✓" if row["answered"] else "none",
            tone=lambda row: "good" if row["answered"] else "detail"),
-    Column("question", "what it answers", widest=90, least=68),
+    Column("question", "what it answers", widest=90, least=44),
     Column("made_by", "from", least=18, role="detail"),
     Column("paper", "paper", least=24, role="detail"),
     Column("plots", "plots", widest=40),

@@ -19,7 +19,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from tui.actions import TABLE, bindings
-from tui.columns import GAP, Column, Tone, fitted, folded, widths
+from tui.columns import GAP, LEAST_CUT, Column, Tone, fitted, folded, widths
 from tui.data.pages import PAGE, JoinedPages, Pages, counted
 from tui.data.table_filter import View
 
@@ -476,7 +476,7 @@ class PageTable(ScrollView, can_focus=True):
             if last <= first:
                 continue
             if (first, last) != (left, right) and (
-                column.right or column.whole or first > left or last - first < min(column.least, wide)
+                column.right or column.whole or first > left or last - first < min(column.least, wide, LEAST_CUT)
             ):
                 continue  # the heading has a mark at that edge
             line.append(Segment(" " * (first - at), style))
