@@ -109,7 +109,7 @@ async def test_boards_masses_and_heat_are_those_that_are_stored_and_e_opens_the_
             boards = {name: screen.query_one(f"#{name}", BoardPane) for name in PANES}
             regions = [pane.squares.region for pane in boards.values() if pane.display]
             assert len(regions) == 2 * len(case.boards)
-            assert all(region.right <= size[0] and region.bottom <= size[1] - 2 for region in regions)
+            assert all(region.right <= size[0] and region.bottom <= size[1] - 1 for region in regions)
             assert not any(one.overlaps(other) for n, one in enumerate(regions) for other in regions[:n])
             for name in case.boards:
                 assert f"{name} {case.mass('clean', name):.3f}" in driver.text

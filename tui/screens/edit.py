@@ -179,7 +179,8 @@ class EditScreen(FourBoardsScreen, StateScreen):
 
 
 LEAST_NUMBERS = 14  # cells beside the boards that are of use
-LINES_AROUND = 4  # bars at top and bottom, the head, the legend
+LINES_AROUND = 5  # bars at top and bottom, the head, the legend
+SHORT = 24  # lines of a terminal in which two rows of boards take the line of the legend
 NAME = 12  # cells of a condition's name
 WIDE_NUMBERS = NAME + 3 * 9 + 14  # cells that all of the table of conditions takes
 NAMED_NUMBERS = NAME + 9  # with fewer only squares are listed
@@ -268,6 +269,7 @@ class CaseScreen(StateScreen):
                 pane.show(frame, size, self.app.glyphs)
         self.query_one("#head", Static).update(self.head(case, state))
         self.query_one("#legend", Static).update(self.legend(case, state, size))
+        self.query_one("#legend").display = self.app.size.height > SHORT
         taken = len(case.boards) * (extent(size)[0] + 1)
         wide = max(LEAST_NUMBERS, self.app.size.width - taken) - 2
         lines = numbers(case, state.condition, wide, self.app.size.height - LINES_AROUND)
