@@ -20,6 +20,7 @@ from tui.actions import Action, bindings
 from tui.columns import fitted
 from tui.data.pages import PAGE, Pages
 from tui.screens.board_base import DrawingScreen, FourBoardsScreen
+from tui.widgets.bars import TopBar
 from tui.widgets.board import BoardPane, extent, legend, square_words
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ class EditScreen(FourBoardsScreen, StateScreen):
 
 LEAST_NUMBERS = 14  # cells beside the boards that are of use
 LINES_AROUND = 5  # bars at top and bottom, the head, the legend
-SHORT = 24  # lines of a terminal in which two rows of boards take the line of the legend
+SHORT = 24  # lines of a terminal in which two rows of boards take the line of the breadcrumbs
 NAME = 12  # cells of a condition's name
 WIDE_NUMBERS = NAME + 3 * 9 + 14  # cells that all of the table of conditions takes
 NAMED_NUMBERS = NAME + 9  # with fewer only squares are listed
@@ -269,7 +270,7 @@ class CaseScreen(StateScreen):
                 pane.show(frame, size, self.app.glyphs)
         self.query_one("#head", Static).update(self.head(case, state))
         self.query_one("#legend", Static).update(self.legend(case, state, size))
-        self.query_one("#legend").display = self.app.size.height > SHORT
+        self.query_one(TopBar).styles.height = 1 if self.app.size.height <= SHORT else None
         taken = len(case.boards) * (extent(size)[0] + 1)
         wide = max(LEAST_NUMBERS, self.app.size.width - taken) - 2
         lines = numbers(case, state.condition, wide, self.app.size.height - LINES_AROUND)
