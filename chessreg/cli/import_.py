@@ -398,7 +398,7 @@ def results(home: Home, file: Path, name: str | None, format_: str | None, **set
     report = report_of(session.inputs, done.run_id)
     called = session_name(home, done.run_id)
     if not created:
-        tell_known(f"these bytes are run {done.run_id.hex[-6:]} already", name)
+        tell_known(f"these bytes are run {called or done.run_id.hex[-6:]} already", name)
     if home.json:
         emit(home, {"run_id": done.run_id.hex, "name": called, "kind": done.kind, "created": created, **report})
         return

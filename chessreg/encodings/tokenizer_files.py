@@ -15,7 +15,7 @@ from chessreg.encodings.uci_square import UciSquare
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
 
-TOKEN = r"[a-h][1-8]|[PNRBQKqrbn]|</?\w+>"
+SQUARE_OR_PIECE = r"[a-h][1-8]|[PNRBQKqrbn]|</?\w+>"
 """A token in the text of a game in UCI squares."""
 
 
@@ -29,7 +29,7 @@ def write_tokenizer(encoding: Encoding, folder: Path) -> list[str]:
         steps = {"pre_tokenizer": split(r"[\s\S]", "Isolated")}
         special: dict[str, str] = {}
     elif isinstance(encoding, UciSquare):
-        spaces, tokens = split(r"\s+", "Removed"), split(TOKEN, "Isolated")
+        spaces, tokens = split(r"\s+", "Removed"), split(SQUARE_OR_PIECE, "Isolated")
         bos = encoding.vocabulary.index("<s>")
         first = {"SpecialToken": {"id": "<s>", "type_id": 0}}
         steps = {

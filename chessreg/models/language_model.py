@@ -194,7 +194,7 @@ class LanguageModel:
         if self.head in VALUE_HEADS:
             raise BadInputError(
                 f"a model with the head {self.head} predicts returns and writes no tokens",
-                "chessreg run move-accuracy and chessreg run edit score its legal moves",
+                "its legal moves are scored by `chessreg run move-accuracy` and `chessreg run edit`",
             )
 
     def bridge(self, hook_points: Sequence[str] = ()) -> Any:

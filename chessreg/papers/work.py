@@ -339,6 +339,8 @@ def request(
     """
     inputs = session.inputs
     row = inputs.checkpoint(inputs.reference("checkpoint", checkpoint))[0] if checkpoint is not None else None
+    if checkpoint is None and dataset is None and test is not None:
+        raise BadInputError("--test without --dataset: there are no games to fit on", "give --dataset GAMES too")
     given = {"--dataset": dataset, "--test": test, "--position-dataset": positions, "--puzzle-dataset": puzzles}
     for name, reference in given.items():
         if reference is None:
@@ -357,8 +359,6 @@ def request(
             raise BadInputError(f"{name} {reference} is a dataset of {holds}, and takes {wanted}", hint)
     if checkpoint is None or row is None:
         assert positions is not None
-        if dataset is None and test is not None:
-            raise BadInputError("--test without --dataset: there are no games to fit on", "give --dataset GAMES too")
         known = [language_model(session, text) for text in language_models]
         if len({model.name for model in known}) < len(known):
             raise BadInputError("--language-model names a model twice", "name each once")

@@ -140,7 +140,10 @@ def test_what_does_not_go_together_is_refused(world_session: Any, positions: str
             "--encoding belongs to --architecture gpt2 or gpt2-best-moves, not to fen",
         ),
         ({**FEN, "biases": True}, "--biases belongs to --architecture gpt2 or gpt2-best-moves, not to fen-encoder"),
-        ({"attention": "bidirectional"}, "--attention belongs to --architecture fen-encoder, not to gpt2"),
+        (
+            {"attention": "bidirectional"},
+            "--attention belongs to --architecture fen-encoder or searchless-chess, not to gpt2",
+        ),
         (FEN, "knows no best moves"),
     ):
         with pytest.raises(BadInputError, match=message) as caught:

@@ -154,7 +154,8 @@ CELLS = [
 
 def test_the_matrix_has_every_encoding_and_every_adapter() -> None:
     assert {*encodings.names(), "prompt"} == set(ENCODINGS)
-    assert {*REGISTERED, "gpt_neox"} == {"fen-encoder" if "fen" in name else name for name in ADAPTERS}
+    own_tests = {"searchless-chess"}  # tests/models/test_searchless_chess.py: its heads, and what reads values
+    assert {*REGISTERED, "gpt_neox"} - own_tests == {"fen-encoder" if "fen" in name else name for name in ADAPTERS}
 
 
 @pytest.mark.parametrize(("name", "adapter", "kind"), CELLS)

@@ -16,9 +16,9 @@ import numpy as np
 
 from chessreg.encodings.fen77 import Fen77
 from chessreg.experiments.settings.decisions import Decisions
-from chessreg.models.decoding.values import MoveValues, bucket_values, buckets_of
 
 if TYPE_CHECKING:
+    from chessreg.models.decoding.values import MoveValues
     from chessreg.runs.inputs import Inputs
 
 
@@ -94,6 +94,8 @@ class ReturnMetrics:
 
 def metrics_of_values(values: MoveValues, returns: np.ndarray) -> ReturnMetrics:
     """The metrics of a model of values; returns float64 [moves] in the order of actions."""
+    from chessreg.models.decoding.values import bucket_values, buckets_of
+
     log_probs = values.log_probs.astype(np.float64)
     buckets = buckets_of(returns.astype(np.float32), log_probs.shape[1])
     predicted, consistency = values.returns, None
