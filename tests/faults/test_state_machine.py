@@ -9,6 +9,7 @@ import importlib.util
 import shutil
 import sys
 import tempfile
+import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -143,6 +144,9 @@ class Registries(RuleBasedStateMachine):
             patched.setattr(task, "FLUSH_SECONDS", -1.0 if each else 1e9)
             with suppress(Killed):
                 session.run(self.spec(seed), kind=str(LEDGER))
+        for thread in threading.enumerate():
+            if thread.name == "ingest":  # which a killed process does not leave behind
+                thread.join()
         with session.database.read() as sql:
             running = sql.scalars(select(tables.Attempt.id).where(tables.Attempt.state == AttemptState.RUNNING)).all()
             there = sql.get(tables.Run, self.run_id(seed)) is not None
