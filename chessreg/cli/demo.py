@@ -89,7 +89,10 @@ def steps(size: Size) -> Iterator[Step]:
                 for name in ("reference", "untrained")
             ),
         ),
-        ('query "best probe layers" --where "selected_on = \'validation\'"',),
+        (
+            'query "best probe layers" --where "selected_on = \'validation\'" '
+            "--show checkpoint,weights,layer,accuracy,minus_untrained,n_games",
+        ),
     )
     yield Step(
         "Remove the piece about to move from the board inside the model: are its moves legal on the edited board? Next "
