@@ -19,6 +19,7 @@ from tui.screens.lineage import LineageScreen
 from tui.screens.run import RunScreen
 from tui.screens.things import ThingScreen
 from tui.widgets.chart import ChartView, extent
+from tui.widgets.table import PageTable
 
 
 async def test_two_marked_runs_have_the_numbers_of_the_command(drive, studied: Path, command: Any) -> None:
@@ -29,7 +30,7 @@ async def test_two_marked_runs_have_the_numbers_of_the_command(drive, studied: P
         assert isinstance(driver.screen, CompareScreen)
         assert "baseline board" in driver.text
         line = next(line for line in driver.lines if " epochs " in line)
-        assert line.split()[-2:] == [str(v) for v in told["differing"]["settings"]["epochs"]] == ["1", "2"]
+        assert line.strip("│› ").split()[-2:] == [str(v) for v in told["differing"]["settings"]["epochs"]] == ["1", "2"]
         await driver.press("tab")
         assert f"[metrics {len(told['metrics'])}]" in driver.text
         for metric in told["metrics"][:8]:
@@ -83,10 +84,10 @@ async def test_machines_stand_side_by_side_and_a_run_alone_by_its_attempts(drive
         await driver.press("c", "tab", "tab")
         assert "[machines]" in driver.text
         line = next(line for line in driver.lines if "units done" in line)
-        assert line.split()[-2:] == [str(machine["units"]) for machine in told]
+        assert line.strip("│› ").split()[-2:] == [str(machine["units"]) for machine in told]
         assert sum(machine["units"] for machine in told) == 9
         line = next(line for line in driver.lines if line.strip("│› ").startswith("cores"))
-        assert line.split()[-2:] == [str(machine["cores"]) for machine in told]
+        assert line.strip("│› ").split()[-2:] == [str(machine["cores"]) for machine in told]
 
 
 async def test_a_run_alone_of_one_attempt_has_nothing_to_be_compared_with(drive, studied: Path) -> None:
@@ -136,9 +137,9 @@ async def test_a_lineage_is_the_tree_of_the_command_and_can_be_walked(drive, stu
         await driver.press("L")
         screen = driver.screen
         assert isinstance(screen, LineageScreen)
-        lines = driver.lines[3:]
         expected = labels(told["up"]) + labels(told["down"])
-        for line, label in zip(lines, expected, strict=False):
+        assert screen.query_one(PageTable).count == len(expected)
+        for line, label in zip(driver.lines[5:], expected, strict=False):
             assert label in line
         await driver.press("space")
         assert f"{len(labels(told['up'])) - 1} folded" in driver.text
@@ -167,7 +168,7 @@ async def test_a_stale_branch_is_told(drive, studied: Path, tmp_path: Path) -> N
     async with drive(tmp_path / "own", size=(120, 45)) as driver:
         await driver.stand_on("edits")
         await driver.press("L")
-        assert next(line for line in driver.lines if "probe board" in line).split()[-1] == "invalid"
+        assert next(line for line in driver.lines if "probe board" in line).strip("│› ").split()[-1] == "invalid"
         assert "stale" in next(line for line in driver.lines if "edit edits" in line)
 
 

@@ -44,7 +44,7 @@ async def test_every_noun_has_its_list(drive, studied: Path, command: Any) -> No
         for row in command("cache", "list"):
             line = next(line for line in driver.lines if f" {row['name']} " in line)
             assert show.size(row["bytes"]) in line
-            assert f" {row['rows']} " in line
+            assert f"alike in all: rows {row['rows']} " in driver.text
         await driver.press("tab", "tab")
         assert "[vectors 2]" in driver.text
         assert "random" in driver.text
@@ -93,7 +93,7 @@ async def test_norms_by_layer_and_cosines_are_those_of_the_vectors(drive, studie
         (other,) = near
         line = next(line for line in driver.lines if line.strip("│› ").startswith("1 "))
         assert f"{other['cosine']:+.4f}" in line
-        assert "control" in line
+        assert "alike in all: of control " in driver.text
         await driver.find_row("control")
         await driver.press("enter")
         assert isinstance(driver.screen, ThingScreen)
@@ -128,7 +128,10 @@ async def test_a_latent_opens_the_positions_at_which_it_is_strongest(drive, stud
         assert "[SAEs 1]" in driver.text
         await driver.stand_on("features")
         await driver.press("enter")
-        assert "explained variance" in driver.text
+        assert "loss recovered" in driver.head
+        (row,) = driver.screen.query_one(PageTable).source_rows
+        assert f" {row['loss_recovered']:.4g} " in driver.text
+        assert row["explained_variance"] is None, "the residual is the same at all of its tokens"
         await driver.press("tab", "tab", "tab")
         assert "fires at" in driver.text
         await driver.press("enter")
@@ -321,7 +324,7 @@ async def test_a_datasets_games_and_positions_are_looked_at_from_the_data_room(
         await driver.stand_on("endings")
         await driver.press("v")
         assert "data › endings rows" in driver.way
-        assert driver.head.split()[:5] == ["position", "best", "move", "ply", "white"]
+        assert driver.head.split() == ["position", "best", "move", "ply", "FEN"]
         assert " a1a8 " in driver.text
         assert "e2e4" not in driver.text, "no row of another dataset"
         await driver.press("enter")
@@ -333,7 +336,8 @@ async def test_a_datasets_games_and_positions_are_looked_at_from_the_data_room(
         await driver.stand_on("games")
         await driver.press("enter", "v")
         assert "dataset games › rows" in driver.way
-        assert driver.head.split()[:3] == ["game", "result", "plies"]
+        assert driver.head.split()[0] == "game"
+        assert "alike in all: result * · plies 40" in driver.text
         await driver.press("tab", "slash")
         await driver.type("game<2")
         await driver.press("enter", "enter")

@@ -191,7 +191,7 @@ TEXT_LINES = 5  # below boards that stand side by side
 MODEL_MOVES = 4  # of the model that are drawn beside the one that was played
 PANE_WIDEST = 64
 STRIP_LINES, STRIP_MOST = 3, 8  # of the strip by ply: those that the board leaves room for, and at most
-STRIP_AROUND = 4  # lines above and below board and strip: the bars and the legend
+AROUND_BOARD = 4  # lines above and below board and strip: the bars, the breadcrumbs and the legend
 LEAST_SIDE = 24  # cells beside a board, for the list of moves
 
 
@@ -362,7 +362,7 @@ class BoardScreen(DrawingScreen):
         wide = 2 * (board_wide + 3) if self.paired else board_wide + 3
         wide += 2 if self.evaluated else 0
         wide += 0 if self.paired else LEAST_SIDE
-        return wide <= self.app.size.width and board_high + text + 3 <= self.app.size.height  # two bars and the title
+        return wide <= self.app.size.width and board_high + text + AROUND_BOARD <= self.app.size.height
 
     @property
     def evaluated(self) -> bool:
@@ -397,7 +397,7 @@ class BoardScreen(DrawingScreen):
         bar.display, strip.display = self.evaluated, bool(shares)
         bar.value, bar.flipped, bar.styles.height = now, self.turned(self.views[0]).flipped, extent(size)[1] - 1
         strip.styles.width = extent(size)[0] - 2
-        strip.styles.height = max(1, min(STRIP_MOST, self.app.size.height - extent(size)[1] - STRIP_AROUND))
+        strip.styles.height = max(1, min(STRIP_MOST, self.app.size.height - extent(size)[1] - AROUND_BOARD))
         strip.shares, strip.place, strip.heated = shares, self.frame, self.views[0].doubts
         strip.heading = self.strip_heading
         bar.letters = strip.letters = glyphs == "letters"
