@@ -10,7 +10,7 @@ import pytest
 from chessreg.errors import BadInputError
 from chessreg.games.boards.boardframe import MARKS, BoardFrame, game_views
 from tui.app import ChessregApp
-from tui.columns import GAP, KEPT, Column, fitted, telling_first, widths
+from tui.columns import GAP, LEAST_CUT, Column, fitted, telling_first, widths
 from tui.data.result_rows import columns_of
 from tui.widgets import board
 from tui.widgets.board import GLYPHS, SIZES, Glyphs, draw, extent, in_use, legend, numbered, square_words
@@ -125,7 +125,7 @@ def test_columns_give_way_but_numbers_are_never_cut() -> None:
     assert widths(columns, rows, 200) == [23, len("123,456,789"), 7]
     narrow = widths(columns, rows, 11 + 7 + 6 + 2 * GAP)
     assert narrow == [6, 11, 7]
-    assert widths(columns, rows, 1) == [KEPT, 11, 7]  # the rest is scrolled to, so a name may as well be read
+    assert widths(columns, rows, 1) == [LEAST_CUT, 11, 7]  # the rest is scrolled to, so a name may as well be read
     assert fitted("a very long name", 6) == "a ver…"
     assert fitted("ab", 4, right=True) == "  ab"
     assert fitted("漢字漢字", 5) == "漢字…"
