@@ -301,7 +301,7 @@ async def test_an_empty_registry_is_filled_from_inside(drive, tmp_path: Path, mo
 
 async def test_an_empty_registry_says_what_to_do_next(drive, tmp_path: Path) -> None:
     async with drive(tmp_path, size=(80, 24), start="") as driver:
-        assert "chessreg  1 home  2 jobs" in driver.way
+        assert "chessreg  1 home  2 jobs" in driver.lines[0]
         assert "There are no games yet." in driver.text
         assert "$ chessreg demo" in driver.text
         assert "Machines" not in driver.text

@@ -87,7 +87,7 @@ async def test_what_is_said_while_the_registry_is_locked_is_held_and_written_lat
         assert "not written" not in driver.lines[0]
         await driver.until("★ plain")
         await driver.press("enter")
-        assert "starred · note: look again" in driver.lines[3]
+        assert "starred · note: look again" in driver.lines[4]
         await driver.press("escape")
         await driver.press("ctrl+n")
         assert "starred" in driver.text, "what was told can be read again"
