@@ -19,12 +19,13 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from tui.actions import TABLE, bindings
-from tui.columns import GAP, LEAST_CUT, Column, Tone, fitted, folded, widths
+from tui.columns import GAP, LEAST_CUT, MEASURED, Column, Tone, fitted, folded, widths
 from tui.data.pages import PAGE, JoinedPages, Pages, counted
 from tui.data.table_filter import View
 
 KEPT = 16  # pages in memory
 GUTTER = 2
+BORDER = 4  # cells of a line of the border next to its text
 MORE = " »"  # at the right end of the headings where columns go on
 SHORT = 8  # cells of an id or a number
 
@@ -230,9 +231,14 @@ class PageTable(ScrollView, can_focus=True):
             count = count if " " in count else f"{count} {'row' if self.count == 1 else 'rows'}"
         told = count if self.loaded and self.counts else ""
         self.border_title = cast(str, Content(" ".join(filter(None, [self.title, told]))))
+        self.border_subtitle = cast(str, Content(self._alike))
+
+    @property
+    def _alike(self) -> str:
+        """The text below the table: the columns left out and the text of all their cells."""
         headings = {column.field: column.heading.rstrip(" ▲▼") for column in self.columns}
         alike = [f"{headings[field]} {text}" for field, text in self._folded.items() if text and field in headings]
-        self.border_subtitle = cast(str, Content(f"alike in all: {' · '.join(alike)}" if alike else ""))
+        return f"alike in all: {' · '.join(alike)}" if alike else ""
 
     unread = "reading…"
 
@@ -375,11 +381,19 @@ class PageTable(ScrollView, can_focus=True):
         self._resize_virtual()
 
     def _fold(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Leave out the columns that all rows do not need; while words narrow the rows the same stay left out."""
+        """Leave out the columns that all rows do not need; while words narrow the rows the same stay left out. Keep
+        columns whose text the border would cut if the table has room for them."""
         if not self.folds or self.view.text:
             return
         columns = [column for column in self.columns if column.field != self.view.sort]
         self._folded = folded(columns, rows) if self.columns and columns[:1] == list(self.columns[:1]) else {}
+        for column in reversed(columns):
+            if cell_len(self._alike) <= self.size.width - BORDER:
+                break
+            if self._folded.get(column.field):
+                shown = [column, *self.shown_columns]
+                if sum(widths(shown, rows, MEASURED * len(shown))) + GAP * (len(shown) - 1) <= self.room:
+                    del self._folded[column.field]
 
     def _unfolded(self, rows: Sequence[Mapping[str, Any]]) -> bool:
         """Whether these rows of a later page need a column that the first page did not: it is shown from now on."""
@@ -419,6 +433,7 @@ class PageTable(ScrollView, can_focus=True):
 
     def on_resize(self, event: events.Resize) -> None:
         self._fit()
+        self._entitle()
         self.scroll_to_cursor()
 
     def render_line(self, y: int) -> Strip:
