@@ -31,13 +31,13 @@ async def home(driver: Driver) -> None:
 
 async def edit(driver: Driver) -> None:
     await driver.stand_on("edits")
-    await driver.press("enter", "enter")
+    await driver.press("enter", "enter", "enter")
     await driver.until("clean writes", "edited writes")
 
 
 async def game(driver: Driver) -> None:
     await driver.stand_on("uci-plain")
-    await driver.press("enter", "enter", "E", *["right"] * 17, "m")
+    await driver.press("enter", "enter", "enter", "E", *["right"] * 17, "m")
     await driver.once(lambda: None not in getattr(driver.screen, "evaluations", [None]), "every evaluation")
     await driver.until("evaluation", "(played)")
 
