@@ -37,9 +37,9 @@ async def edit(driver: Driver) -> None:
 
 async def game(driver: Driver) -> None:
     await driver.stand_on("uci-plain")
-    await driver.press("enter", "enter", "enter", "E", *["right"] * 17, "m")
+    await driver.press("enter", "enter", "E", *["right"] * 17, "m")
     await driver.once(lambda: None not in getattr(driver.screen, "evaluations", [None]), "every evaluation")
-    await driver.until("evaluation", "(played)")
+    await driver.until("White's chances", "played")
 
 
 async def squares(driver: Driver) -> None:
