@@ -13,10 +13,13 @@ import asyncio
 import hashlib
 import inspect
 import json
+import os
 import shlex
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+os.environ |= {"TERM": "xterm-256color", "COLORTERM": "truecolor"}  # boards and themes are drawn for all colors
 
 from tests.tui.conftest import Driver, driving, make_app
 
