@@ -94,13 +94,13 @@ class Attempt:
             return self._go(on_begun)
 
     def _go(self, on_begun: Callable[[], None]) -> bool:
-        self.begin()
-        on_begun()
         state, cause, message, code = "finished", "finished", None, 0
         heartbeat = Heartbeat(self.task, self.ingester.wake if self.ingester is not None else lambda: None)
         with stop_on_signals(self.task) as hold_signals:
+            self.begin()
             try:
                 heartbeat.start()
+                on_begun()
                 self.do_units()
             except (Stop, KeyboardInterrupt):
                 state, cause, code = "killed", "killed", 130

@@ -15,6 +15,7 @@ from sqlalchemy import func, select
 
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.registry import names, tables
+from chessreg.runs import attempt
 from chessreg.runs.attempt import mark_dead
 
 TOY = Path(__file__).parent.parent / "kinds" / "toy_kind.py"
@@ -288,3 +289,13 @@ def count_before(session, report) -> int:
         return sql.scalar(
             select(func.count()).select_from(tables.UnitRange).where(tables.UnitRange.attempt_id != report.attempt_id)
         )
+
+
+def test_ctrl_c_while_a_run_begins_is_recorded(session, toy):
+    def press(run_id):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    spec = toy.spec(positions=3)
+    report = attempt.run(toy, spec, toy.options(), session.database, session.store, on_begun=press)
+    assert report.state != "complete"
+    assert rows(session, tables.Attempt, "state") == [(tables.AttemptState.KILLED,)]
