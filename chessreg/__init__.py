@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from chessreg.library import Registry
+    from chessreg.api import Registry
 
 
 def open(registry: str | Path | None = None, store: str | Path | None = None, *, create: bool = False) -> Registry:
@@ -20,7 +20,7 @@ def open(registry: str | Path | None = None, store: str | Path | None = None, *,
     `store`: the folder of arrays and files; by default CHESSREG_STORE, else next to the registry. Raises NotFoundError
     where there is no registry, unless `create` is set.
     """
-    from chessreg.library import open_registry
+    from chessreg.api import open_registry
 
     return open_registry(registry, store, create)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 import pytest
 
+from chessreg.api import Registry
 from chessreg.cli.root import root, run_command_line
 from chessreg.errors import ChessregError
-from chessreg.library import Registry
 
 from .documents import PAGES, ROOT, Command, check_command, code_lines, commands, commands_in, inline_code
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import chessreg
+from chessreg.api import Registry
 from chessreg.cli.root import run_command_line
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.library import Registry
 from chessreg.rows import MOST_SHOWN, Rows, plain
 
 from .queries.test_any_value import DEMO
