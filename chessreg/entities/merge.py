@@ -135,7 +135,7 @@ def preview(database: Database, store: Store, other: str) -> MergePreview:
 
 
 def change_of(row: Mapping[str, Any]) -> str:
-    """Return what a merge does to a run, in words.
+    """Return the effect of a merge on a run as text.
 
     >>> change_of({"done_before": None, "done": 3, "units": 8}), change_of({"done_before": 3, "done": 8, "units": 8})
     ('new, 3/8 units', '3 to 8 of 8 units')

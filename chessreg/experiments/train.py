@@ -219,7 +219,7 @@ class Train(Kind):
 
     def units(self, spec: TrainSpec, inputs: Inputs) -> int:
         if spec.n_embd % spec.n_head:
-            raise BadInputError(f"--n-embd {spec.n_embd} is no multiple of --n-head {spec.n_head}")
+            raise BadInputError(f"--n-embd {spec.n_embd} is not a multiple of --n-head {spec.n_head}")
         if (parameters := parameters_of(spec)) > MOST_PARAMETERS:
             raise BadInputError(f"--n-layer and --n-embd make {parameters:.2g} parameters", "lower one of them")
         check_fit(spec)

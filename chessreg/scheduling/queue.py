@@ -158,7 +158,7 @@ def place(job: Job, record: dict[str, str]) -> None:
 
 
 def machine_of(job: Job) -> str | None:
-    """Return the host that does the job: of a cluster the node, None while the scheduler has not chosen one."""
+    """Return the host that runs the job: on a cluster the node, or None before the scheduler has chosen one."""
     return job.host if job.executor == "local" else placement(job).get("node")
 
 

@@ -13,11 +13,13 @@ import pytest
 import torch
 
 from chessreg.errors import BadInputError, ChessregError
+from chessreg.models.branches import BranchTrainer
 from chessreg.models.devices import check_count
 from chessreg.models.ranks import ranks
 from chessreg.models.train_config import TextTraining
 from chessreg.models.training import Trainer, TrainPoint
 
+from .test_branches import BRANCHED, branched
 from .test_training import CONFIG, HOW, corpus
 
 SHORT = replace(CONFIG, steps=20)
@@ -47,6 +49,17 @@ def test_three_processes_train_as_one(optimizer: str, tmp_path: Path) -> None:
     assert losses(tmp_path / "three", 3, config=config) == pytest.approx(
         losses(tmp_path / "one", 1, config=config), abs=1e-4
     )
+
+
+@pytest.mark.slow
+def test_branches_are_shared_as_rows_are(tmp_path: Path) -> None:
+    curves = []
+    for devices in (1, 2):
+        trainer = BranchTrainer(BRANCHED, branched(), tmp_path / str(devices), HOW)
+        with ranks(trainer, devices):
+            trainer.run(lambda point: None)
+        curves.append([point.loss for point in trainer.curve])
+    assert curves[1] == pytest.approx(curves[0], abs=1e-5)
 
 
 def followers(pid: int | None = None) -> list[psutil.Process]:

@@ -192,7 +192,7 @@ MODEL_MOVES = 4  # of the model that are drawn beside the one that was played
 PANE_WIDEST = 64
 STRIP_LINES, STRIP_MOST = 3, 8  # of the strip by ply: those that the board leaves room for, and at most
 AROUND_BOARD = 4  # lines above and below board and strip: the bars, the breadcrumbs and the legend
-LEAST_SIDE = 24  # cells beside a board, for the list of moves
+LEAST_SIDE = 24  # cells next to a board, for the list of moves
 
 
 def crumb_of(row: Mapping[str, Any]) -> str:

@@ -511,7 +511,7 @@ class PageTable(ScrollView, can_focus=True):
         return next((end for end in reversed(ends) if 2 * end <= self.size.width), GUTTER)
 
     def _hinted(self, line: Strip, width: int, style: Any) -> Strip:
-        """The headings with « and » where columns go on to the left and to the right."""
+        """Return the headings with « and » at the edges beyond which there are more columns."""
         x, stays = self.scroll_offset.x, self.stays
         if x > 0:
             line = Strip.join([line.crop(0, stays - 1), Strip([Segment("«", style)]), line.crop(stays)])

@@ -45,7 +45,7 @@ class FenConfig:
 
     def __post_init__(self) -> None:
         if self.n_embd % self.n_head:
-            raise BadInputError(f"n_embd {self.n_embd} is no multiple of n_head {self.n_head}")
+            raise BadInputError(f"n_embd {self.n_embd} is not a multiple of n_head {self.n_head}")
 
     def blocks(self) -> GPT2Config:
         rows = ACTIONS if self.embedding == "tied" else CHARACTERS + 1

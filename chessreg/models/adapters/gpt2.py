@@ -71,7 +71,7 @@ class GPT2Config:
 
     def __post_init__(self) -> None:
         if self.n_embd % self.n_head:
-            raise BadInputError(f"n_embd {self.n_embd} is no multiple of n_head {self.n_head}")
+            raise BadInputError(f"n_embd {self.n_embd} is not a multiple of n_head {self.n_head}")
         if self.activation not in ACTIVATIONS:
             raise BadInputError(f"activation {self.activation} is none of {', '.join(ACTIVATIONS)}")
 

@@ -60,7 +60,7 @@ class SearchlessConfig:
 
     def __post_init__(self) -> None:
         if self.n_embd % self.n_head:
-            raise BadInputError(f"n_embd {self.n_embd} is no multiple of n_head {self.n_head}")
+            raise BadInputError(f"n_embd {self.n_embd} is not a multiple of n_head {self.n_head}")
         if self.rows < (needed := ACTIONS if self.head == "action-value" else CHARACTERS):
             raise BadInputError(f"a model with head {self.head} reads {needed} ids, its table has {self.rows} rows")
         if self.positions is not None and self.positions < self.length:

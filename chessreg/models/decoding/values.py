@@ -49,7 +49,7 @@ def buckets_of(returns: np.ndarray, buckets: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class MoveValues:
-    """What a model expects of the legal moves of a position, in the order of their actions.
+    """The returns that a model predicts for the legal moves of a position, in the order of their actions.
 
     `log_probs` float32 [moves, buckets] is the distribution of the mover's return; `state` float32 [buckets] that of
     the position itself, of a model of state values.

@@ -63,7 +63,9 @@ def model_shape(source: Source) -> dict[str, int]:
         raise BadInputError(f"{source.path.name}: model_args must give {', '.join(SHAPE)} as positive integers")
     shape = {k: int(arguments[k]) for k in SHAPE}
     if shape["n_embd"] % shape["n_head"]:
-        raise BadInputError(f"{source.path.name}: n_embd {shape['n_embd']} is no multiple of n_head {shape['n_head']}")
+        raise BadInputError(
+            f"{source.path.name}: n_embd {shape['n_embd']} is not a multiple of n_head {shape['n_head']}"
+        )
     return shape
 
 
