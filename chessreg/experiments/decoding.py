@@ -16,7 +16,7 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.move_accuracy import has_form
 from chessreg.experiments.settings.prompts import AskingSpec, labelled, sampled
 from chessreg.games.boards.boardframe import BoardFrame, Role
-from chessreg.noise import uniform
+from chessreg.noise import Stream, uniform
 from chessreg.registry import tables
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import AtMost, CheckpointRef, DatasetRef, ExecutionOptions
@@ -176,7 +176,7 @@ class Decoding(Kind):
 def selected(spec: DecodingSpec, inputs: Inputs) -> dict[str, list[Any]]:
     """The positions of a run: columns as `labelled` has them."""
     positions = labelled((spec.dataset,), inputs, "dataset")
-    places = sampled(len(positions["fen"]), spec.positions, "decoding", spec.seed)
+    places = sampled(len(positions["fen"]), spec.positions, Stream.DECODING, spec.seed)
     return {name: [values[place] for place in places] for name, values in positions.items()}
 
 
@@ -329,7 +329,7 @@ def sampled_distances(
     every = range(spec.samples)
 
     def pick(number: int, place: int, logprobs: np.ndarray) -> int:
-        noise = uniform("decoding", spec.seed, spec.replicate, item, number, place)
+        noise = uniform(Stream.DECODING, spec.seed, spec.replicate, item, number, place)
         return nucleus(logprobs, spec.temperature, spec.top_p, noise)
 
     texts = written_alone(

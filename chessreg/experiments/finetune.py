@@ -12,6 +12,7 @@ from chessreg.encodings.prompts import PromptEncoding, write_tokenizer
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.prompts import AskingSpec, asking_model, check_room, labelled, sampled
 from chessreg.experiments.train import emit_point
+from chessreg.noise import Stream
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import AtMost, Beta, ExecutionOptions, Ref, Share
@@ -281,7 +282,7 @@ def trainer_of(task: Task[FinetuneSpec, FinetuneOptions]) -> tuple[Finetuner, Pr
     heldout = None
     if spec.heldout:
         positions = labelled((spec.heldout,), task.inputs, "heldout")
-        places = sampled(len(positions["fen"]), spec.heldout_positions, "heldout", spec.seed)
+        places = sampled(len(positions["fen"]), spec.heldout_positions, Stream.HELDOUT, spec.seed)
         fens, moves = ([positions[name][place] for place in places] for name in ("fen", "best"))
         heldout = PromptCorpus(written, fens, moves, config.block_size)
     return Finetuner(config, made, task.folder, training_options, source), heldout

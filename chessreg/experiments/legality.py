@@ -19,6 +19,7 @@ from chessreg.games.boards.boardframe import BoardFrame, move_arrows
 from chessreg.games.boards.moves import unpack
 from chessreg.games.datasets.dataset import numbers
 from chessreg.models.decoding.policies import Choice, Policy, Turn, choose, make_policy
+from chessreg.noise import Stream
 from chessreg.registry import tables
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
@@ -190,7 +191,8 @@ def first_tries(
                 masses = legal_masses(session, encoding, at, rows) if mass else [None] * len(rows)
                 forms = valid_masses(session, encoding, rows) if valid else [None] * len(rows)
                 turns_to_choose = [
-                    Turn(r, board, ("tries", seed, int(places[r]), ply)) for r, board in zip(rows, at, strict=True)
+                    Turn(r, board, (Stream.LEGALITY_TRIES, seed, int(places[r]), ply))
+                    for r, board in zip(rows, at, strict=True)
                 ]
                 chosen = choose(chosen_by, session, encoding, turns_to_choose)
                 tries = [

@@ -23,6 +23,7 @@ from chessreg.experiments.settings.returns import (
 )
 from chessreg.games.boards.boardframe import BoardFrame, Role
 from chessreg.models.decoding.policies import Turn, choose, make_policy
+from chessreg.noise import Stream
 from chessreg.registry import tables
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import CheckpointRef, DatasetRef, ExecutionOptions, Ref, Spec
@@ -326,7 +327,7 @@ def verdicts(
 
     scored = move_logprobs(session, boards, encoding, rows)
     policy = make_policy(GREEDY, (0.0,), resigns=False)
-    turns = [Turn(row, board, ("best move", row)) for row, board in zip(rows, boards, strict=True)]
+    turns = [Turn(row, board, (Stream.BEST_MOVE, row)) for row, board in zip(rows, boards, strict=True)]
     made = []
     choices = choose(policy, session, encoding, turns)
     for row, board, move, logprobs, choice, known in zip(rows, boards, best, scored, choices, returns, strict=True):

@@ -15,6 +15,7 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.settings.choosing import ChoosingSpec
 from chessreg.games.boards.boardframe import BoardFrame, Role
 from chessreg.models.decoding.policies import Turn, choose, distributions
+from chessreg.noise import Stream
 from chessreg.registry import tables
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import CheckpointRef, DatasetRef, ExecutionOptions
@@ -242,7 +243,7 @@ def solve(puzzles: Sequence[Puzzle], model: LanguageModel, session: DecodingSess
                 puzzle.readable, puzzle.over = False, True
                 continue
             prompts[row] = list(tokens)
-            turns.append(Turn(row, puzzle.board, ("puzzles", spec.seed, puzzle.place, depth)))
+            turns.append(Turn(row, puzzle.board, (Stream.PUZZLES, spec.seed, puzzle.place, depth)))
         session.sync(prompts)
         if not depth:
             for turn, known in zip(turns, distributions(session, encoding, turns), strict=True):

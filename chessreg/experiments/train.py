@@ -22,6 +22,7 @@ from chessreg.models.train_config import (
     TextTraining,
     TrainConfig,
 )
+from chessreg.noise import Stream
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import AtMost, ExecutionOptions, Ref, Spec
@@ -478,7 +479,7 @@ def chosen_decisions(spec: MovesOfPositions, reference: str, inputs: Inputs, fie
     found = decisions(inputs, reference, games_of(spec, field), field, field_of_games(field))
     if field != "heldout" or not 0 < spec.heldout_moves < len(found):
         return found
-    order = found.drawn("heldout") if spec.heldout_order == "drawn" else np.arange(len(found))
+    order = found.drawn(Stream.HELDOUT) if spec.heldout_order == "drawn" else np.arange(len(found))
     return found.chosen(np.sort(order[: spec.heldout_moves]))
 
 

@@ -16,6 +16,7 @@ import chess
 import numpy as np
 
 from chessreg.errors import BadInputError
+from chessreg.experiments.edit.checks import ProbeMismatchError
 from chessreg.experiments.edit.checks import check as check_edit
 from chessreg.experiments.edit.editor import canonical_probabilities, mass_of, scale_of
 from chessreg.experiments.edit.heat import placed
@@ -189,9 +190,7 @@ class Lab:
         assert isinstance(spec, NextTokenEditSpec)
         try:
             check_edit(spec, self.inputs)
-        except BadInputError as error:
-            if "was fitted" not in error.message:
-                raise
+        except ProbeMismatchError as error:
             return self._answer(scene, [], why_not=f"{error.message}: {error.hint}")  # the clean model still answers
         edited = CaseEdits(spec, self.inputs, "cpu", scene.model)
         condition = edited.condition(question.condition)

@@ -15,7 +15,7 @@ import chess
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.games.boards.typed import shortest_game
 from chessreg.models.decoding.policies import Choice, Turn, choose, distributions, make_policy
-from chessreg.noise import uniform
+from chessreg.noise import Stream, uniform
 from chessreg.registry import names, tables
 from chessreg.steering import interventions
 
@@ -158,7 +158,7 @@ class Player:
         except ChessregError as error:
             self._session = None  # it may hold half a prompt
             moves = sorted(among or board.legal_moves, key=chess.Move.uci)
-            drawn = moves[int(uniform(*key, "uniform") * len(moves))]
+            drawn = moves[int(uniform(*key, Stream.UNIFORM) * len(moves))]
             why = (
                 f"the model cannot be asked: {error.message}",
                 "fallback uniform: bestmove is any legal move, drawn by Seed",
@@ -229,7 +229,7 @@ class Player:
         [choice] = choose(make_policy(policy, temperatures), self._session, self._session.model.encoding, [turn])
         if choice.move is not None:
             return replace(found, move=choice.move)
-        text = known.choose(greedy, *turn.key, "fallback")
+        text = known.choose(greedy, *turn.key, Stream.UCI_LEGAL_FALLBACK)
         why = f"{policy} {failure(choice)}: fallback legal: bestmove is drawn from the legal moves"
         return replace(found, move=chess.Move.from_uci(text), notes=(*notes, why))
 

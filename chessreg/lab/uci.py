@@ -21,6 +21,7 @@ import chess
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.lab.player import Edit, Found, Player
 from chessreg.models.decoding.policies import make_policy
+from chessreg.noise import Stream
 from chessreg.runs.spec import several
 from chessreg.terminal import visible
 
@@ -227,7 +228,7 @@ class Engine:
             if go.board is None:
                 self.info(f"no position: {go.why_not}")
             else:
-                key = "uci", settings.seed, go.game, go.board.ply()
+                key = Stream.UCI, settings.seed, go.game, go.board.ply()
                 found = self.player.find(go.board, settings.policy, settings.temperatures, key, go.among)
                 for line in lines_of(found, go.board, settings, round(1000 * (time.monotonic() - began))):
                     self._say(line)

@@ -31,7 +31,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 import numpy as np
 
 from chessreg.errors import BadInputError, NotFoundError, first_line
-from chessreg.noise import generator
+from chessreg.noise import Stream, generator
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
@@ -291,7 +291,7 @@ def _draw_positions(
     source = tokens.source[sites.item]
     plies = np.array([len(moves) // 2 for moves in packed], np.int64)
     turns = np.flatnonzero(sites.ply < plies[source])  # the game continued there
-    sample = np.sort(generator("token file", "positions").permutation(turns)[:count])
+    sample = np.sort(generator(Stream.TOKEN_FILE, Stream.POSITIONS).permutation(turns)[:count])
     places_by_ply: dict[int, dict[int, int]] = {}  # of each game
     for place, (game, ply) in enumerate(zip(source[sample].tolist(), sites.ply[sample].tolist(), strict=True)):
         places_by_ply.setdefault(game, {})[ply] = place

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chessreg.noise import generator
+from chessreg.noise import Stream, generator
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95
@@ -105,7 +105,7 @@ class Clusters:
         widths = [self.counts[name].shape[1] for name in names]
         parts = np.split(self._sums, np.cumsum([c.shape[1] for c in self.counts.values()])[:-1])
         sums = dict(zip(self.counts, parts, strict=True))
-        random = generator("draws", self.key, side)
+        random = generator(Stream.STATISTICS_DRAWS, self.key, side)
         drawn = {w: random.multinomial(w, np.full(w, 1 / w), size=RESAMPLES).T for w in sorted({*widths} - {0, 1})}
         return np.stack([
             (sums[name] * drawn[width] if width in drawn else sums[name]).sum(axis=0)
@@ -125,7 +125,7 @@ class Clusters:
         table = np.nan_to_num(np.concatenate(list(self.counts.values()), axis=1)).T
         if len(self.weights) > SHARED and self.number <= SHARED_CLUSTERS:
             return _sums_of_shared(np.repeat(table, self.weights, axis=1), self.role)
-        random = generator("bootstrap", self.key)
+        random = generator(Stream.STATISTICS_BOOTSTRAP, self.key)
         sums = np.empty((len(table), RESAMPLES))
         for start, stop in _blocks(len(self.weights)):
             drawn = random.multinomial(self.number, self.weights / self.number, size=stop - start)
@@ -153,7 +153,7 @@ def _blocks(width: int) -> Iterator[tuple[int, int]]:
 @lru_cache(maxsize=2)
 def _shared_draws(number: int, role: str) -> np.ndarray:
     """How often each of `number` clusters is drawn in each resample, uint8 [resample, cluster]."""
-    random = generator("bootstrap", number, role)
+    random = generator(Stream.STATISTICS_BOOTSTRAP, number, role)
     drawn = np.empty((RESAMPLES, number), np.uint8)
     for row in drawn:
         row[:] = np.bincount(random.integers(number, size=number), minlength=number)
@@ -221,7 +221,7 @@ def difference(clusters: Clusters, hits: str, trials: str, base_hits: str, base_
     if not pairs.number or not pairs.total(trials) or not pairs.total(base_trials):
         return UNKNOWN
     value = pairs.total(hits) / pairs.total(trials) - pairs.total(base_hits) / pairs.total(base_trials)
-    resamples = _ratios(pairs, hits, trials) - _ratios(pairs, base_hits, base_trials, "base")
+    resamples = _ratios(pairs, hits, trials) - _ratios(pairs, base_hits, base_trials, Stream.STATISTICS_BASE)
     low, high = _percentiles(resamples)
     if low == high:  # every pair differs by the same: one that does not can still be this frequent
         bound = one_sided(pairs.number)
@@ -231,7 +231,7 @@ def difference(clusters: Clusters, hits: str, trials: str, base_hits: str, base_
 
 def difference_of_independent(ours: Clusters, base: Clusters, hits: str, trials: str) -> Estimate:
     """Share minus share of a baseline that has other clusters: each is resampled by itself."""
-    ours, base = ours.of(hits, trials), base.of(hits, trials, role="base")
+    ours, base = ours.of(hits, trials), base.of(hits, trials, role=Stream.STATISTICS_BASE)
     if not all(side.number and side.total(trials) for side in (ours, base)):
         return UNKNOWN
     value = ours.total(hits) / ours.total(trials) - base.total(hits) / base.total(trials)
@@ -265,7 +265,9 @@ def mean_difference(clusters: Clusters, total: str, trials: str, base_total: str
     if not pairs.number or not pairs.total(trials) or not pairs.total(base_trials):
         return UNKNOWN
     value = pairs.total(total) / pairs.total(trials) - pairs.total(base_total) / pairs.total(base_trials)
-    low, high = _ends(pairs, _ratios(pairs, total, trials) - _ratios(pairs, base_total, base_trials, "base"))
+    low, high = _ends(
+        pairs, _ratios(pairs, total, trials) - _ratios(pairs, base_total, base_trials, Stream.STATISTICS_BASE)
+    )
     return Estimate(value, low, high)
 
 
@@ -275,7 +277,7 @@ def median(clusters: Clusters, value: str) -> Estimate:
     if not clusters.number:
         return UNKNOWN
     values, weights, number = clusters.counts[value][:, 0], clusters.weights, clusters.number
-    random = generator("bootstrap", clusters.key)
+    random = generator(Stream.STATISTICS_BOOTSTRAP, clusters.key)
     medians = np.empty(RESAMPLES)
     for start, stop in _blocks(len(values)):
         medians[start:stop] = _medians(values, random.multinomial(number, weights / number, size=stop - start))
@@ -317,9 +319,10 @@ def elo_difference(clusters: Clusters, points: str, games: str, base_points: str
     if ours.value is None or base.value is None:
         return UNKNOWN
     if 0 < ours.value < 1 and 0 < base.value < 1:
-        both = [_ratios(pairs, points, games), _ratios(pairs, base_points, base_games, "base")]
+        both = [_ratios(pairs, points, games), _ratios(pairs, base_points, base_games, Stream.STATISTICS_BASE)]
         trials = [
-            np.maximum(pairs.resampled(name, side=side)[0], 1) for name, side in ((games, ""), (base_games, "base"))
+            np.maximum(pairs.resampled(name, side=side)[0], 1)
+            for name, side in ((games, ""), (base_games, Stream.STATISTICS_BASE))
         ]
         # A resample that happens to hold no win at all counts as half a point, so that its Elo is finite.
         clipped = [np.clip(r, 0.5 / n, 1 - 0.5 / n) for r, n in zip(both, trials, strict=True)]

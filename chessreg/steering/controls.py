@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from chessreg.named import Registry
-from chessreg.noise import generator
+from chessreg.noise import Stream, generator
 from chessreg.steering.directions import EMPTY, Change, unit, with_norm
 
 # Sources of a condition that is not the edit itself: of other probes, the residual of a later board, and controls.
@@ -30,13 +30,13 @@ CONTROLS.register("none", lambda direction, layer, seed: direction)
 @CONTROLS.named(RANDOM)
 def random_like(direction: np.ndarray, layer: int, seed: int) -> np.ndarray:
     """Return a direction float32 [d_model] drawn uniformly from the sphere, with the norm of `direction`."""
-    drawn = generator(seed, "random direction", layer).standard_normal(direction.shape)
+    drawn = generator(seed, Stream.RANDOM_DIRECTION, layer).standard_normal(direction.shape)
     return with_norm(drawn, float(np.linalg.norm(direction)))
 
 
 def random_directions(seed: int, draw: int, layer: int, units: Iterable[int], width: int) -> np.ndarray:
     """Return a direction drawn uniformly from the sphere for each unit and layer, float32 [units, width]."""
-    keys = [(seed, f"random-{draw}", layer, number) for number in units]
+    keys = [(seed, f"{Stream.RANDOM}-{draw}", layer, number) for number in units]
     return unit(np.stack([generator(*key).standard_normal(width) for key in keys]))
 
 
@@ -48,7 +48,7 @@ def uniform_matrix_directions(
     0.29."""
     rows = []
     for number in units:
-        drawn = generator(seed, f"uniform-{draw}", number).random(shape)
+        drawn = generator(seed, f"{Stream.UNIFORM}-{draw}", number).random(shape)
         rows.append(drawn[layer] / np.linalg.norm(drawn))
     return np.stack(rows).astype(np.float32)
 
@@ -60,7 +60,7 @@ def shuffled_pieces(
 
     `pieces` gives the classes that are drawn from on a square; the piece itself is never drawn.
     """
-    random, others = generator(seed, f"shuffled-{draw}", unit), []
+    random, others = generator(seed, f"{Stream.SHUFFLED}-{draw}", unit), []
     for square, *classes in changes:
         drawn = [
             c if c == EMPTY else int(random.choice([label for label in pieces(square) if label != c])) for c in classes

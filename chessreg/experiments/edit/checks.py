@@ -21,6 +21,10 @@ from chessreg.registry import tables
 from chessreg.runs.inputs import Inputs
 
 
+class ProbeMismatchError(BadInputError):
+    """A probe was fitted on another checkpoint, or at other tokens, than those to be edited."""
+
+
 def check(spec: EditSettings, inputs: Inputs) -> None:
     """Raises BadInputError or NotFoundError when probe, model and settings do not go together."""
     from chessreg.steering.scale_rules import SCALE_RULES
@@ -64,12 +68,12 @@ def check(spec: EditSettings, inputs: Inputs) -> None:
 def check_probe(name: str, probe: tables.Probe, checkpoint: tables.Checkpoint, encoding: Encoding) -> None:
     """Raises BadInputError for a probe, of the option `name`, that does not fit the model."""
     if probe.checkpoint_id is None:
-        raise BadInputError(
+        raise ProbeMismatchError(
             f"{name} is an import that does not say which checkpoint it was fitted on",
             "chessreg import probe FILE --checkpoint CHECKPOINT",
         )
     if probe.checkpoint_id != checkpoint.id:
-        raise BadInputError(f"{name} was fitted on another checkpoint than --checkpoint", "chessreg probe list")
+        raise ProbeMismatchError(f"{name} was fitted on another checkpoint than --checkpoint", "chessreg probe list")
     if probe.classes != 13 or (name != "--shuffled-probe" and probe.label != "piece"):
         raise BadInputError(f"an edit needs probes of label piece, these read {probe.label}")
     if name != EMBEDDING_PROBE:
@@ -85,7 +89,7 @@ def check_probe(name: str, probe: tables.Probe, checkpoint: tables.Checkpoint, e
             "fit probes on this checkpoint",
         )
     if name == "--black-probe" and of_white(probe.positions, encoding):
-        raise BadInputError(
+        raise ProbeMismatchError(
             f"{name} was fitted at {probe.positions}, where White is to move",
             "fit it on a cache of Black's turns: black-turns",
         )
@@ -192,7 +196,7 @@ def check_probe_tokens(spec: NextTokenEditSpec, inputs: Inputs, encoding: Encodi
         hint = "--probe-tokens any, or a probe that was fitted there"
         if side == "Black" and not black:
             hint += ": --black-probe"
-        raise BadInputError(f"{option} was fitted {where}, and {side} is to move after {ply} plies", hint)
+        raise ProbeMismatchError(f"{option} was fitted {where}, and {side} is to move after {ply} plies", hint)
 
 
 def knight_moves(plies: int) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import numpy as np
 from chessreg.experiments.settings.games import select, turn_prompts
 from chessreg.games.boards.moves import unpack
 from chessreg.games.boards.typed import board_after
-from chessreg.noise import generator, uniform
+from chessreg.noise import Stream, generator, uniform
 from chessreg.steering.directions import class_of
 
 if TYPE_CHECKING:
@@ -77,7 +77,11 @@ def states(
         [prompts] = turn_prompts(encoding, games, np.array([item]), "white")
         plies = list(prompts)
         count = min(spec.last_move, len(plies))
-        order = generator(spec.seed, "edit states", item).permutation(count) if spec.per_game < spec.last_move else None
+        order = (
+            generator(spec.seed, Stream.EDIT_STATES, item).permutation(count)
+            if spec.per_game < spec.last_move
+            else None
+        )
         chosen = np.sort(order[: spec.per_game]) if order is not None else np.arange(count)
         if unit % spec.per_game >= len(chosen):
             continue
@@ -128,4 +132,4 @@ def reason_to_skip(spec: EditSettings, board: chess.Board, move: chess.Move | No
 
 def selection_split(spec: EditSettings, item: int) -> str:
     """`choose` or `report`, by game: settings are compared on one part of the games and reported on the other."""
-    return "choose" if uniform(spec.seed, "edit half", item) < 0.5 else "report"
+    return "choose" if uniform(spec.seed, Stream.EDIT_HALF, item) < 0.5 else "report"

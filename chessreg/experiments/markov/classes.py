@@ -21,7 +21,7 @@ from chessreg.experiments.settings.games import select
 from chessreg.experiments.settings.sites import EncodedGames
 from chessreg.games.boards.moves import HashSet, boards_after, move_hashes, position_hashes, rights_after
 from chessreg.games.datasets.dataset import Games, hash01
-from chessreg.noise import generator
+from chessreg.noise import Stream, generator
 
 if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
@@ -213,7 +213,7 @@ def _without_common_games(rows: Sequence[np.ndarray], game: np.ndarray, most: in
 def drawn_prefixes(spec: MarkovSpec, prefixes: Prefixes, member: np.ndarray) -> np.ndarray:
     """Random prefixes without regard to class, none twice, int64 [members]: each of the phase of the member in its
     place, and with `same-plies` of its ply."""
-    random = generator(spec.seed, "markov reference population")
+    random = generator(spec.seed, Stream.MARKOV_REFERENCE)
     group = prefixes.phase if spec.reference_population == "prefixes" else prefixes.ply * 8 + prefixes.phase
     drawn = np.empty(len(member), np.int64)
     for number in np.unique(group[member]):

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from chessreg.noise import generator
+from chessreg.noise import Stream, generator
 
 ROUNDING = 1e-6  # cosines of float32 vectors that differ by less are equal
 ROWS_AT_ONCE = 1 << 13  # states that random sets hold at once: their sums stay in the processor's cache
@@ -135,7 +135,7 @@ def dealt(layout: Layout, seed: int, resample: int, replacement: bool) -> np.nda
 
     Without replacement the states are dealt anew to the classes: every one is used once.
     """
-    random = generator(seed, "markov null", resample)
+    random = generator(seed, Stream.MARKOV_NULL, resample)
     drawn = np.empty(len(layout.number), np.int64)
     for rows in layout.phases:
         drawn[rows] = random.choice(rows, len(rows)) if replacement else random.permutation(rows)

@@ -19,6 +19,7 @@ from chessreg.experiments.matches import PlayedGame, Rules
 from chessreg.games.boards.openings import Opening
 from chessreg.games.engines.assist import LIMIT, LINES, Assist, consulted
 from chessreg.models.decoding.policies import Draft, Policy, Turn, begin
+from chessreg.noise import Stream
 
 if TYPE_CHECKING:
     from chessreg.games.engines.opponents import EngineSpec, Limit
@@ -184,7 +185,7 @@ class Arena:
             long = len(tokens) > self.room
             if not long:
                 wanted[row] = tokens
-            key = ("play", *self.noise, game.unit, game.ply)
+            key = (Stream.PLAY, *self.noise, game.unit, game.ply)
             turns.append(Turn(row, game.board, key, tuple(tokens) if long else None))
         self.session.hold(wanted)
         self.drafts.update((draft.row, draft) for draft in begin(self.session, turns))

@@ -21,7 +21,7 @@ from chessreg.experiments.settings.skill import SkillSettings, classes_of, permu
 from chessreg.games.datasets import labels
 from chessreg.games.datasets.labels import Label
 from chessreg.models.hook_points import RESID_POST
-from chessreg.noise import generator
+from chessreg.noise import Stream, generator
 from chessreg.runs.activations import CachedActivations, load_cache
 from chessreg.runs.inputs import Inputs
 from store.files import allocate, explained
@@ -177,12 +177,12 @@ class ProbeData:
         if by == "row":
             rows = np.flatnonzero(self.rows)
             rows = rows[np.lexsort((self.cache.array.token[rows], self.cache.array.ply[rows], self.item[rows]))]
-            drawn = generator(seed, "validation rows").permutation(len(rows))[: count(len(rows))]
+            drawn = generator(seed, Stream.VALIDATION_ROWS).permutation(len(rows))[: count(len(rows))]
             held = np.zeros(len(self.item), bool)
             held[rows[drawn]] = True
             return held
         games = np.unique(self.item[self.rows])
-        order = generator(seed, "validation games").permutation(len(games))
+        order = generator(seed, Stream.VALIDATION_GAMES).permutation(len(games))
         chosen = games[order[: count(len(games))]]
         return np.isin(self.item, chosen) & self.rows
 
@@ -208,7 +208,7 @@ class ProbeData:
         chosen = np.flatnonzero(rows)
         chosen = chosen[np.argsort(self.item[chosen], kind="stable")]
         pieces = np.split(chosen, np.flatnonzero(np.diff(self.item[chosen])) + 1)
-        order = generator(seed, "games of an epoch", epoch).permutation(len(pieces))
+        order = generator(seed, Stream.EPOCH_GAMES, epoch).permutation(len(pieces))
         for start in range(0, len(order), games):
             yield np.concatenate([pieces[place] for place in order[start : start + games]])
 
@@ -239,7 +239,7 @@ class ProbeData:
         chosen = np.flatnonzero(rows & self.rows)
         if self.skill is None:
             chosen = chosen[np.lexsort((self.cache.array.token[chosen], self.ply[chosen], self.item[chosen]))]
-            dealt = generator(draw, "shuffled labels").permutation(len(chosen))
+            dealt = generator(draw, Stream.SHUFFLED_LABELS).permutation(len(chosen))
             self.labels[chosen] = self.labels[chosen[dealt]]
             return
         games, first, which = np.unique(self.item[chosen], return_index=True, return_inverse=True)

@@ -17,7 +17,7 @@ from chessreg.experiments.sae.spec import SaeSpec
 from chessreg.experiments.settings.games import GameSelection, cached_items, select_items, selection_of
 from chessreg.experiments.settings.sites import EncodedGames
 from chessreg.models.hook_points import RESID_POST, layer_of, named_points
-from chessreg.noise import generator
+from chessreg.noise import Stream, generator
 from chessreg.registry import tables
 from chessreg.runs.activations import load_cache
 
@@ -136,7 +136,7 @@ def parted(places: np.ndarray, held: int, seed: int) -> tuple[np.ndarray, np.nda
     """The games to train on and those to measure on: at most `held`, and at most half of them, by a seeded draw."""
     if len(places) < 2:
         raise BadInputError("one game is too few to train on and to measure on", "more games, or --heldout DATASET")
-    order = generator(seed, "held-out games").permutation(len(places))
+    order = generator(seed, Stream.SAE_HELDOUT_GAMES).permutation(len(places))
     count = min(held, len(places) // 2)
     return places[np.sort(order[count:])], places[np.sort(order[:count])]
 
@@ -221,7 +221,7 @@ class ModelRows:
         done, at_start = len(self.order), total
         while total < wanted:
             epoch, begun = divmod(done, len(places))
-            games = generator(self.spec.seed, "games of an epoch", epoch).permutation(len(places))
+            games = generator(self.spec.seed, Stream.EPOCH_GAMES, epoch).permutation(len(places))
             some = games[begun : begun + COUNTED]
             counts = self.origin.encoded(self.model.encoding, self.origin.items, places[some]).counts
             orders.append(some)
@@ -242,7 +242,7 @@ class ModelRows:
         encoded = self.origin.encoded(self.model.encoding, self.origin.items, self.origin.places[games])
         begins = int(self.ends[first]) - int(encoded.counts[0])
         place = begins - low + np.arange(len(encoded.sites))  # of each site among the rows
-        mixed = generator(self.spec.seed, "mixed tokens", number).permutation(self.rows)
+        mixed = generator(self.spec.seed, Stream.SAE_MIXED_TOKENS, number).permutation(self.rows)
         made = {point: torch.empty(self.rows, self.model.d_model) for point in points}
         order = np.argsort(encoded.widths, kind="stable")
         for items in encoded.batches(order[encoded.widths[order] > 0], self.batch_games):

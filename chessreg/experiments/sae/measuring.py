@@ -17,7 +17,7 @@ from torch import Tensor
 from chessreg.errors import BadInputError, DivergedError
 from chessreg.models.gated_sae import GatedSae
 from chessreg.models.hook_points import LN_FINAL, hook_point
-from chessreg.noise import generator
+from chessreg.noise import Stream, generator
 
 if TYPE_CHECKING:
     from chessreg.experiments.sae.data import Origin
@@ -235,7 +235,7 @@ def after(model: LanguageModel, point: str, tokens: Tensor, residual: Tensor) ->
 def statistics(one: Measured, seed: int) -> dict[str, tuple[float, float, float]]:
     """name → value and 95 % interval, from resampled games."""
     games = len(one.sums)
-    drawn = generator(seed, "resampled held-out games").multinomial(games, [1 / games] * games, RESAMPLES)
+    drawn = generator(seed, Stream.SAE_BOOTSTRAP).multinomial(games, [1 / games] * games, RESAMPLES)
     weights = np.concatenate([np.ones((1, games), np.int64), drawn]).astype(np.float64)
     sums = dict(zip(SUMS, (weights @ one.sums).T, strict=True))
     made = values(sums, weights @ one.x_sum, weights @ one.error_sum, one.predicts)

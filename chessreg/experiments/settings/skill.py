@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 from sqlalchemy import select
 
-from chessreg.noise import generator
+from chessreg.noise import Stream, generator
 from chessreg.registry import tables
 from chessreg.runs.spec import AtMost, Distinct, Settings
 
@@ -72,5 +72,5 @@ def permuted(classes: np.ndarray, stratum: np.ndarray, seed: int) -> np.ndarray:
     dealt = classes.copy()
     for name in sorted(set(map(str, stratum))):
         mine = np.flatnonzero(stratum == name)
-        dealt[mine] = classes[generator(seed, "shuffled classes", name).permutation(mine)]
+        dealt[mine] = classes[generator(seed, Stream.SHUFFLED_CLASSES, name).permutation(mine)]
     return dealt

@@ -26,7 +26,7 @@ import chess
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.boards.typed import shortest_game
 from chessreg.named import Registry, clipped
-from chessreg.noise import generator
+from chessreg.noise import Stream, generator
 
 CHECKED = 100  # lines of a book that are played through before it is taken
 MOST_BYTES = 1 << 29  # of an unpacked book; the largest of those in use have a third of that
@@ -312,7 +312,7 @@ def _random_2024(argument: str, seed: int, numbers: Iterable[int]) -> list[Openi
 
 def _random_plies(plies: int, seed: int, number: int, attempt: int) -> tuple[chess.Board, list[str]]:
     """The board after so many uniformly drawn plies, fewer when there is no move left, and their SAN."""
-    draw = generator("opening", seed, number, attempt)
+    draw = generator(Stream.OPENING, seed, number, attempt)
     board, sans = chess.Board(), []
     for _ in range(plies):
         moves = sorted(board.legal_moves, key=chess.Move.uci)  # not python-chess's own order, which may change
@@ -336,7 +336,7 @@ def _book(argument: str, seed: int, numbers: Iterable[int]) -> list[Opening]:
     for number in numbers:
         lap, place = divmod(number, len(book.lines))
         if lap not in orders:
-            orders[lap] = generator("opening book", seed, lap).permutation(len(book.lines)).tolist()
+            orders[lap] = generator(Stream.OPENING_BOOK, seed, lap).permutation(len(book.lines)).tolist()
         line = orders[lap][place]
         moves, sans = book.moves(line)
         made.append(Opening(number, moves, sans, book.lines[line].name))

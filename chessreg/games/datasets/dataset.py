@@ -15,7 +15,7 @@ import numpy as np
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.boards import moves
 from chessreg.named import checked_name
-from chessreg.noise import generator
+from chessreg.noise import Stream, generator
 from store.errors import CorruptError
 from store.files import read_json, sha256_file
 
@@ -177,7 +177,7 @@ class DatasetReport:
 
 CONTENTS = {"games": GAMES_FILE, "positions": POSITIONS_FILE}
 """What a dataset may hold, and the file that it is in."""
-__all__ = ["DatasetReport", "Games", "SourceFile", "Verification", "verify"]
+__all__ = ["DatasetReport", "Games", "SourceFile", "Verification", Stream.VERIFY]
 
 
 def numbers(column: pa.ChunkedArray) -> np.ndarray:
@@ -379,7 +379,7 @@ def verify(folder: Path, *, sample: int = 200, seed: int = 0) -> Verification:
     rejects = (folder / REJECTS_FILE).read_text(encoding="utf-8").count("\n") - 1
     if rejects != sum(recorded.rejected.values()):
         problems.append(f"{REJECTS_FILE} lists {rejects} games where the report says {sum(recorded.rejected.values())}")
-    rng = generator(seed, "verify", recorded.identity)
+    rng = generator(seed, Stream.VERIFY, recorded.identity)
     chosen = np.sort(rng.choice(len(games), min(sample, len(games)), replace=False))
     table = games.take(chosen, ["row", "moves", "text"])
     for row, packed, text in zip(*(table[c].to_pylist() for c in ("row", "moves", "text")), strict=True):

@@ -35,7 +35,7 @@ from chessreg.games.datasets.rows import Reject, Tally
 from chessreg.games.datasets.sources import BrokenStreamError, Source
 from chessreg.games.datasets.transcripts import COLUMN as TRANSCRIPT
 from chessreg.games.datasets.transcripts import columns_of, columns_of_parquet, head_of, holds_games
-from chessreg.noise import generator
+from chessreg.noise import Stream, generator
 from store.files import reason, sha256_file
 
 if TYPE_CHECKING:
@@ -777,7 +777,7 @@ def verify(folder: Path, *, sample: int = 200, seed: int = 0) -> Verification:
         problems.append(f"{len(positions):,} positions where the report says {recorded.plies:,}")
     if miscounted := recorded.miscounted():
         problems.append(miscounted)
-    rng = generator(seed, "verify", recorded.identity)
+    rng = generator(seed, Stream.VERIFY, recorded.identity)
     chosen = np.sort(rng.choice(len(positions), min(sample, len(positions)), replace=False))
     for row in positions.take(chosen, ["row", "fen", "best", "played", "position_hash"]).to_pylist():
         try:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from chessreg.errors import BadInputError
-from chessreg.noise import uniform
+from chessreg.noise import Stream, uniform
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -338,6 +338,6 @@ def _balanced(classes: np.ndarray, stratum: np.ndarray, places: np.ndarray, seed
         groups = [np.flatnonzero((stratum == name) & (classes == k)) for k in kinds]
         least = min(map(len, groups))
         for k, group in zip(kinds, groups, strict=True):
-            number = np.array([uniform(seed, "skill balance", int(places[i])) for i in group])
+            number = np.array([uniform(seed, Stream.SKILL_BALANCE, int(places[i])) for i in group])
             thinned[group[np.argsort(number, kind="stable")[:least]]] = k
     return thinned

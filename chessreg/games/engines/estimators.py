@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from chessreg.named import Registry
-from chessreg.noise import generator
+from chessreg.noise import Stream, generator
 
 WIN, DRAW, LOSS = 0, 1, 2
 SCALE = math.log(10) / 400
@@ -162,7 +162,7 @@ def resampled(pool: Pool, resamples: int, key: Sequence[int | str]) -> Counts:
     for place, kind in enumerate(kinds):
         np.add.at(table[place], list(kind), 1)
     number = int(weights.sum())
-    drawn = generator("rating bootstrap", *key).multinomial(number, weights / number, size=resamples)
+    drawn = generator(Stream.RATING_BOOTSTRAP, *key).multinomial(number, weights / number, size=resamples)
     results = np.concatenate([weights[None] @ table, drawn @ table])
     return Counts(len(pool.players), pairs, results.reshape(resamples + 1, len(pairs), 3), pool.anchors)
 
@@ -282,7 +282,7 @@ def sequential(counts: Counts, options: Options) -> np.ndarray:
             against = np.repeat(np.repeat(ratings, 3), times.ravel())
             points = np.repeat(np.tile(values, len(ratings)), times.ravel())
             rating = options.start
-            for game in generator(options.seed, "rating order", player, sample).permutation(len(points)).tolist():
+            for game in generator(options.seed, Stream.RATING_ORDER, player, sample).permutation(len(points)).tolist():
                 rating += options.k_factor * (points[game] - 1 / (1 + 10 ** ((against[game] - rating) / 400)))
             last[sample, player] = rating if len(points) else np.nan
     return last

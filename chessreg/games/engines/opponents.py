@@ -37,7 +37,7 @@ import chess
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.engines.uci import UciProcess
-from chessreg.noise import uniform
+from chessreg.noise import Stream, uniform
 
 ENGINE_OPTIONS: Mapping[str, int] = {"Threads": 1, "Hash": 16}
 """Sent to every engine process, beside its Skill Level."""
@@ -224,14 +224,14 @@ def choose_move(spec: EngineSpec, board: chess.Board, key: tuple[int | str, ...]
 
     Raises BadInputError for a finished position.
     """
-    if spec.needs_process and not (spec.random_share and uniform("dilute", *key) < spec.random_share):
+    if spec.needs_process and not (spec.random_share and uniform(Stream.ENGINE_DILUTION, *key) < spec.random_share):
         return None
     moves = sorted(board.legal_moves, key=chess.Move.uci)  # not python-chess's own order, which may change
     if not moves:
         raise BadInputError(f"no legal move in {board.fen()}")
     if spec.kind == "capture":
         moves = [move for move in moves if board.is_capture(move)] or moves
-    return moves[int(uniform("engine", spec.kind, *key) * len(moves))]
+    return moves[int(uniform(Stream.ENGINE_MOVE, spec.kind, *key) * len(moves))]
 
 
 def find_stockfish() -> Path:

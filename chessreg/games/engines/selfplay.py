@@ -38,7 +38,7 @@ from chessreg.games.engines.opponents import (
 )
 from chessreg.games.engines.pool import free_cores, legal_move, white_centipawns
 from chessreg.games.engines.uci import UciProcess
-from chessreg.noise import generator, uniform
+from chessreg.noise import Stream, generator, uniform
 
 EVENT = "chessreg generated"
 LEVELS: tuple[int, ...] = tuple(range(20))
@@ -118,7 +118,7 @@ class _Work:
 
 def pairing(seed: int, number: int, levels: Sequence[int]) -> tuple[int, int]:
     """Levels of White and Black in game `number`: two independent uniform draws."""
-    draw = generator("selfplay", seed, number)
+    draw = generator(Stream.SELFPLAY, seed, number)
     return levels[int(draw.integers(len(levels)))], levels[int(draw.integers(len(levels)))]
 
 
@@ -226,7 +226,11 @@ def _play(work: _Work, number: int, engines: Sequence[UciProcess]) -> dict[str, 
     limit = Limit("nodes", settings.nodes)
     fresh = [True, True]
     cp: int | None = None
-    patience = RESIGN_MOVES if uniform("resign", work.seed, number) < settings.resign_share else settings.max_plies
+    patience = (
+        RESIGN_MOVES
+        if uniform(Stream.SELFPLAY_RESIGN, work.seed, number) < settings.resign_share
+        else settings.max_plies
+    )
     bad = [0, 0]
     while (end := game_over(board)) is None and len(moves) < settings.max_plies:
         side = 0 if board.turn else 1

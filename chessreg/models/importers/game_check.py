@@ -23,6 +23,7 @@ import chess.pgn
 
 from chessreg.encodings.prompts import PromptEncoding
 from chessreg.errors import DivergedError
+from chessreg.noise import Stream
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
@@ -222,7 +223,7 @@ def legal_rate(model: LanguageModel, games: int) -> tuple[float | None, int]:
             continue
         try:
             session.sync([turns[row].prompt if row in turns else session.tokens[row] for row in range(games)])
-            asking = [policies.Turn(game, turn.board, ("import", game)) for game, turn in turns.items()]
+            asking = [policies.Turn(game, turn.board, (Stream.IMPORT_CHECK, game)) for game, turn in turns.items()]
             choices = policies.choose(greedy, session, written, asking)
         except DivergedError:
             return None, 0
