@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from rich.console import RenderableType
@@ -362,7 +363,7 @@ class AppScreen(Screen[None]):
     def on_page_table_narrow(self, event: PageTable.Narrow) -> None:
         event.stop()
         name = AGAIN if event.keep else ""
-        self.run_worker(self.narrow(event), name=name, group=f"narrow {event.table.id}", exclusive=True)
+        self.run_worker(partial(self.narrow, event), name=name, group=f"narrow {event.table.id}", exclusive=True)
 
     def narrowed(self, whole: Pages, view: View) -> Pages:
         """The rows that fit, of a table of this screen."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -127,23 +128,36 @@ class Palette(Provider):
     """Finds what one can do here and in every other room, rooms, runs, queries, kinds to launch and themes. What fits
     the words best comes first, what is done here and what was chosen often before the rest."""
 
-    listed: Sequence[Found] = ()  # queries and kinds
+    reading: asyncio.Task[list[Found]]  # of queries and kinds
 
     @property
     def home(self) -> Host:
         return cast("Host", self.app)
 
     async def startup(self) -> None:
+        """Begin to read queries and kinds. Does not await them: Textual cancels this together with the search that waits
+        for it, as soon as another letter is typed, and then finds nothing at all."""
+        self.reading = asyncio.create_task(self.read_listed())
+
+    async def shutdown(self) -> None:
+        self.reading.cancel()
+
+    async def read_listed(self) -> list[Found]:
+        """Return the entries of all queries and kinds; none where the registry cannot be read."""
         from tui.data import palette
 
         try:
             queries, kinds = await self.home.database.ask("reading what can be found", palette.known)
-        except Exception:  # the registry's room tells why
-            return
-        self.listed = [
+        except Exception:  # the banner of the screen below reports it
+            return []
+        return [
             *(self.query(entry) for entry in queries),
             *(self.kind(name, reference, summary) for name, reference, summary in kinds),
         ]
+
+    async def listed(self) -> list[Found]:
+        """Return the entries of all queries and kinds, once they are read; a search that is cancelled lets them be read."""
+        return await asyncio.shield(self.reading)
 
     def here(self) -> Iterator[Found]:
         """The actions of this screen."""
@@ -241,14 +255,14 @@ class Palette(Provider):
         """Without words: what one can do here, and after it what was chosen most elsewhere."""
         here = list(self.here())
         keys = {found.key for found in here}
-        others = [found for found in (*self.elsewhere(), *self.listed) if self.uses(found) and found.key not in keys]
+        others = [found for found in (*self.elsewhere(), *await self.listed()) if self.uses(found) and found.key not in keys]
         for found in [*here, *sorted(others, key=self.uses, reverse=True)[:MOST_RUNS]]:
             yield DiscoveryHit(Content(found.text), self.counted(found), text=found.text, help=plain(found.help))
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
         here = {found.key: found._replace(weight=HERE_FIRST) for found in self.here()}
-        others = [f for f in (*self.elsewhere(), *self.listed, *self.themes()) if f.key not in here]
+        others = [f for f in (*self.elsewhere(), *await self.listed(), *self.themes()) if f.key not in here]
         for found in (*here.values(), *others, *await self.runs(query)):
             score = max(matcher.match(found.text), matcher.match(found.help))
             if score > 0:

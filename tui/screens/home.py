@@ -46,7 +46,8 @@ def change(row: Mapping[str, Any]) -> str:
 def outcome(row: Mapping[str, Any]) -> str:
     """The result and how it differs; of what did not finish how it ended, and why."""
     if row["cause"] != "finished":
-        return ": ".join(filter(None, [row["cause"].replace("_", " "), row["message"]]))
+        cause, message = row["cause"].replace("_", " "), row["message"] or ""
+        return message if message.startswith(cause) else ": ".join(filter(None, [cause, message]))
     differs = f"Δ {change(row)}" if change(row) else ""
     return " · ".join(filter(None, [result(row), measure(row), differs]))
 

@@ -359,7 +359,7 @@ class SqlScreen(ResultScreen):
     def on_sql_editor_nameless(self) -> None:
         """They are read when the screen opens, unless that failed."""
         if self.filling is None or self.filling.is_finished:
-            self.run_worker(self.read_names(), group="names", exclusive=True)
+            self.run_worker(self.read_names, group="names", exclusive=True)
 
     statement = ""
     stopped = False  # that statement, by hand
@@ -422,7 +422,7 @@ class SqlScreen(ResultScreen):
 
     def action_explain(self) -> None:
         if text := self.query_one(SqlEditor).text.strip():
-            self.run_worker(self.explain(text), group="explain", exclusive=True)
+            self.run_worker(partial(self.explain, text), group="explain", exclusive=True)
         else:
             self.notify("there is no SQL to explain", severity="warning")
 
