@@ -272,7 +272,7 @@ def go(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: b
     from chessreg.cli.jobs import duration
     from chessreg.runs.ingest import ingest
     from chessreg.scheduling.executors import executor
-    from chessreg.scheduling.launch import expected_seconds, launch, plan
+    from chessreg.scheduling.launch import launch, plan, preview
     from chessreg.scheduling.presence import Presence
     from chessreg.scheduling.queue import at_work
 
@@ -289,7 +289,8 @@ def go(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: b
     rows = [row_of(each) for each in planned]
     if dry_run:
         for row, each in zip(rows, planned, strict=True):
-            row["seconds"] = expected_seconds(each, session.database)[0]
+            previewed = preview(each, session.database, session.store)
+            row |= {name: previewed[name] for name in ("seconds", "basis")}
     presence = Presence(session.store)
     started = bool(group) and presence.start(home.registry_reference)
     references: list[str] = []
@@ -303,8 +304,10 @@ def go(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: b
         planned_rows = [{**row, "run": row["run_id"].hex[-6:], "waits": ", ".join(row["waits_for"])} for row in rows]
         for row in planned_rows if dry_run else ():
             unknown = "" if row["missing"] == 0 else "not known"
-            row["time"] = unknown if row["seconds"] is None else duration(row["seconds"])
+            row["time"] = unknown if row["seconds"] is None else f"about {duration(row['seconds'])}"
         emit(False, planned_rows, PLANNED if dry_run else LISTED)
+        if bases := list(dict.fromkeys(filter(None, (row.get("basis") for row in rows)))):
+            click.echo(f"time from {'; '.join(bases)}", err=True)
         if group:
             click.echo(f"launched as {group.hex[-6:]}; chessreg attach {group.hex[-6:]} follows it", err=True)
             if started:

@@ -266,14 +266,15 @@ def launch(work: Work, on: str, quiet: bool) -> None:
 
 def show_plan(work: Work, as_json: bool) -> None:
     """Every step with what it would do; what waits for others is an expectation."""
-    from chessreg.papers.cost import multiplying, seconds
+    from chessreg.papers.cost import step_seconds
     from chessreg.papers.work import too_few_games, totals
+    from chessreg.runs.cost import multiplication_rate
 
     plan = work.plan()
     short = too_few_games(work.session, work.steps)
-    rate = multiplying() if any(p.step.operations or p.step.engine_seconds for p in plan) else 0.0
+    rate = multiplication_rate() if any(p.step.operations or p.step.engine_seconds for p in plan) else 0.0
     times = {
-        p.step.name: 0.0 if p.done else seconds(p.step, rate, p.share * (p.missing / p.units if p.units else 1.0))
+        p.step.name: 0.0 if p.done else step_seconds(p.step, rate, p.share * (p.missing / p.units if p.units else 1.0))
         for p in plan
     }
     rows: list[dict[str, Any]] = [

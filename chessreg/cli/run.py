@@ -244,15 +244,14 @@ def show_plan(planned: dict[str, Any], as_json: bool) -> None:
 
 
 def time_text(planned: dict[str, Any]) -> str:
-    """How long the missing units take, and the number of earlier attempts by which that is measured."""
+    """Return the expected time of the missing units and its basis."""
     from chessreg.cli.jobs import duration
 
     if not planned["missing"]:
         return "none: the run is complete"
     if planned["seconds"] is None:
-        return f"not known: no earlier {planned['kind']} run to measure by"
-    attempts = "the nearest earlier run" if planned["like"] == 1 else f"the {planned['like']} nearest earlier runs"
-    return f"about {duration(planned['seconds'])} at the pace of {attempts}"
+        return f"not known: kind {planned['kind']} counts no operations and has no earlier run here"
+    return f"about {duration(planned['seconds'])}, from {planned['basis']}"
 
 
 def settings(kind: Kind, params: dict[str, Any]) -> tuple[Any, Any, dict[str, str]]:
@@ -289,11 +288,11 @@ def read_toml(path: Path) -> dict[str, Any]:
 def plan(session: Session, kind: Kind, spec: Any, execution: Any, sources: dict[str, str]) -> dict[str, Any]:
     """Return the plan of a run as one JSON object: counts, and each setting's value, typed name and source.
 
-    `seconds` is None without an earlier run to measure by.
+    `seconds` is None if the kind counts no operations and has no earlier run; `basis` names the origin of the time.
     """
     from chessreg.runs.ingest import ingest
     from chessreg.runs.resolve import check, missing_units, resolve
-    from chessreg.scheduling.launch import Order, Planned, expected_seconds
+    from chessreg.scheduling.expected_time import expected_time
 
     ingest(session.database, session.store)
     inputs = session.inputs
@@ -302,9 +301,7 @@ def plan(session: Session, kind: Kind, spec: Any, execution: Any, sources: dict[
     if missing:
         check(resolved, execution, inputs)
     estimate = kind.estimate(resolved.spec, inputs)
-    order = Order(kind, spec, execution)
-    to_do = Planned(order, resolved.spec, resolved.spec_hash, (), resolved.units, len(missing), "queued")
-    seconds, like = expected_seconds(to_do, session.database)
+    time = expected_time(kind, resolved.spec, estimate, resolved.units, len(missing), inputs)
     typed, resolved_values = spec.model_dump(mode="json"), resolved.spec.model_dump(mode="json")
     return {
         "run_id": resolved.run_id.hex,
@@ -312,8 +309,9 @@ def plan(session: Session, kind: Kind, spec: Any, execution: Any, sources: dict[
         "spec_hash": resolved.spec_hash,
         "units": resolved.units,
         "missing": len(missing),
-        "seconds": seconds,
-        "like": like,
+        "seconds": time.seconds,
+        "like": time.attempts,
+        "basis": time.basis,
         "rows": dict(estimate.rows),
         "bytes": estimate.bytes,
         "determinism": kind.determinism,

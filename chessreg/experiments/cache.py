@@ -16,6 +16,7 @@ from chessreg.games.datasets.dataset import numbers
 from chessreg.models.hook_points import PATTERNS, RESID_POST, named_points
 from chessreg.registry import tables
 from chessreg.runs.activations import differs
+from chessreg.runs.cost import reading_operations
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import CheckpointRef, Distinct, Layers
 
@@ -150,9 +151,11 @@ class Cache(Kind):
         encoded = selected_sites(spec, inputs.encoding(spec.checkpoint), checkpoint.block_size, games, sample)
         rows = len(encoded.sites) * len(places) // len(sample)
         size = rows * len(points) * checkpoint.d_model * BYTES[spec.dtype]
+        texts = len(places) if inputs.encoding(spec.checkpoint).content == "history" else rows
         return Estimate(
-            {"metric_point": len(places)}, size, (f"{rows:,} sites at {len(points)} hook points (from a sample)",)
-        )
+            {"metric_point": len(places)}, size, (f"{rows:,} sites at {len(points)} hook points (from a sample)",),
+            reading_operations(spec.checkpoint, inputs, texts),
+        )  # fmt: skip
 
     def run(self, task: Task[CacheSpec, CacheOptions]) -> None:
         from chessreg.models.devices import prepare

@@ -18,6 +18,7 @@ from chessreg.experiments.settings.prompts import AskingSpec, labelled, sampled
 from chessreg.games.boards.boardframe import BoardFrame, Role
 from chessreg.noise import Stream, uniform
 from chessreg.registry import tables
+from chessreg.runs.cost import TOKENS_PER_MOVE, reading_operations
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import AtMost, CheckpointRef, DatasetRef, ExecutionOptions
 
@@ -103,7 +104,10 @@ class Decoding(Kind):
         return min(len(labelled((spec.dataset,), inputs, "dataset")["fen"]), spec.positions)
 
     def estimate(self, spec: DecodingSpec, inputs: Inputs) -> Estimate:
-        return Estimate({"prediction": (2 + min(spec.samples, 3)) * self.units(spec, inputs)})
+        positions = self.units(spec, inputs)
+        written = positions * (1 + spec.samples) * TOKENS_PER_MOVE
+        operations = reading_operations(spec.checkpoint, inputs, positions, written)
+        return Estimate({"prediction": (2 + min(spec.samples, 3)) * positions}, operations=operations)
 
     def check(self, spec: DecodingSpec, inputs: Inputs) -> None:
         """Refuses a model of games, and a prompt's settings for a model that reads none."""

@@ -34,6 +34,7 @@ from chessreg.experiments.matches import (
 from chessreg.games.boards.openings import Opening
 from chessreg.games.engines.opponents import EngineSpec, Limit, find_stockfish, parse_engine, parse_limit
 from chessreg.games.engines.pool import EnginePool, free_cores
+from chessreg.runs.cost import MOVES_PER_GAME, search_seconds
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import ExecutionOptions, Moves, Processes, Ref
 
@@ -103,7 +104,13 @@ class EngineMatch(Kind):
             find_stockfish()
 
     def estimate(self, spec: EngineMatchSpec, inputs: Inputs) -> Estimate:
-        return Estimate({"game": spec.games}, spec.games * BYTES_PER_GAME, remarks_on(spec))
+        moves = min(spec.move_limit or MOVES_PER_GAME, MOVES_PER_GAME)
+        searched = moves * (search_seconds(spec.player) + search_seconds(spec.opponent))
+        judged = search_seconds(spec.adjudication) if spec.move_limit and spec.adjudication != "none" else 0.0
+        return Estimate(
+            {"game": spec.games}, spec.games * BYTES_PER_GAME, remarks_on(spec),
+            cpu_seconds=spec.games * (searched + judged),
+        )  # fmt: skip
 
     def in_order(self, spec: EngineMatchSpec) -> bool:
         return spec.stop != "none"

@@ -13,6 +13,7 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.settings.prompts import AskingSpec, asking_model, check_room, labelled, sampled
 from chessreg.experiments.train import emit_point
 from chessreg.noise import Stream
+from chessreg.runs.cost import PROMPT_TOKENS, forward_operations, reading_operations
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import AtMost, Beta, ExecutionOptions, Ref, Share
@@ -190,7 +191,12 @@ class Finetune(Kind):
 
     def estimate(self, spec: FinetuneSpec, inputs: Inputs) -> Estimate:
         remark = f"{spec.steps * spec.batch_positions:,} supervised moves"
-        return Estimate({"metric_point": spec.steps // 20 * 3}, 0, (remark,))
+        moves = spec.steps * spec.batch_positions
+        if spec.checkpoint is not None:
+            operations = 3 * reading_operations(spec.checkpoint, inputs, moves)
+        else:
+            operations = 3 * forward_operations(spec.n_layer, spec.n_embd, moves * min(spec.block_size, PROMPT_TOKENS))
+        return Estimate({"metric_point": spec.steps // 20 * 3}, 0, (remark,), operations)
 
     def run(self, task: Task[FinetuneSpec, FinetuneOptions]) -> None:
         with task.alone(*self.states):

@@ -21,6 +21,7 @@ from chessreg.games.datasets.dataset import numbers
 from chessreg.models.decoding.policies import Choice, Policy, Turn, choose, make_policy
 from chessreg.noise import Stream
 from chessreg.registry import tables
+from chessreg.runs.cost import choosing_operations
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import CheckpointRef, Plies
@@ -78,7 +79,9 @@ class Legality(Kind):
     def estimate(self, spec: LegalitySpec, inputs: Inputs) -> Estimate:
         games, places = select(spec, inputs)
         plies = numbers(games.table(["plies"]).column("plies"))[places].astype(np.int64)
-        return Estimate({"trial": int((plies // (STRIDE_PLIES * spec.every) + 1).sum())})
+        turns = int((plies // (STRIDE_PLIES * spec.every) + 1).sum())
+        operations = choosing_operations(spec.checkpoint, inputs, len(places), turns)
+        return Estimate({"trial": turns}, operations=operations)
 
     def run(self, task: Task[LegalitySpec, GameBatches]) -> None:
         spec = task.spec

@@ -25,6 +25,7 @@ from chessreg.games.boards.boardframe import BoardFrame, Role
 from chessreg.models.decoding.policies import Turn, choose, make_policy
 from chessreg.noise import Stream
 from chessreg.registry import tables
+from chessreg.runs.cost import LEGAL_MOVE_TOKENS, reading_operations
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import CheckpointRef, DatasetRef, ExecutionOptions, Ref, Spec
 from chessreg.steering import interventions
@@ -127,7 +128,9 @@ class MoveAccuracy(Kind):
         return int(select(spec, inputs).groups().max()) + 1
 
     def estimate(self, spec: MoveAccuracySpec, inputs: Inputs) -> Estimate:
-        return Estimate({"prediction": len(select(spec, inputs))})
+        positions = len(select(spec, inputs))
+        operations = reading_operations(spec.checkpoint, inputs, positions, positions * LEGAL_MOVE_TOKENS)
+        return Estimate({"prediction": positions}, operations=operations)
 
     def check(self, spec: MoveAccuracySpec, inputs: Inputs) -> None:
         """Refuses positions without their games for a model of games, and a vector of another model."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from chessreg.runs.task import Task
 
 BLOCK = 10_000
+POSITIONS_PER_SECOND = 20_000  # whose legal moves one thread counts
 
 
 class MoveCountsSpec(Spec):
@@ -43,7 +44,8 @@ class MoveCounts(Kind):
         return -(-len(select(spec, inputs)[1]) // BLOCK)
 
     def estimate(self, spec: MoveCountsSpec, inputs: Inputs) -> Estimate:
-        return Estimate({"metric_point": 60 * self.units(spec, inputs)})
+        seconds = len(select(spec, inputs)[1]) / POSITIONS_PER_SECOND
+        return Estimate({"metric_point": 60 * self.units(spec, inputs)}, cpu_seconds=seconds)
 
     def run(self, task: Task[MoveCountsSpec, ExecutionOptions]) -> None:
         positions, places = select(task.spec, task.inputs)

@@ -24,6 +24,7 @@ from chessreg.games.boards.moves import unpack
 from chessreg.games.engines.opponents import find_stockfish, parse_engine, parse_limit
 from chessreg.games.engines.pool import EnginePool, Evaluation
 from chessreg.registry import tables
+from chessreg.runs.cost import choosing_operations, search_seconds
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import Plies, Processes, Ref
 from chessreg.steering import interventions
@@ -144,8 +145,11 @@ class MoveQuality(Kind):
 
     def estimate(self, spec: MoveQualitySpec, inputs: Inputs) -> Estimate:
         games = self.units(spec, inputs)
+        turns = games * TURNS_PER_GAME // spec.every
         return Estimate(
             {"prediction": games * (1 + TURNS_PER_GAME // spec.every)},
+            operations=choosing_operations(spec.checkpoint, inputs, games, turns) if spec.checkpoint else 0.0,
+            cpu_seconds=2 * turns * search_seconds(spec.judge_limit),
             remarks=(f"about {TURNS_PER_GAME} turns a game; each takes one search, two where the moves differ",),
         )
 

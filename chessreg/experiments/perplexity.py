@@ -14,6 +14,7 @@ from chessreg.experiments.settings.games import GameBatches, GameSelection, sele
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.games.boards.moves import unpack
 from chessreg.games.datasets.dataset import numbers
+from chessreg.runs.cost import MOVES_PER_GAME, reading_operations
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import CheckpointRef
 
@@ -73,7 +74,9 @@ class Perplexity(Kind):
         return len(select(spec, inputs)[1])
 
     def estimate(self, spec: PerplexitySpec, inputs: Inputs) -> Estimate:
-        return Estimate({"prediction": self.units(spec, inputs)})
+        games = self.units(spec, inputs)
+        turns = games * 2 * MOVES_PER_GAME if inputs.encoding(spec.checkpoint).content == "position" else games
+        return Estimate({"prediction": games}, operations=reading_operations(spec.checkpoint, inputs, turns))
 
     def check(self, spec: PerplexitySpec, inputs: Inputs) -> None:
         """Refuses games that the model was trained on, and an end token of positions, which have no end."""

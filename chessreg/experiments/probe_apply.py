@@ -60,9 +60,14 @@ class ProbeApply(Kind):
         return len(layers_of(spec, inputs))
 
     def estimate(self, spec: ApplySpec, inputs: Inputs) -> Estimate:
-        rows = self.units(spec, inputs) * inputs.run(spec.cache, "cache").units
-        read = label(load_probe(inputs, spec.probe, layers_of(spec, inputs)[0]).label)
-        return Estimate({"score" if read.source == "position" else "prediction": rows})
+        run, probe = inputs.run(spec.cache, "cache"), load_probe(inputs, spec.probe, layers_of(spec, inputs)[0])
+        rows = self.units(spec, inputs) * run.units
+        caches: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, run)
+        positions = self.units(spec, inputs) * sum(cache.rows for cache in caches)
+        operations = 2.0 * positions * probe.weight.size
+        return Estimate(
+            {"score" if label(probe.label).source == "position" else "prediction": rows}, operations=operations
+        )
 
     def check(self, spec: ApplySpec, inputs: Inputs) -> None:
         run = inputs.run(spec.cache, "cache")

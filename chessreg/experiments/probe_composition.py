@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PIECES = tuple("pnbrqkPNBRQK")
 EMPTY = "."
+SECONDS_PER_LAYER = 0.1
 
 
 class CompositionSpec(Spec):
@@ -78,7 +79,9 @@ class ProbeComposition(Kind):
         return len(layers_of(spec, inputs))
 
     def estimate(self, spec: CompositionSpec, inputs: Inputs) -> Estimate:
-        return Estimate({"prediction": self.units(spec, inputs) * 64 * (len(PIECES) + (spec.color_probe is not None))})
+        layers = self.units(spec, inputs)
+        rows = layers * 64 * (len(PIECES) + (spec.color_probe is not None))
+        return Estimate({"prediction": rows}, cpu_seconds=layers * SECONDS_PER_LAYER)
 
     def check(self, spec: CompositionSpec, inputs: Inputs) -> None:
         layers_of(spec, inputs)

@@ -17,6 +17,7 @@ from chessreg.games.boards.boardframe import BoardFrame, Role
 from chessreg.models.decoding.policies import Turn, choose, distributions
 from chessreg.noise import Stream
 from chessreg.registry import tables
+from chessreg.runs.cost import choosing_operations
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import CheckpointRef, DatasetRef, ExecutionOptions
 from chessreg.steering import interventions
@@ -92,7 +93,9 @@ class Puzzles(Kind):
         return len(select(spec, inputs)[1])
 
     def estimate(self, spec: PuzzlesSpec, inputs: Inputs) -> Estimate:
-        return Estimate({"prediction": self.units(spec, inputs)})
+        puzzles = self.units(spec, inputs)
+        operations = choosing_operations(spec.checkpoint, inputs, puzzles, 2 * puzzles)  # two moves of the solver each
+        return Estimate({"prediction": puzzles}, operations=operations)
 
     def check(self, spec: PuzzlesSpec, inputs: Inputs) -> None:
         """Refuses a model of games, positions without solutions, and a vector of another model."""

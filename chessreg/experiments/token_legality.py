@@ -19,6 +19,7 @@ from chessreg.games.boards.boardframe import Arrow, BoardFrame
 from chessreg.games.boards.moves import unpack
 from chessreg.games.datasets.dataset import numbers
 from chessreg.registry import tables
+from chessreg.runs.cost import reading_operations
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import CheckpointRef
 
@@ -94,7 +95,9 @@ class TokenLegality(Kind):
         return len(chosen(spec, inputs)[1])
 
     def estimate(self, spec: TokenLegalitySpec, inputs: Inputs) -> Estimate:
-        return Estimate({"score": self.units(spec, inputs) * len(inputs.encoding(spec.checkpoint).phases)})
+        games = self.units(spec, inputs)
+        rows = games * len(inputs.encoding(spec.checkpoint).phases)
+        return Estimate({"score": rows}, operations=reading_operations(spec.checkpoint, inputs, games))
 
     def check(self, spec: TokenLegalitySpec, inputs: Inputs) -> None:
         """Refuses a model of positions, and games that the model was trained on."""

@@ -23,6 +23,7 @@ from chessreg.models.train_config import (
     TrainConfig,
 )
 from chessreg.noise import Stream
+from chessreg.runs.cost import POSITION_TOKENS
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import AtMost, ExecutionOptions, Ref, Spec
@@ -257,8 +258,9 @@ class Train(Kind):
             tokens = spec.steps * spec.batch_tokens
             remark = f"about {tokens:,} characters, {6 * parameters * tokens:.2g} floating-point operations"
         else:
+            tokens = spec.steps * spec.batch_moves * (1 if isinstance(spec, BranchSpec) else POSITION_TOKENS)
             remark = f"about {spec.steps * spec.batch_moves:,} moves to predict"
-        return Estimate({"metric_point": spec.steps // 20 * 3}, parameters * 4, (remark,))
+        return Estimate({"metric_point": spec.steps // 20 * 3}, parameters * 4, (remark,), 6.0 * parameters * tokens)
 
     def run(self, task: Task[TrainSpec, TrainOptions]) -> None:
         with task.alone(*self.states):

@@ -67,7 +67,10 @@ class VectorApply(Kind):
         return len(layers_of(spec, inputs))
 
     def estimate(self, spec: VectorApplySpec, inputs: Inputs) -> Estimate:
-        return Estimate({"score": self.units(spec, inputs) * inputs.run(spec.cache, "cache").units})
+        layers, run = self.units(spec, inputs), inputs.run(spec.cache, "cache")
+        caches: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, run)
+        operations = 2.0 * layers * sum(cache.rows * cache.d_model for cache in caches)
+        return Estimate({"score": layers * run.units}, operations=operations)
 
     def check(self, spec: VectorApplySpec, inputs: Inputs) -> None:
         run = inputs.run(spec.cache, "cache")

@@ -35,11 +35,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run would write: rows by result table, bytes in the store, and remarks for the reader of a dry run."""
+    """The size of a run, for a dry run: rows by result table, bytes in the store, remarks, and the work of all units.
+
+    `operations` are floating-point operations of matrix products. `cpu_seconds` is the time of other work, such as
+    engine searches. They give the time of a run whose kind never ran before (`runs.cost`).
+    """
 
     rows: Mapping[str, int] = field(default_factory=dict)
     bytes: int = 0
     remarks: tuple[str, ...] = ()
+    operations: float = 0.0
+    cpu_seconds: float = 0.0
 
 
 class SparseRow(BaseModel):

@@ -9,7 +9,6 @@ import itertools
 import math
 import os
 import re
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,7 +34,8 @@ from chessreg.runs.resolve import check, counted, identified, keep, missing_unit
 from chessreg.runs.spec import ExecutionOptions, Spec, flat
 from chessreg.scheduling import queue
 from chessreg.scheduling.executors import executor
-from store.process import is_this_machine, this_process
+from chessreg.scheduling.expected_time import expected_time
+from store.process import this_process
 
 if TYPE_CHECKING:
     from store import Store
@@ -320,21 +320,20 @@ def jobs_of(planned: Planned, group: UUID, store: Store, folder: Path, differs: 
 
 
 Row = dict[str, Any]
-NEWEST = 50  # newest attempts of a kind among which the nearest are looked for
-NEAREST = 3
 
 
 def preview(planned: Planned, database: Database, store: Store) -> Row:
     """A planned order in numbers: rows by result table, bytes in the store, seconds, and remarks of its kind.
 
-    Rows and bytes are of the whole run, `seconds` of what is missing of it, all shards side by side. Each is None where
-    it is not known: inputs that are yet to be made, a kind that does not estimate, one that was never run.
+    Rows and bytes count the whole run. `seconds` is the time of its missing units, with all shards side by side;
+    `basis` names the origin of that time and `like` the number of earlier attempts in it. A value is None if it is not
+    known: the inputs do not exist yet, or the kind does not estimate it.
     """
-    order = planned.order
+    order, inputs = planned.order, Inputs(database, store)
     known = planned.units is not None
-    estimate = order.kind.estimate(planned.spec, Inputs(database, store)) if known else None
+    estimate = order.kind.estimate(planned.spec, inputs) if known else None
     has_sizes = estimate is not None and bool(estimate.rows or estimate.bytes)
-    seconds, like = expected_seconds(planned, database)
+    time = expected_time(order.kind, planned.spec, estimate, planned.units, planned.missing, inputs, planned.shards)
     return {
         "run_id": planned.run_id,
         "kind": order.kind.name,
@@ -344,54 +343,13 @@ def preview(planned: Planned, database: Database, store: Store) -> Row:
         "missing": planned.missing,
         "rows": dict(estimate.rows) if estimate and has_sizes else None,
         "bytes": estimate.bytes if estimate and has_sizes else None,
-        "seconds": seconds,
-        "like": like,
+        "seconds": time.seconds,
+        "like": time.attempts,
+        "basis": time.basis,
         "determinism": order.kind.determinism,
         "waits_for": [spec_hash[26:32] for spec_hash in planned.after],
         "remarks": list(estimate.remarks) if estimate else [],
     }
-
-
-def expected_seconds(planned: Planned, database: Database) -> tuple[float | None, int]:
-    """Return the seconds that the missing units take, all shards side by side, and the number of earlier attempts that
-    this is measured by. The seconds are None where nothing is missing or no attempt was measured."""
-    pace, like = seconds_a_unit(planned, database)
-    return None if pace is None or not planned.missing else pace * planned.missing / planned.shards, like
-
-
-def seconds_a_unit(planned: Planned, database: Database) -> tuple[float | None, int]:
-    """Seconds that a unit took in the finished attempts whose settings are nearest to these, and how many those were.
-
-    Attempts of this machine count before those of others, equal settings before newer ones; the median of the three
-    nearest is taken.
-    """
-    attempt, run, machine = tables.Attempt, tables.Run, tables.Machine
-    query = (
-        select(attempt.started_at, attempt.ended_at, attempt.units_done, run.spec, machine.host, machine.system_id)
-        .join(run, run.id == attempt.run_id)
-        .join(machine, machine.id == attempt.machine_id)
-        .where(
-            run.kind == planned.order.kind.name,
-            run.version == planned.order.kind.version,
-            attempt.state == tables.AttemptState.FINISHED,
-            attempt.units_done > 0,
-        )
-        .order_by(attempt.started_at.desc(), attempt.id)
-        .limit(NEWEST)
-    )
-    with database.read() as session:
-        attempts = session.execute(query).all()
-    wanted = planned.spec.model_dump(mode="json")
-    near = sorted(attempts, key=lambda row: (not is_this_machine(row.host, row.system_id), -alike(wanted, row.spec)))[
-        :NEAREST
-    ]
-    paces = [(row.ended_at - row.started_at).total_seconds() / row.units_done for row in near if row.ended_at]
-    return (statistics.median(paces), len(paces)) if paces else (None, 0)
-
-
-def alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> int:
-    """How many settings are equal."""
-    return sum(1 for key, value in one.items() if key in other and other[key] == value)
 
 
 Settings = dict[str, Any]

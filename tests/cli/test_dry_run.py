@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ def test_the_given_settings_come_first_and_things_go_by_the_names_that_were_type
     assert {line[0]: line[1] for line in settings[:2]} == {"checkpoint": "bundled", "dataset": "few"}
     assert [line[-1] for line in settings] == ["given"] * 2 + ["default"] * (len(settings) - 2)
     assert "sha256" not in here.out
+    assert re.search(r"^  time   about .*, from counted operations on one CPU thread of this machine$", here.out, re.M)
     planned = here.json(*words)["settings"]
     assert planned["checkpoint"]["name"] == "bundled"
     assert planned["checkpoint"]["value"] not in (None, "bundled")
@@ -31,13 +33,13 @@ def test_the_time_is_measured_by_earlier_runs_of_the_kind(here: Any) -> None:
     words = ["run", TOY, "--positions", "400", "--dry-run"]
     assert here.json(*words)["seconds"] is None
     assert here(*words) == 0
-    assert "time   not known: no earlier toy run to measure by\n" in here.out
+    assert "time   not known: kind toy counts no operations and has no earlier run here\n" in here.out
     assert here("run", TOY, "--positions", "2") == 0, here.err
     planned = here.json(*words)
     assert planned["like"] == 1
     assert planned["seconds"] > 0
     assert here(*words) == 0
-    assert " at the pace of the nearest earlier run\n" in here.out
+    assert ", from the nearest earlier run\n" in here.out
     assert here("run", TOY, "--positions", "2", "--dry-run") == 0
     assert "time   none: the run is complete\n" in here.out
 

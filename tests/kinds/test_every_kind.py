@@ -68,6 +68,18 @@ def results(session, run_id) -> dict[str, int]:
     return {family: count for family, count in counts.items() if count}
 
 
+def test_every_kind_has_a_time_estimate_before_its_first_run(chessreg):
+    bases = set()
+    for name in kinds():
+        status, out, err = chessreg("run", name, *shlex.split(kind(name).example), "--dry-run", "--json")
+        assert status == 0, err
+        planned = json.loads(out)
+        assert 0 < planned["seconds"] < 600, name
+        assert planned["basis"].startswith("the " if planned["like"] else "counted operations"), name
+        bases.add(planned["basis"])
+    assert len(bases) > 1
+
+
 @pytest.mark.usefixtures("locks_kept")
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in COSTLY)) for name in EVERY])
 def test_a_kind_is_helped_planned_killed_resumed_reproduced_queried_and_drawn(

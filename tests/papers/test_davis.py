@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 from chessreg.cli.root import run_command_line
 from chessreg.errors import BadInputError
 from chessreg.papers import find
-from chessreg.papers.cost import seconds
+from chessreg.papers.cost import step_seconds
 from chessreg.papers.davis.expectations import best_site
 from chessreg.papers.davis.matches import length
 from chessreg.papers.expected import TITLE
@@ -282,9 +282,8 @@ def test_a_dry_run_counts_the_games_that_are_there_and_says_which_are_too_few(da
     assert probe["rows"]["score"] <= full["model-joint-0-blocks"].rows["score"] / 900
     assert "games:test has 104 games, fewer than the 200,000 that this size reads" in plan["too_few_games"]
     rate = 1e9
-    assert (
-        sum(step["cpu_seconds"] or 0 for step in plan["steps"]) < sum(seconds(s, rate) or 0 for s in full.values()) / 50
-    )
+    whole = sum(step_seconds(step, rate) or 0 for step in full.values())
+    assert sum(step["cpu_seconds"] or 0 for step in plan["steps"]) < whole / 50
     assert run_command_line([*words, "--only", "legality"]) == 0
     assert "games:test has 104 games, fewer than the 120,000" in capsys.readouterr().err
 
@@ -362,4 +361,4 @@ def test_probes_are_planned_about_as_long_as_they_take():
     steps = {s.name: s for s in find("davis").steps(Request("model", "train", "test", 8, 192, "reference"))}
     measured = {"early-sae-1": 42, "early-sae-1-at-code-layer-of-4x": 17, "early-cd-1": 9, "early-joint-1": 84}
     for name, took in measured.items():
-        assert took / 2 < seconds(steps[name], 98e9) < 2 * took, name
+        assert took / 2 < step_seconds(steps[name], 98e9) < 2 * took, name

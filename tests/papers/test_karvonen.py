@@ -7,7 +7,7 @@ import pytest
 
 from chessreg.errors import NotFoundError
 from chessreg.papers import find, papers, plan
-from chessreg.papers.cost import seconds
+from chessreg.papers.cost import step_seconds
 from chessreg.papers.karvonen import SLICES
 from chessreg.papers.karvonen.edits import layer_sets
 from chessreg.papers.karvonen.matches import skill_layers, suitable
@@ -52,7 +52,7 @@ def test_slices_of_two_core_hours_are_the_whole_reference_size():
     steps = ordered(paper.steps(Request("model", "train", "test", 8, 192, "reference")))
     done: dict[str, float] = {}
     for name in SLICES:
-        costs = {s.name: seconds(s, 90e9) or 0.0 for s in plan.chosen(paper, steps, [name]) if s.name not in done}
+        costs = {s.name: step_seconds(s, 90e9) or 0.0 for s in plan.chosen(paper, steps, [name]) if s.name not in done}
         assert costs, f"{name} has nothing of its own"
         assert sum(costs.values()) < 2 * 3600, name
         done |= costs

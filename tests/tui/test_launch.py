@@ -262,7 +262,7 @@ async def test_a_reference_is_picked_and_the_plan_follows(drive) -> None:
         assert screen.form.typed == {"cache": "cache-fit"}
         text = await planned(driver)
         assert "ready" in text
-        assert "(by 1 earlier run like it)" in text
+        assert "from the nearest earlier run" in text
         await typed(driver, "test_cache", "caches/x")
         assert screen.form.typed == {"cache": "cache-fit", "test_cache": "caches/x"}
         text = await planned(driver)

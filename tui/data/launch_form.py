@@ -521,6 +521,7 @@ def together(plans: Sequence[Row]) -> Row:
         **{name: total(name) for name in ("units", "missing", "bytes", "seconds")},
         "rows": counts if known else None,
         "like": max(each["like"] for each in plans),
+        "basis": max((each["basis"] for each in plans), key=len),
         "waits_for": list(dict.fromkeys(name for each in plans for name in each["waits_for"])),
         "remarks": [("each run: " if all(r in each["remarks"] for each in plans) else "") + r for r in remarks],
     }

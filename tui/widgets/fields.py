@@ -293,15 +293,15 @@ def plan_lines(plan: Row, checked: Checked, wide: bool) -> Text:
         )
     rows = ", ".join(f"{count:,} {table}" for table, count in (plan["rows"] or {}).items()) or "not estimated"
     size = show.size(plan["bytes"]) if plan["bytes"] is not None else "not estimated"
-    like = f" (by {show.counted(plan['like'], 'earlier run')} like it)" if plan["like"] else ""
-    time = f"about {show.duration(plan['seconds'])}{like}" if plan["seconds"] is not None else "not known: never run"
+    basis = f", from {plan['basis']}" if plan["basis"] else ""
+    time = f"about {show.duration(plan['seconds'])}{basis}" if plan["seconds"] is not None else "not known: never run"
     if plan["units"] is None or plan["status"] == "complete":
         time = ""
     launch = checked.launch
     where = " · ".join([launch.on, show.counted(launch.shards, "shard"), plan["determinism"]])
     runs = plan.get("runs", 1)
     if runs > 1 and plan["seconds"] is not None:
-        time = f"about {show.duration(plan['seconds'])} in all{like}"
+        time = f"about {show.duration(plan['seconds'])} in all{basis}"
     facts = {
         "run": show.short(plan["run_id"]) if runs == 1 else "",
         "runs": f"{runs}, {plan['queued']} to queue" if runs > 1 else "",

@@ -31,6 +31,7 @@ from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.overlap import Evaluated
 from chessreg.games.boards.boardframe import BoardFrame
 from chessreg.games.datasets.dataset import numbers
+from chessreg.runs.cost import LEGAL_MOVE_TOKENS, TOKENS_PER_MOVE, reading_operations
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 
@@ -57,7 +58,14 @@ class Edit(Kind):
         tried = len(settings_of(spec, inputs))
         each = 1 + len(spec.other_directions) + sum(spec.control_draws.values())
         remarks = (f"{tried} edits of every state: layers x scales",) if tried > 1 else ()
-        return Estimate({"trial": self.units(spec, inputs) * (1 + tried * each)}, 0, remarks)
+        states = self.units(spec, inputs)
+        edits = states * (1 + tried * each)
+        return Estimate({"trial": edits}, 0, remarks, self.operations(spec, inputs, states, edits))
+
+    def operations(self, spec: Any, inputs: Inputs, states: int, edits: int) -> float:
+        """Return the operations of `edits` edits of `states` states; each edit reads half of the game again."""
+        games = states / spec.states_per_game
+        return reading_operations(spec.checkpoint, inputs, games + edits / 2)
 
     def check(self, spec: EditSettings, inputs: Inputs) -> None:
         if (trials := self.estimate(spec, inputs).rows["trial"]) > MOST_TRIALS:
@@ -111,6 +119,12 @@ class BoardEdit(Edit):
     def estimate(self, spec: EditSpec, inputs: Inputs) -> Estimate:  # type: ignore[override]
         greedy = super().estimate(spec, inputs)
         return replace(greedy, rows={"trial": greedy.rows["trial"] * (1 + spec.samples)})
+
+    def operations(self, spec: EditSpec, inputs: Inputs, states: int, edits: int) -> float:
+        """Return the operations of reading the states, writing moves, and measuring the legal moves of both boards."""
+        each = (1 + spec.samples) * TOKENS_PER_MOVE + 2 * LEGAL_MOVE_TOKENS * (2 if spec.spellings else 1)
+        more = reading_operations(spec.checkpoint, inputs, 0, edits * each)
+        return super().operations(spec, inputs, states, edits if spec.token_mask == "all" else 0) + more
 
     def run(self, task: Task[EditSpec, EditOptions]) -> None:
         from chessreg.experiments.edit.editor import Editor

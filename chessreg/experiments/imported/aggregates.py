@@ -13,6 +13,7 @@ from chessreg.experiments.imported import players
 from chessreg.experiments.imported.file import FileSpec, ImportedFile, ImportOptions, path_of, record_file
 from chessreg.games.foreign import FORMATS, grid
 from chessreg.games.foreign.game import read_text
+from chessreg.runs.cost import parse_seconds
 from chessreg.runs.kind import Estimate
 from chessreg.steering.interventions import with_id
 
@@ -65,7 +66,8 @@ class ImportedAggregates(ImportedFile):
 
     def estimate(self, spec: ImportedAggregatesSpec, inputs: Inputs) -> Estimate:
         rows, path = aggregates_of(spec, inputs)
-        return Estimate({"metric_point": sum(len(row.values) for row in rows)}, path.stat().st_size)
+        size = path.stat().st_size
+        return Estimate({"metric_point": sum(len(row.values) for row in rows)}, size, cpu_seconds=parse_seconds(size))
 
     def run(self, task: Task[ImportedAggregatesSpec, ImportOptions]) -> None:
         rows, _ = aggregates_of(task.spec, task.inputs)

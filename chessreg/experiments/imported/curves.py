@@ -11,6 +11,7 @@ from pydantic import Field
 from chessreg.experiments.imported.file import FileSpec, ImportedFile, ImportOptions, path_of, record_file
 from chessreg.games.foreign import training_log
 from chessreg.games.foreign.game import read_text
+from chessreg.runs.cost import parse_seconds
 from chessreg.runs.kind import Estimate
 from chessreg.runs.spec import Ref
 
@@ -52,7 +53,8 @@ class ImportedCurves(ImportedFile):
 
     def estimate(self, spec: ImportedCurvesSpec, inputs: Inputs) -> Estimate:
         log, path = log_of(spec, inputs)
-        return Estimate({"metric_point": len(log.points)}, path.stat().st_size)
+        size = path.stat().st_size
+        return Estimate({"metric_point": len(log.points)}, size, cpu_seconds=parse_seconds(size))
 
     def run(self, task: Task[ImportedCurvesSpec, ImportOptions]) -> None:
         log, _ = log_of(task.spec, task.inputs)

@@ -30,6 +30,7 @@ from chessreg.experiments.imported.saved import (
 )
 from chessreg.experiments.imported.specs import ImportedProbeSpec, ImportedVectorSpec
 from chessreg.models.importers.directions import VectorFile
+from chessreg.runs.cost import parse_seconds
 from chessreg.runs.fitted import Direction, cosine
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
@@ -55,7 +56,7 @@ class _ImportedDirections(Kind):
 
     def estimate(self, spec: Any, inputs: Inputs) -> Estimate:
         size = sum(inputs.artifact("files", reference).path.stat().st_size for reference in spec.files)
-        return Estimate({"metric_point": 4 * len(spec.files)}, size)
+        return Estimate({"metric_point": 4 * len(spec.files)}, size, cpu_seconds=parse_seconds(size))
 
 
 class ImportedProbe(_ImportedDirections):

@@ -21,6 +21,7 @@ from chessreg.games.boards.boardframe import BoardFrame
 from chessreg.games.engines.opponents import EngineSpec, find_stockfish, parse_limit
 from chessreg.games.engines.pool import EnginePool
 from chessreg.games.foreign import ForeignFile, ForeignGame, read_games
+from chessreg.runs.cost import parse_seconds
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate
 from chessreg.runs.task import Task
@@ -83,7 +84,9 @@ class ImportedGames(ImportedFile):
     def estimate(self, spec: ImportedGamesSpec, inputs: Inputs) -> Estimate:
         file, path = games_of(spec, inputs)
         tries = sum(len(game.illegal) for game in file.games)
-        return Estimate({"game": len(file.games), "illegal_attempt": tries}, path.stat().st_size)
+        size = path.stat().st_size
+        rows = {"game": len(file.games), "illegal_attempt": tries}
+        return Estimate(rows, size, cpu_seconds=parse_seconds(size))
 
     def run(self, task: Task[ImportedGamesSpec, ImportOptions]) -> None:
         file, _ = games_of(task.spec, task.inputs)

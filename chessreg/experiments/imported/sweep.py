@@ -16,6 +16,7 @@ from chessreg.games.engines.opponents import parse_limit
 from chessreg.games.foreign import sweep
 from chessreg.games.foreign.game import UNKNOWN, engine_player, read_text
 from chessreg.registry.names import name_of
+from chessreg.runs.cost import parse_seconds
 from chessreg.runs.kind import Estimate
 from chessreg.runs.spec import Ref
 
@@ -85,7 +86,8 @@ class ImportedSweep(ImportedFile):
 
     def estimate(self, spec: ImportedSweepSpec, inputs: Inputs) -> Estimate:
         counts, path = counts_of(spec, inputs)
-        return Estimate({"metric_point": 3 * len(counts)}, path.stat().st_size)
+        size = path.stat().st_size
+        return Estimate({"metric_point": 3 * len(counts)}, size, cpu_seconds=parse_seconds(size))
 
     def run(self, task: Task[ImportedSweepSpec, ImportOptions]) -> None:
         counts, _ = counts_of(task.spec, task.inputs)

@@ -22,6 +22,7 @@ from chessreg.games.boards.moves import sans, unpack
 from chessreg.games.datasets.movetext import numbered
 from chessreg.models.hook_points import layer_of
 from chessreg.registry import tables
+from chessreg.runs.cost import reading_operations
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 
@@ -134,7 +135,8 @@ class Markov(Kind):
             f"orders in all; {len(classes):,} of them with {members:,} are taken"
         )
         states = f"{needed:,} states at {len(points)} hook points, partners of the controls included"
-        return Estimate(rows, needed * len(points) * checkpoint.d_model * 4, (reached, states))
+        operations = reading_operations(spec.checkpoint, inputs, needed)
+        return Estimate(rows, needed * len(points) * checkpoint.d_model * 4, (reached, states), operations)
 
     def run(self, task: Task[MarkovSpec, MarkovOptions]) -> None:
 

@@ -40,6 +40,7 @@ from chessreg.games.engines.pool import EnginePool, free_cores
 from chessreg.models.checkpoint import read_info
 from chessreg.models.decoding.policies import check_policy, make_policy
 from chessreg.registry import tables
+from chessreg.runs.cost import MOVES_PER_GAME, choosing_operations, search_seconds
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import CheckpointRef, ExecutionOptions, Moves, Processes, Ref
 from chessreg.steering import interventions
@@ -342,7 +343,13 @@ class Play(Kind):
             remarks = ("the last opening is played with White alone: an even number of games is of pairs", *remarks)
         if len(spec.opponents) > 1:
             remarks = (f"{spec.games} games with each of {len(spec.opponents)} opponents", *remarks)
-        return Estimate({"game": games}, games * BYTES_PER_GAME, (*remarks, *remarks_on(spec)))
+        turns = games * min(spec.move_limit, MOVES_PER_GAME)
+        thought = sum(search_seconds(opponent.text) for opponent in spec.opponents) / len(spec.opponents)
+        judged = search_seconds(spec.adjudication) if spec.adjudication != "none" else 0.0
+        return Estimate(
+            {"game": games}, games * BYTES_PER_GAME, (*remarks, *remarks_on(spec)),
+            choosing_operations(spec.checkpoint, inputs, games, turns), turns * thought + games * judged,
+        )  # fmt: skip
 
     def in_order(self, spec: PlaySpec) -> bool:
         return spec.stop != "none"

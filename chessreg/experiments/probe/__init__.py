@@ -12,6 +12,7 @@ from chessreg.experiments.settings.skill import classes_of
 from chessreg.games.datasets.labels import label
 from chessreg.registry import tables
 from chessreg.runs.activations import cached_layers, load_cache
+from chessreg.runs.cost import probe_operations
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 
@@ -78,7 +79,9 @@ class Probe(Kind):
         rows: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, run)
         size = rows[0].d_model * wanted.squares * max(len(wanted.classes), 1) * 4
         table = "prediction" if wanted.source == "rating" else "score"
-        return Estimate({table: int(tested * len(layers))}, size * len(layers), tuple(remarks))
+        positions = sum(row.rows for row in rows) * spec.epochs * len(layers)
+        operations = probe_operations(positions, wanted.squares * max(len(wanted.classes), 1), rows[0].d_model)
+        return Estimate({table: int(tested * len(layers))}, size * len(layers), tuple(remarks), operations)
 
     def check(self, spec: ProbeSpec, inputs: Inputs) -> None:
         """Refuses what was trained on: games of the model among those evaluated, fitted games among the test games."""

@@ -35,6 +35,7 @@ __all__ = ["Rating", "RatingSpec"]
 
 
 PERFORMANCE = "performance"
+FITTED_PAIRS_PER_SECOND = 1e5  # pairs of players; one estimator on one resample
 
 
 class RatingDetail(BaseModel):
@@ -92,7 +93,9 @@ class Rating(Kind):
     def estimate(self, spec: RatingSpec, inputs: Inputs) -> Estimate:
         loaded = load(spec, inputs)
         remarks = (f"{len(loaded.pool.first):,} games, {len(loaded.sources)} of the players have a known rating",)
-        return Estimate({"rating": len(loaded.players) * self.units(spec, inputs)}, 0, remarks)
+        units = self.units(spec, inputs)
+        seconds = units * (1 + spec.resamples) * len(loaded.players) ** 2 / FITTED_PAIRS_PER_SECOND
+        return Estimate({"rating": len(loaded.players) * units}, 0, remarks, cpu_seconds=seconds)
 
     def run(self, task: Task[RatingSpec, Any]) -> None:
         spec = task.spec

@@ -81,7 +81,7 @@ class Sae(Kind):
             f"about {operations:.2g} floating-point operations; measured on {len(origin.held_places):,} games",
         )
         rows = {"statistic": 13 * saes, "metric_point": 520 * saes, "prediction": latents}
-        return Estimate(rows, 2 * 4 * width * latents, remarks)
+        return Estimate(rows, 2 * 4 * width * latents, remarks, operations)
 
     def run(self, task: Task[SaeSpec, SaeOptions]) -> None:
         from chessreg.experiments.sae.work import SaeWork, state_name

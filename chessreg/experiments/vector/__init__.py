@@ -11,8 +11,10 @@ from chessreg.experiments.vector.makers import MAKERS, Origin, check_board_probe
 from chessreg.experiments.vector.spec import (
     AUTHORS,
     BoardDirection,
+    Cascade,
     Contrast,
     Directions,
+    OfModel,
     Shuffled,
     ShuffledProbe,
     UncachedContrast,
@@ -21,6 +23,7 @@ from chessreg.experiments.vector.spec import (
     layers_of,
 )
 from chessreg.models.hook_points import hook_point
+from chessreg.runs.cost import reading_operations
 from chessreg.runs.fitted import Direction, load_direction, load_vector, vector_rows
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from chessreg.runs.task import Task
 
 
+SECONDS_PER_LAYER = 0.1  # of directions that need no pass over games, to write them
 __all__ = ["Vector", "VectorOptions", "VectorSpec", "load_direction", "load_vector", "vector_rows"]
 
 
@@ -70,11 +74,19 @@ class Vector(Kind):
     def estimate(self, spec: Directions, inputs: Inputs) -> Estimate:
         layers = layers_of(spec, inputs)
         if not isinstance(spec, Contrast):
-            return Estimate({"metric_point": len(layers)}, len(layers) * 4096)
+            seconds = len(layers) * SECONDS_PER_LAYER
+            return Estimate({"metric_point": len(layers)}, len(layers) * 4096, cpu_seconds=seconds)
         games = gather(spec, inputs)
         kept = isinstance(spec, UncachedContrast)
         sums = len(games.places) * games.checkpoint.d_model * 4 if kept else 0
-        return Estimate({"metric_point": 6 * len(layers)}, len(layers) * (sums + 8192), (str(games.report),))
+        passes = len(layers) if isinstance(spec, Cascade) else 1
+        if isinstance(spec, OfModel):
+            operations = passes * reading_operations(spec.model(inputs), inputs, len(games.places))
+        else:
+            operations = 2.0 * passes * len(layers) * int(games.positions.sum()) * games.checkpoint.d_model
+        return Estimate(
+            {"metric_point": 6 * len(layers)}, len(layers) * (sums + 8192), (str(games.report),), operations
+        )
 
     def check(self, spec: Directions, inputs: Inputs) -> None:
         if isinstance(spec, Shuffled):

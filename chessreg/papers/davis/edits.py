@@ -11,11 +11,12 @@ from itertools import product
 from typing import Any
 
 from chessreg.errors import BadInputError
-from chessreg.papers.cost import forward, probing
+from chessreg.papers.cost import forward
 from chessreg.papers.davis.readout import AT_END, JOINT, early, every_game
 from chessreg.papers.davis.saes import compared, groups, of_latents
 from chessreg.papers.davis.sizes import SIZES, Size
 from chessreg.papers.plan import Made, Request, Step, Values, references
+from chessreg.runs.cost import probe_operations
 
 SWEEP, EDITS, STRENGTH, FIGURE_4 = "edit-sweep", "edits", "edit-strength", "figure-4"
 CODE_SCALE = 0.5  # specification 6.1
@@ -71,7 +72,7 @@ def derived(request: Request, size: Size) -> Iterator[Step]:
         after = ("early-fit", "early-test", *((SWEEP,) if at is None else ()), *needed)
         positions = size.early_games * size.early_plies / 2
         if source == "means":
-            operations = probing(positions, JOINT, request.d_model, learnt=False)
+            operations = probe_operations(positions, JOINT, request.d_model, is_fitted=False)
         else:
             learnt = source == "sae-latents"
             positions *= size.sae_probe_epochs if learnt else 1

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from chessreg.models.hook_points import LN_FINAL, RESID_POST, RESID_PRE, hook_point
-from chessreg.papers.cost import forward, probing
+from chessreg.papers.cost import forward
 from chessreg.papers.davis.sizes import GRID, Size
 from chessreg.papers.parts import fitted_on
 from chessreg.papers.plan import Request, Step, Values
+from chessreg.runs.cost import probe_operations
 
 PLACES = {"embeddings": RESID_PRE, "blocks": RESID_POST, "final": LN_FINAL}  # sites of specification 2, as hook points
 SITES = (hook_point(0, RESID_PRE), RESID_POST, LN_FINAL)
@@ -114,7 +115,7 @@ def probes(request: Request, size: Size) -> Iterator[Step]:
         return Step(
             f"{who}-{label}-{phase}-{place}", "probe", values, "Tables 4 and 5", units=units,
             rows={"score": units * (size.test_games + size.fit_games // 20)}, optional=phase == PROMOTION,
-            operations=units * probing(rows * size.epochs, 64 * CLASSES[label], request.d_model),
+            operations=units * probe_operations(rows * size.epochs, 64 * CLASSES[label], request.d_model),
         )  # fmt: skip
 
     for who in ("model", *(f"twin-{number}" for number in range(size.twins))):
@@ -158,7 +159,7 @@ def early(request: Request, size: Size, name: str, phase: int, settings: Values)
     return Step(
         name, "probe", values, "Figures 2 to 6", units=request.layers,
         rows={"score": request.layers * size.early_games // 4},
-        operations=request.layers * probing(rows * values["epochs"], JOINT, request.d_model),
+        operations=request.layers * probe_operations(rows * values["epochs"], JOINT, request.d_model),
     )  # fmt: skip
 
 

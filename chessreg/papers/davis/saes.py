@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chessreg.models.hook_points import RESID_POST, hook_point
-from chessreg.papers.cost import forward, probing
+from chessreg.papers.cost import forward
 from chessreg.papers.davis.readout import JOINT, PHASES, SITES
 from chessreg.papers.davis.sizes import Size
 from chessreg.papers.parts import fitted_on
 from chessreg.papers.plan import Request, Step, Values
+from chessreg.runs.cost import probe_operations
 
 MIX_TOKENS = 65_536  # that lie mixed: those of the model's passes before the first step
 
@@ -60,7 +61,7 @@ def saes(request: Request, size: Size) -> Iterator[Step]:
 def of_latents(request: Request, positions: float, expansion: int, learnt: bool = True) -> float:
     """Operations of one joint probe of latents, and of encoding what it reads."""
     latents = expansion * request.d_model
-    return probing(positions, JOINT, latents, learnt) + 4.0 * positions * request.d_model * latents
+    return probe_operations(positions, JOINT, latents, learnt) + 4.0 * positions * request.d_model * latents
 
 
 def latent_probes(request: Request, size: Size) -> Iterator[Step]:

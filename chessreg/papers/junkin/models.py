@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from chessreg.encodings.prompts import TEMPLATES
 from chessreg.games.engines.estimators import SIDE_BY_SIDE, WEIGHTS
 from chessreg.games.engines.opponents import engine_rating, parse_ladder
-from chessreg.papers.cost import thinking
 from chessreg.papers.junkin.sizes import Shape, Size
 from chessreg.papers.parts import fitted_on
 from chessreg.papers.plan import Request, Step, Values
+from chessreg.runs.cost import search_seconds
 
 if TYPE_CHECKING:
     from chessreg.papers.plan import Made
@@ -266,7 +266,7 @@ def ladder(request: Request, size: Size) -> Iterator[Step]:
 def playing(size: Size, name: str, checkpoint: str, work: int) -> Step:
     """One model's ladder; `work` is the products of weights and tokens of one move."""
     rungs = parse_ladder(size.rungs)
-    thought = MOVES * size.games * sum(thinking(rung.text) for rung in rungs if rung.needs_process)
+    thought = MOVES * size.games * sum(search_seconds(rung.text) for rung in rungs if rung.needs_process)
     preset = size.protocol.get("preset")
     return Step(
         f"ladder-{name}", "play",

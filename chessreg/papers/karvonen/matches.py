@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from chessreg.experiments.vector.spec import scale_of
-from chessreg.papers.cost import forward, thinking
+from chessreg.papers.cost import forward
 from chessreg.papers.karvonen.readout import PROBE, PROBE_PAPER, SKILL, SKILL_PAPER, TOKENS_A_TREE, controls
 from chessreg.papers.karvonen.settings import ONE_SIDED, published
 from chessreg.papers.karvonen.sizes import SIZES, Size
 from chessreg.papers.plan import Made, Request, Step, Values
+from chessreg.runs.cost import search_seconds
 
 POLICIES = {"retry": "retry:5", "legal": "legal"}
 LADDER, SWEEP = "choice of the opponent", "Table 6"
@@ -38,7 +39,7 @@ def matches(request: Request, size: Size) -> Iterator[Step]:
             f"quality-{arm.removeprefix('arm-')}", "move-quality",
             {"play": f"@{arm}", "games": min(size.match_games, 100), "judge_limit": size.judge},
             "move quality", units=min(size.match_games, 100), rows={"prediction": 30 * min(size.match_games, 100)},
-            engine_seconds=2 * 30 * min(size.match_games, 100) * thinking(size.judge),
+            engine_seconds=2 * 30 * min(size.match_games, 100) * search_seconds(size.judge),
         )  # fmt: skip
 
 
@@ -56,7 +57,8 @@ def engines(size: Size) -> Iterator[Step]:
             f"engines-{number}", "engine-match", settings, "Appendix E", units=size.level_games,
             rows={"game": size.level_games},
             engine_seconds=size.level_games * (
-                size.move_limit * (thinking(size.engine_limits[0]) + thinking(limit)) + thinking(size.adjudication)
+                size.move_limit * (search_seconds(size.engine_limits[0]) + search_seconds(limit))
+                + search_seconds(size.adjudication)
             ),
         )  # fmt: skip
 
@@ -86,11 +88,11 @@ def game_step(
     settings_of_step = {**common, **values} if settings is None else follow
     moves = min(size.move_limit, TOKENS_OF_CONTEXT // TOKENS_A_MOVE)
     trees = moves * TOKENS_A_TREE if values.get("policy") == "legal" else 0
-    thought = max(map(thinking, size.rungs)) if settings else thinking(values["opponent"])
+    thought = max(map(search_seconds, size.rungs)) if settings else search_seconds(values["opponent"])
     return Step(
         name, "play", settings_of_step, serves, after, units=games, rows={"game": games}, choice=serves in CHOICES,
         operations=forward(request, games * (moves * TOKENS_A_MOVE + trees)),
-        engine_seconds=games * (moves * thought + thinking(size.adjudication)),
+        engine_seconds=games * (moves * thought + search_seconds(size.adjudication)),
     )  # fmt: skip
 
 

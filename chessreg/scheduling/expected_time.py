@@ -1,0 +1,128 @@
+"""The time that a planned run takes: its counted work, at the pace of the nearest earlier runs or of this machine."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+from sqlalchemy import select
+
+from chessreg.errors import ChessregError
+from chessreg.registry import tables
+from chessreg.runs.cost import cpu_seconds
+from chessreg.runs.inputs import Inputs
+from chessreg.runs.spec import settings_from
+from store.process import is_this_machine
+
+if TYPE_CHECKING:
+    from sqlalchemy import Row
+
+    from chessreg.runs.kind import Estimate, Kind
+    from chessreg.runs.spec import Spec
+
+NEWEST_ATTEMPTS = 50  # of a kind, among which the nearest are chosen
+NEAREST_ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class ExpectedTime:
+    """Seconds of the missing units, with all shards side by side (None: not known), and what they rest on.
+
+    `attempts` is the number of earlier attempts that give the pace; 0 if the work is counted only.
+    """
+
+    seconds: float | None
+    attempts: int = 0
+
+    @property
+    def basis(self) -> str:
+        """The origin of the estimate in words; empty if there is no estimate."""
+        if self.seconds is None:
+            return ""
+        if not self.attempts:
+            return "counted operations on one CPU thread of this machine"
+        return "the nearest earlier run" if self.attempts == 1 else f"the {self.attempts} nearest earlier runs"
+
+
+def expected_time(
+    kind: Kind,
+    spec: Spec,
+    estimate: Estimate | None,
+    units: int | None,
+    missing: int | None,
+    inputs: Inputs,
+    shards: int = 1,
+) -> ExpectedTime:
+    """Return the time of the `missing` units of a run with `units` units.
+
+    Earlier attempts of the kind give the ratio of measured to counted time; the median of the nearest three is taken.
+    Without earlier attempts the counted time is returned. A kind that counts nothing is measured per unit.
+    """
+    if not missing or not units:
+        return ExpectedTime(None)
+    attempts = nearest_attempts(kind, spec, inputs)
+    if counted := cpu_seconds(kind.name, estimate) if estimate is not None else None:
+        ratios = [ratio for attempt in attempts if (ratio := measured_ratio(kind, attempt, inputs)) is not None]
+        if ratios or not attempts:
+            ratio = statistics.median(ratios) if ratios else 1.0
+            return ExpectedTime(counted * ratio * missing / units / shards, len(ratios))
+    if not attempts:
+        return ExpectedTime(None)
+    seconds_per_unit = statistics.median(_lasted(attempt) / attempt.units_done for attempt in attempts)
+    return ExpectedTime(seconds_per_unit * missing / shards, len(attempts))
+
+
+def nearest_attempts(kind: Kind, spec: Spec, inputs: Inputs) -> list[Row[Any]]:
+    """Return at most three finished attempts of a kind.
+
+    Attempts on this machine come first, then those with the most settings in common, then the newest.
+    """
+    attempt, run, machine = tables.Attempt, tables.Run, tables.Machine
+    query = (
+        select(
+            attempt.started_at, attempt.ended_at, attempt.units_done, run.units, run.spec,
+            machine.host, machine.system_id,
+        )
+        .join(run, run.id == attempt.run_id)
+        .join(machine, machine.id == attempt.machine_id)
+        .where(
+            run.kind == kind.name,
+            run.version == kind.version,
+            attempt.state == tables.AttemptState.FINISHED,
+            attempt.ended_at.is_not(None),
+            attempt.units_done > 0,
+        )
+        .order_by(attempt.started_at.desc(), attempt.id)
+        .limit(NEWEST_ATTEMPTS)
+    )  # fmt: skip
+    with inputs.database.read() as session:
+        rows = session.execute(query).all()
+    wanted = spec.model_dump(mode="json")
+    rank = sorted(rows, key=lambda row: (not is_this_machine(row.host, row.system_id), -_equal(wanted, row.spec)))
+    return list(rank[:NEAREST_ATTEMPTS])
+
+
+def measured_ratio(kind: Kind, attempt: Row[Any], inputs: Inputs) -> float | None:
+    """Return the measured time of an attempt, divided by the counted time of its units.
+
+    None if its work cannot be counted again, for example because its inputs were deleted.
+    """
+    with suppress(ChessregError, ValidationError, OSError):
+        estimate = kind.estimate(settings_from(kind.spec, attempt.spec), inputs)
+        counted = cpu_seconds(kind.name, estimate)
+        if counted and attempt.units:
+            return _lasted(attempt) / (counted * attempt.units_done / attempt.units)
+    return None
+
+
+def _lasted(attempt: Row[Any]) -> float:
+    return float((attempt.ended_at - attempt.started_at).total_seconds())
+
+
+def _equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> int:
+    """Return the number of settings with equal values."""
+    return sum(1 for key, value in one.items() if key in other and other[key] == value)
