@@ -298,7 +298,7 @@ async def test_a_job_is_tried_again_started_sooner_and_cancelled(drive, own_queu
         assert " cancelled " in next(line for line in driver.lines if line.startswith("│›"))
         await driver.go("home")
         (line,) = [line for line in driver.text.split("Ended in")[1].splitlines() if " broken " in line]
-        assert " –  broken  cancelled: " in line, "though what was tried before had failed"
+        assert " –  broken  cancelled before it" in line, "though what was tried before had failed"
         assert "1 finished · 0 failed · 1 cancelled" in driver.text
         assert "opens its log" not in driver.text
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
@@ -84,6 +84,13 @@ class AppScreen(Screen[None]):
         what is shown is only read again."""
         self.stale = False
         self.filling = self.run_worker(self.fill_if_shown, name=name, group="load", exclusive=True)
+
+    def begin_only(self, task: Callable[[], Coroutine[Any, Any, None]], group: str, name: str = "") -> None:
+        """Run `task` in a worker and cancel the other workers of its group.
+
+        The coroutine is made by the worker, so that a worker that is cancelled before it starts leaves none behind.
+        """
+        self.run_worker(cast(Any, task), name=name, group=group, exclusive=True)
 
     async def fill_if_shown(self) -> None:
         """Fill, unless the screen was left before its worker began: its parts go before its workers do."""
@@ -363,7 +370,7 @@ class AppScreen(Screen[None]):
     def on_page_table_narrow(self, event: PageTable.Narrow) -> None:
         event.stop()
         name = AGAIN if event.keep else ""
-        self.run_worker(partial(self.narrow, event), name=name, group=f"narrow {event.table.id}", exclusive=True)
+        self.begin_only(partial(self.narrow, event), f"narrow {event.table.id}", name)
 
     def narrowed(self, whole: Pages, view: View) -> Pages:
         """The rows that fit, of a table of this screen."""

@@ -135,8 +135,8 @@ class Palette(Provider):
         return cast("Host", self.app)
 
     async def startup(self) -> None:
-        """Begin to read queries and kinds. Does not await them: Textual cancels this together with the search that waits
-        for it, as soon as another letter is typed, and then finds nothing at all."""
+        """Begin to read queries and kinds. Does not await them: when another letter is typed, Textual cancels this
+        together with the search that waits for it, and the palette would find nothing."""
         self.reading = asyncio.create_task(self.read_listed())
 
     async def shutdown(self) -> None:
@@ -156,7 +156,7 @@ class Palette(Provider):
         ]
 
     async def listed(self) -> list[Found]:
-        """Return the entries of all queries and kinds, once they are read; a search that is cancelled lets them be read."""
+        """Return the entries of all queries and kinds. A search that is cancelled does not cancel their reading."""
         return await asyncio.shield(self.reading)
 
     def here(self) -> Iterator[Found]:
@@ -255,7 +255,9 @@ class Palette(Provider):
         """Without words: what one can do here, and after it what was chosen most elsewhere."""
         here = list(self.here())
         keys = {found.key for found in here}
-        others = [found for found in (*self.elsewhere(), *await self.listed()) if self.uses(found) and found.key not in keys]
+        others = [
+            found for found in (*self.elsewhere(), *await self.listed()) if self.uses(found) and found.key not in keys
+        ]
         for found in [*here, *sorted(others, key=self.uses, reverse=True)[:MOST_RUNS]]:
             yield DiscoveryHit(Content(found.text), self.counted(found), text=found.text, help=plain(found.help))
 

@@ -217,7 +217,7 @@ class LabScreen(FourBoardsScreen):
     def look(self) -> None:
         """Ask for what is set now. An earlier question that still waits is dropped."""
         if self.choices:
-            self.run_worker(self.look_now, group="look", exclusive=True)
+            self.begin_only(self.look_now, "look")
 
     async def look_now(self) -> None:
         self.asking = True

@@ -189,7 +189,7 @@ class FormScreen(AppScreen):
         strip.names = tuple(f"preset {name}" if name else "no preset" for name in self.form.presets)
         strip.place = self.form.presets.index(self.form.preset)
         strip.display = len(strip.names) > 1
-        self.run_worker(self.build, group="build", exclusive=True)
+        self.begin_only(self.build, "build")
         if self.form.typed or self.form.preset:
             (clear,) = (action for action in self.keyed_actions() if action.method == "clear_form")
             self.notify(f"the form is as you left it; {clear.shown_key} clears it", title=self.form.kind.name)
@@ -278,7 +278,7 @@ class FormScreen(AppScreen):
         self.keep_draft()
         self.checked, self.outlook = self.form.check(), None
         if self.form.variant != self.built:
-            self.run_worker(self.build, group="build", exclusive=True)
+            self.begin_only(self.build, "build")
         self.show_fields()
         self.tell()
         self.after_pause(self.plan)

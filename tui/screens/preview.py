@@ -115,7 +115,7 @@ class PreviewingScreen(AppScreen):
         there = self.has_class("-wide") and not self.has_class("-empty") and self.previews
         self.query_one(Preview).display = there
         if there:
-            self.run_worker(self.preview, group="preview", exclusive=True)
+            self.begin_only(self.preview, "preview")
 
     @property
     def previewed_table(self) -> PageTable:

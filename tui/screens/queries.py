@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -359,7 +360,7 @@ class SqlScreen(ResultScreen):
     def on_sql_editor_nameless(self) -> None:
         """They are read when the screen opens, unless that failed."""
         if self.filling is None or self.filling.is_finished:
-            self.run_worker(self.read_names, group="names", exclusive=True)
+            self.begin_only(self.read_names, "names")
 
     statement = ""
     stopped = False  # that statement, by hand
@@ -422,7 +423,7 @@ class SqlScreen(ResultScreen):
 
     def action_explain(self) -> None:
         if text := self.query_one(SqlEditor).text.strip():
-            self.run_worker(partial(self.explain, text), group="explain", exclusive=True)
+            self.begin_only(partial(self.explain, text), "explain")
         else:
             self.notify("there is no SQL to explain", severity="warning")
 

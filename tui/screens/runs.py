@@ -148,7 +148,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
 
     def on_page_table_moved(self, event: PageTable.Moved) -> None:
         if self.unread_results:
-            self.run_worker(self.read_results, group="results", exclusive=True)
+            self.begin_only(self.read_results, "results")
 
     async def read_results(self) -> None:
         """Read the results of the runs in sight, after a moment: a key that is held down reads none."""
@@ -223,7 +223,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
             screen = ColumnsScreen(self.columns, names, metrics or [])
             await self.app.push_screen(screen)
 
-        self.run_worker(choose, group="columns", exclusive=True)
+        self.begin_only(choose, "columns")
 
     def on_screen_resume(self) -> None:
         table = self.query_one(PageTable)
