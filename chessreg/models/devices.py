@@ -88,6 +88,19 @@ def denormals_flushed() -> Iterator[None]:
         torch.set_flush_denormal(False)
 
 
+@contextmanager
+def tf32_products(allowed: bool) -> Iterator[None]:
+    """In the block, CUDA devices may round the factors of float32 matrix products to TF32, or may not."""
+    import torch
+
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
 def prepare(device: str = "auto", threads: int = 0) -> str:
     """Set this process's threads (0: as many as it may use) and return the device's name, `auto` resolved.
 

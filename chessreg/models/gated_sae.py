@@ -9,14 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from chessreg.models.devices import tf32_products
+
 NAMES = ("W_gate", "b_gate", "r_mag", "b_mag", "W_dec", "b_dec")
-ROWS = 256  # rows of a batch processed at once, so that intermediate results stay in a CPU core's cache
+CPU_ROWS = 256  # rows of a batch processed at once, so that intermediate results stay in a CPU core's cache
+GPU_MEMORY_SHARE = 1 / 16  # of a GPU's memory, for the intermediate results of the rows processed at once
+INTERMEDIATES = 5  # arrays [rows, features] of a step
+Precision = Literal["float32", "tf32", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -81,52 +86,93 @@ class Loss(dict[str, Tensor]):
     `auxiliary`; and `l0`, latents that are on."""
 
 
+def rows_at_once(device: torch.device, features: int) -> int:
+    """Return how many rows of a batch a step processes at once: CPU_ROWS, or as many as fit GPU_MEMORY_SHARE of a GPU.
+
+    The number depends on the device and not on its free memory, so that a resumed training adds in the same order.
+    """
+    if device.type != "cuda":
+        return CPU_ROWS
+    memory = torch.cuda.get_device_properties(device).total_memory * GPU_MEMORY_SHARE
+    return max(CPU_ROWS, int(memory / (4 * INTERMEDIATES * features)))
+
+
 @torch.no_grad()
 def gradients(
-    sae: GatedSae, x: Tensor, coefficient: float, out: Mapping[str, Tensor], rows: int = ROWS
+    sae: GatedSae,
+    x: Tensor,
+    coefficient: float,
+    out: Mapping[str, Tensor],
+    rows: int | None = None,
+    precision: Precision = "float32",
 ) -> tuple[Loss, Tensor]:
     """The loss over scaled residuals x [n, d_model], its parts, and which latents fired (bool [features]).
 
     L = |x - x̂(f)|² + coefficient · |ReLU(π)|₁ + |x - x̂'(ReLU(π))|², the mean over the n rows; x̂' has W_dec and b_dec
     detached, so that the decoder learns of the first term alone (specification 3.1). `out` gets the gradient of each
-    parameter; what it held is lost. Seven matrix products, all else in place on `rows` rows at a time.
+    parameter; what it held is lost. Seven matrix products, all else in place on `rows` rows at a time, by default as
+    many as the device has room for.
+
+    precision: of the matrix products. "tf32" lets a GPU round their factors to TF32; a CPU computes as in float32.
+    "bfloat16" rounds factors and results, and everything of the size [rows, features] is kept in it. Parameters,
+    biases, sums over rows and the gradients in `out` are float32 in each.
     """
+    with tf32_products(precision == "tf32"):
+        kind = torch.bfloat16 if precision == "bfloat16" else x.dtype
+        return _gradients(sae, x, coefficient, out, rows or rows_at_once(x.device, sae.features), kind)
+
+
+def _gradients(
+    sae: GatedSae, x: Tensor, coefficient: float, out: Mapping[str, Tensor], rows: int, kind: torch.dtype
+) -> tuple[Loss, Tensor]:
+    """`gradients`, with factors and results of products in `kind`."""
     n, slope = len(x), sae.r_mag.exp()
     for value in out.values():
         value.zero_()
-    sparsity = torch.full_like(sae.b_gate, coefficient / n)
-    u_of, both_of, back_of = (x.new_empty(times * min(rows, n), sae.features) for times in (1, 2, 2))
-    summed, strongest = x.new_zeros(4), torch.zeros_like(sae.b_gate)
+    w_gate, w_dec, b_dec = sae.W_gate.to(kind), sae.W_dec.to(kind), sae.b_dec.to(kind)
+    sparsity = torch.full_like(sae.b_gate, coefficient / n, dtype=kind)
+    u_of, both_of, back_of = (x.new_empty(times * min(rows, n), sae.features, dtype=kind) for times in (1, 2, 2))
+    summed, strongest = x.new_zeros(4), torch.zeros_like(sae.b_gate, dtype=kind)
     for part in x.split(rows):
         m = len(part)
         u, both, back = u_of[:m], both_of[: 2 * m], back_of[: 2 * m]
         code, gate, of_code, of_gate = both[:m], both[m:], back[:m], back[m:]
-        centred = part - sae.b_dec
-        torch.mm(centred, sae.W_gate.T, out=u)
+        centred = (part - sae.b_dec).to(kind)
+        torch.mm(centred, w_gate.T, out=u)
         torch.add(u, sae.b_gate, out=gate).relu_()
         torch.addcmul(sae.b_mag, u, slope, out=code).relu_()
         only_where(gate, code)
-        error = torch.addmm(sae.b_dec, both, sae.W_dec).view(2, m, -1) - part
-        on = torch.sign(code, out=of_code).sum()  # count_nonzero takes ten times as long
-        summed += torch.stack([error[0].square().sum(), gate.sum(), error[1].square().sum(), on])
+        error = torch.addmm(b_dec, both, w_dec).view(2, m, -1) - part
+        on = torch.sign(code, out=of_code).sum(dtype=x.dtype)  # count_nonzero takes ten times as long
+        l1 = gate.sum(dtype=x.dtype)
+        summed += torch.stack([error[0].square().sum(), l1, error[1].square().sum(), on])
         torch.maximum(strongest, code.amax(0), out=strongest)
         error *= 2 / n
-        out["W_dec"].addmm_(code.T, error[0])
         out["b_dec"] += error[0].sum(0)
-        torch.mm(error[0], sae.W_dec.T, out=of_code)
-        torch.addmm(sparsity, error[1], sae.W_dec.T, out=of_gate)
+        of_codes, of_gates = error.to(kind)
+        add_product(out["W_dec"], code.T, of_codes)
+        torch.mm(of_codes, w_dec.T, out=of_code)
+        torch.addmm(sparsity, of_gates, w_dec.T, out=of_gate)
         only_where(code, of_code)
         only_where(gate, of_gate)
-        out["b_mag"] += of_code.sum(0)
-        out["b_gate"] += of_gate.sum(0)
-        out["r_mag"] += u.mul_(of_code).sum(0)
+        out["b_mag"] += of_code.sum(0, dtype=x.dtype)
+        out["b_gate"] += of_gate.sum(0, dtype=x.dtype)
+        out["r_mag"] += u.mul_(of_code).sum(0, dtype=x.dtype)
         of_gate.addcmul_(of_code, slope)
-        out["W_gate"].addmm_(of_gate.T, centred)
+        add_product(out["W_gate"], of_gate.T, centred)
     out["r_mag"] *= slope
     out["b_dec"] -= (out["b_gate"] + slope * out["b_mag"]) @ sae.W_gate
     sse, l1, auxiliary, l0 = (summed / n).unbind()
     loss = Loss(loss=sse + coefficient * l1 + auxiliary, sse=sse, l1=l1, auxiliary=auxiliary, l0=l0)
     return loss, strongest > 0
+
+
+def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add the matrix product of `a` and `b` to `total`, which may have another dtype."""
+    if total.dtype == a.dtype:
+        total.addmm_(a, b)
+    else:
+        total += a @ b
 
 
 def only_where(positive: Tensor, values: Tensor) -> None:
@@ -155,6 +201,8 @@ class Adam:
         self.mean = {name: torch.zeros_like(value) for name, value in parameters.items()}
         self.square = {name: torch.zeros_like(value) for name, value in parameters.items()}
         self.steps = 0
+        device = next(iter(parameters.values())).device
+        self.counts = [torch.zeros((), device=device) for _ in parameters]  # `steps` as torch's kernel takes it
 
     @torch.no_grad()
     def step(self, gradient: Mapping[str, Tensor], learning_rate: float) -> None:
@@ -162,14 +210,13 @@ class Adam:
         from torch.optim.adam import adam
 
         names = list(self.parameters)
-        device = next(iter(self.parameters.values())).device
         adam(
             [self.parameters[name] for name in names],
             [gradient[name] for name in names],
             [self.mean[name] for name in names],
             [self.square[name] for name in names],
             [],
-            [torch.tensor(float(self.steps), device=device) for _ in names],
+            self.counts,  # one more afterwards
             fused=True,
             amsgrad=False,
             beta1=self.betas[0],
@@ -189,6 +236,8 @@ class Adam:
             for name, value in own.items():
                 value.copy_(saved[name])
         self.steps = int(state["steps"])
+        for count in self.counts:
+            count.fill_(self.steps)
 
 
 def train_step(
@@ -198,10 +247,14 @@ def train_step(
     x: Tensor,
     coefficient: float,
     learning_rate: float,
-    rows: int = ROWS,
+    rows: int | None = None,
+    precision: Precision = "float32",
 ) -> tuple[Loss, Tensor]:
-    """Update `sae` on scaled residuals x [n, d_model]; returns what `gradients` returns. `gradient` is overwritten."""
-    loss, fired = gradients(sae, x, coefficient, gradient, rows)
+    """Update `sae` on scaled residuals x [n, d_model]; returns what `gradients` returns. `gradient` is overwritten.
+
+    On a GPU nothing waits for the device.
+    """
+    loss, fired = gradients(sae, x, coefficient, gradient, rows, precision)
     keep_direction(gradient["W_dec"], sae.W_dec)
     adam.step(gradient, learning_rate)
     renormalise(sae.W_dec)

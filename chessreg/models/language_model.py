@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -301,6 +301,26 @@ class LanguageModel:
             raise BadInputError(f"{tokens.shape[1]} tokens do not fit the {self.block_size} positions of {self.name}")
         if int(tokens.max()) >= self.vocab_size or int(tokens.min()) < 0:
             raise BadInputError(f"a token id is outside the vocabulary of {self.name} (0 to {self.vocab_size - 1})")
+
+
+ActivationPass = tuple[Tensor, Tensor, Tensor, Tensor]
+"""A forward pass and the rows that it gives: tokens int64 [batch, length]; of n activations their row and token there,
+and the row that each gets in a larger array, int64 [n]."""
+
+
+def collect_activations(
+    model: LanguageModel, points: Sequence[str], rows: int, passes: Iterable[ActivationPass]
+) -> dict[str, Tensor]:
+    """Return hook point → activations float32 [rows, d_model] on the model's device, where they are computed.
+
+    Rows that no pass gives are undefined.
+    """
+    made = {point: torch.empty(rows, model.d_model, device=model.device) for point in points}
+    for tokens, row, token, target in passes:
+        place = target.to(model.device)
+        for point, activations in model.activations_at(tokens, points, row, token).items():
+            made[point][place] = activations.float()
+    return made
 
 
 def compute_stored_activations(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from chessreg.encodings import Alignment, Encoding
     from chessreg.games.datasets.dataset import Games
     from chessreg.games.datasets.positions import Positions
-    from chessreg.models.language_model import LanguageModel
+    from chessreg.models.language_model import ActivationPass, LanguageModel
     from chessreg.runs.inputs import Inputs
 
     Batches = Iterator[dict[str, torch.Tensor]]
@@ -150,8 +150,9 @@ def special(written: Encoding, encoded: EncodedGames) -> np.ndarray:
 class CacheRows:
     """Batches from a cache: permuted chunks, every row of the games to train on once in an epoch."""
 
-    def __init__(self, spec: SaeSpec, origin: Origin, inputs: Inputs) -> None:
+    def __init__(self, spec: SaeSpec, origin: Origin, inputs: Inputs, device: str = "cpu") -> None:
         assert spec.cache is not None
+        self.device = device
         self.spec, self.cache = spec, load_cache(inputs, spec.cache, pattern=_any_pattern(inputs, spec.cache))
         self.array = self.cache.array
         self.keep = np.isin(self.array.game, origin.places)
@@ -178,9 +179,8 @@ class CacheRows:
         return special
 
     def batches(self, points: Sequence[str], first: int = 0) -> Batches:
-        """What each step from `first` on sees: hook point → activations float32 [n, d_model]. Without end."""
-        import torch
-
+        """What each step from `first` on sees: hook point → activations float32 [n, d_model] on the device. Without
+        end."""
         size = self.spec.batch_tokens
         epoch, skip = divmod(first, -(-int(self.keep.sum()) // size))
         while True:
@@ -188,8 +188,15 @@ class CacheRows:
                 if skip:
                     skip -= 1
                     continue
-                yield {point: torch.from_numpy(batch.float32(point)) for point in points}
+                yield {point: self.on_device(batch.float32(point)) for point in points}
             epoch += 1
+
+    def on_device(self, rows: np.ndarray) -> torch.Tensor:
+        """Return the rows on the device. A GPU copies them from pinned memory while it computes the step before."""
+        import torch
+
+        tensor = torch.from_numpy(rows)
+        return tensor if self.device == "cpu" else tensor.pin_memory().to(self.device, non_blocking=True)
 
 
 def _any_pattern(inputs: Inputs, reference: str) -> str:
@@ -203,8 +210,8 @@ def _any_pattern(inputs: Inputs, reference: str) -> str:
 class ModelRows:
     """Batches from a model that runs over the games, an epoch in an order drawn for it, then the next.
 
-    The tokens of all epochs lie end to end. So many of them as are mixed make a chunk, whose games are run once, for
-    all hook points; its rows are permuted and cut into batches.
+    The tokens of all epochs are numbered from end to end. `mix_tokens` of them are a chunk, whose games are run once
+    for all hook points; its rows are permuted and cut into batches. They stay on the model's device.
     """
 
     def __init__(self, spec: SaeSpec, origin: Origin, model: LanguageModel, batch_games: int) -> None:
@@ -232,8 +239,8 @@ class ModelRows:
         self.order, self.ends = np.concatenate(orders), np.concatenate(ends)
 
     def _chunk(self, number: int, points: tuple[str, ...]) -> dict[str, torch.Tensor]:
-        """The mixed rows of a chunk: hook point → activations [rows, d_model]."""
-        import torch
+        """The mixed rows of a chunk: hook point → activations [rows, d_model] on the model's device."""
+        from chessreg.models.language_model import collect_activations
 
         low, high = number * self.rows, (number + 1) * self.rows
         self._count(high)
@@ -243,7 +250,13 @@ class ModelRows:
         begins = int(self.ends[first]) - int(encoded.counts[0])
         place = begins - low + np.arange(len(encoded.sites))  # of each site among the rows
         mixed = generator(self.spec.seed, Stream.SAE_MIXED_TOKENS, number).permutation(self.rows)
-        made = {point: torch.empty(self.rows, self.model.d_model) for point in points}
+        passes = self._passes(encoded, place, mixed)
+        return collect_activations(self.model, points, self.rows, passes)
+
+    def _passes(self, encoded: EncodedGames, place: np.ndarray, mixed: np.ndarray) -> Iterator[ActivationPass]:
+        """The forward passes over these games. `place` numbers each site; `mixed` is the row of each number."""
+        import torch
+
         order = np.argsort(encoded.widths, kind="stable")
         for items in encoded.batches(order[encoded.widths[order] > 0], self.batch_games):
             row, sites = encoded.sites_of(items)
@@ -252,11 +265,8 @@ class ModelRows:
             if not len(sites):
                 continue
             tokens = torch.from_numpy(encoded.padded(items, int(encoded.widths[items].max())))
-            at = torch.from_numpy(row), torch.from_numpy(encoded.sites.token[sites])
-            target = torch.from_numpy(mixed[place[sites]])
-            for point, activations in self.model.activations_at(tokens, points, *at).items():
-                made[point][target] = activations.cpu()
-        return made
+            token, target = encoded.sites.token[sites], mixed[place[sites]]
+            yield tokens, torch.from_numpy(row), torch.from_numpy(token), torch.from_numpy(target)
 
     def batches(self, points: Sequence[str], first: int = 0) -> Batches:
         """What each step from `first` on sees: hook point → activations float32 [n, d_model]. Without end."""

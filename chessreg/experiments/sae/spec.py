@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -12,6 +12,7 @@ from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.models.hook_points import PATTERNS, RESID_POST
 from chessreg.runs.spec import AtMost, Beta, Distinct, Layers, Plies, Ref, Spec
 
+Precision = Literal["float32", "tf32", "bfloat16"]
 STREAM = ("checkpoint", "dataset", "games", "min_plies", "keep_duplicates", "sites", "mix_tokens")
 L0_SEARCH = (0.25, 0.5, 1.0, 2.0, 4.0)
 
@@ -79,6 +80,11 @@ class SaeSpec(Spec):
     )
     l0_search_tokens: Annotated[int | None, AtMost(10**13, "no dataset is longer")] = Field(
         None, ge=1, description="for --l0: tokens of each of them; none: a quarter of --tokens"
+    )
+    precision: Precision = Field(
+        "float32",
+        description="of the training's matrix products: float32, tf32 (rounds factors, on a GPU), or bfloat16 (rounds "
+        "factors, results and latents); parameters and gradients are float32, and so is the model that is read",
     )
     normalize_activations: bool = Field(True, description="scale activations to a mean norm of sqrt(d_model)")
     centre: bool = Field(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,10 @@ class Trainer:
         self.d_model, self.features = d_model, expansion * d_model
         self.stage = self.step = 0
         self.measured: list[float] = []  # L0 of the short trainings that are over
-        self.scale, self.mean = 1.0, torch.zeros(d_model)
+        self.scale, self.mean = 1.0, torch.zeros(d_model, device=device)
+        self.one = torch.ones((), device=device)
         self.seconds = 0.0
+        self.clock = time.process_time if device == "cpu" else time.perf_counter
         self.begin()
         self.begun = path.exists()
         if self.begun:
@@ -45,10 +48,11 @@ class Trainer:
             self.sae.b_dec.copy_(self.mean * self.scale)
         self.adam = Adam(self.sae.parameters(), self.spec.beta1, self.spec.beta2)
         self.gradient = {name: torch.empty_like(value) for name, value in self.sae.parameters().items()}
-        self.fired_at = torch.zeros(self.features, dtype=torch.int64)  # tokens read when each latent last fired
+        zeros = partial(torch.zeros, device=self.device)  # sums stay on the device: reading one waits for it
+        self.fired_at = zeros(self.features, dtype=torch.int64)  # tokens read when each latent last fired
         self.curve: list[dict[str, float]] = []
-        self.since = np.zeros(6)  # steps since the last point of the curve, and sums of loss, sse, l1, l0, spread
-        self.late = np.zeros(2)  # of the last fifth of a stage: steps, and the sum of their L0
+        self.since = zeros(6, dtype=torch.float64)  # steps since the curve's last point; sums of loss … spread
+        self.late = zeros(2, dtype=torch.float64)  # of the last fifth of a stage: steps, and the sum of their L0
 
     # -- where it stands ------------------------------------------------------------------------------------------
 
@@ -97,6 +101,7 @@ class Trainer:
         The mean is what mean ablation puts in, and with `--centre` what the decoder's bias begins at: it moves by at
         most the learning rate in a step, and would be thousands of steps on its way to a mean that is most of the norm.
         """
+        rows = rows.to(self.device)
         if not bool(rows.isfinite().all()):
             raise DivergedError(f"activations at {self.point} are NaN or infinite", "chessreg doctor --digests")
         self.mean = rows.mean(0, dtype=torch.float64).float()
@@ -111,28 +116,28 @@ class Trainer:
         self.begin()
 
     def update(self, rows: Tensor) -> None:
-        """One step on residuals float32 [n, d_model]. Raises DivergedError where the loss is no number."""
-        began = time.process_time()
+        """One step on residuals float32 [n, d_model]. On a GPU it waits for the device only at points of the curve.
+
+        Raises DivergedError at a point of the curve if the loss was NaN or infinite since the last one.
+        """
+        began = self.clock()
         steps = self.steps_of(self.stage)
         coefficient = self.coefficient * min(1.0, (self.step + 1) / max(1.0, self.spec.l1_warmup * steps))
         rate = self.spec.learning_rate * self.rate(self.step, steps)
         x = rows.to(self.device) * self.scale
-        loss, fired = train_step(self.sae, self.adam, self.gradient, x, coefficient, rate)
+        loss, fired = train_step(
+            self.sae, self.adam, self.gradient, x, coefficient, rate, precision=self.spec.precision
+        )
         self.step += 1
         self.tokens += len(rows)
-        self.fired_at[fired.cpu()] = self.tokens
-        values = [float(loss[name]) for name in ("loss", "sse", "l1", "l0")]
-        if not math.isfinite(values[0]):
-            raise DivergedError(
-                f"the SAE's loss at {self.point} is not finite at step {self.step}", "a smaller --learning-rate"
-            )
-        spread = float((x - x.mean(0)).square().sum(1).mean())  # of the batch, as SAELens has it
-        self.since += [1, *values, spread]
+        self.fired_at.masked_fill_(fired, self.tokens)
+        spread = (x - x.mean(0)).square().sum(1).mean()  # of the batch, as SAELens has it
+        self.since += torch.stack([self.one, *(loss[name] for name in ("loss", "sse", "l1", "l0")), spread])
         if self.step > 0.8 * steps:
-            self.late += [1, values[3]]
+            self.late += torch.stack([self.one, loss["l0"]])
         if self.step % max(1, steps // POINTS) == 0 or self.step == steps:
             self.note()
-        self.seconds += time.process_time() - began
+        self.seconds += self.clock() - began
         if self.step == steps:
             self.end_stage()
 
@@ -149,26 +154,39 @@ class Trainer:
         return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * min(1.0, fallen)))
 
     def note(self) -> None:
-        """A point of the curve: means since the last one."""
+        """A point of the curve: means since the last one. Raises DivergedError for a loss that is not finite."""
         count, loss, sse, l1, l0, spread = self.since.tolist()
+        self.check_loss(loss)
         self.curve.append({
             "step": self.step, "train_loss": loss / count, "train_sse": sse / count, "train_l1": l1 / count,
             "train_l0": l0 / count, "train_dead_fraction": self.dead_fraction,
             "train_explained_variance": 1 - sse / spread if spread > 0 else 0.0,
         })  # fmt: skip
-        self.since = np.zeros(6)
+        self.since.zero_()
+
+    def check_loss(self, total: float) -> None:
+        """Raise DivergedError if a sum of losses is NaN or infinite."""
+        if not math.isfinite(total):
+            raise DivergedError(
+                f"the SAE's loss at {self.point} is not finite by step {self.step}", "a smaller --learning-rate"
+            )
 
     def end_stage(self) -> None:
         """A short training gives its L0, and the next begins anew; the real one is complete."""
         self.stage += 1
         if not self.complete:
-            self.measured.append(float(self.late[1] / max(self.late[0], 1)))
+            steps, l0 = self.late.tolist()
+            self.measured.append(l0 / max(steps, 1))
             self.begin()
 
     # -- its state ------------------------------------------------------------------------------------------------
 
     def save(self) -> None:
-        """Write the state. A crash, a power cut or a full disk (DiskFullError) leaves the old one."""
+        """Write the state. A crash, a power cut or a full disk (DiskFullError) leaves the old one.
+
+        Raises DivergedError, and writes nothing, if the loss was NaN or infinite since the last point of the curve.
+        """
+        self.check_loss(float(self.since[1]))
         state = {
             "place": [self.stage, self.step, self.tokens],
             "measured": self.measured,
@@ -195,9 +213,10 @@ class Trainer:
             self.sae = GatedSae(**parameters, scale=self.scale)
             self.adam = Adam(self.sae.parameters(), self.spec.beta1, self.spec.beta2)
             self.adam.restore(state["adam"])
-            self.measured, self.mean = list(state["measured"]), state["mean"].cpu()
-            self.fired_at, self.curve = state["fired_at"].cpu(), list(state["curve"])
-            self.since, self.late = np.array(state["since"]), np.array(state["late"])
+            self.measured, self.mean = list(state["measured"]), state["mean"]
+            self.fired_at, self.curve = state["fired_at"], list(state["curve"])
+            for sums, saved in ((self.since, state["since"]), (self.late, state["late"])):
+                sums.copy_(torch.tensor(saved, dtype=torch.float64))
             self.seconds = float(state["seconds"])
         except Exception as error:  # what torch raises at a file that is none of its own is not one type
             raise ChessregError(

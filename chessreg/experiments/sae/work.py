@@ -46,7 +46,7 @@ class SaeWork:
         self.model = LanguageModel.load(folder, device=self.device)
         self.rows: CacheRows | ModelRows
         if self.spec.cache is not None:
-            self.rows = CacheRows(self.spec, self.origin, task.inputs)
+            self.rows = CacheRows(self.spec, self.origin, task.inputs, self.device)
         else:
             self.rows = ModelRows(self.spec, self.origin, self.model, self.options.batch_games)
         width = self.origin.row.d_model
