@@ -26,7 +26,7 @@ from torch import Tensor
 from chessreg.experiments.sae.spec import SaeSpec
 from chessreg.experiments.sae.training import Trainer
 from chessreg.models.devices import denormals_flushed
-from chessreg.models.gated_sae import ROWS, GatedSae
+from chessreg.models.gated_sae import CPU_ROWS, GatedSae
 
 BATCH = 4096
 
@@ -80,7 +80,7 @@ def main() -> None:
                 for name, function in (
                     ("whole", lambda x=x, m=trainer.sae.W_gate: products(x, m, BATCH)),
                     ("step", lambda x=x, t=trainer: t.update(x)),
-                    ("parts", lambda x=x, m=trainer.sae.W_gate: products(x, m, ROWS)),
+                    ("parts", lambda x=x, m=trainer.sae.W_gate: products(x, m, CPU_ROWS)),
                     ("autograd", lambda x=x, t=trainer: by_autograd(t.sae, x)),
                 ):
                     times[name] = min(times[name], seconds(function))

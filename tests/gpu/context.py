@@ -6,8 +6,7 @@ import gc
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from chessreg.models.devices import tf32_products
 from chessreg.models.token_file import TokenFile
 from chessreg.models.train_config import TextTraining
 from chessreg.models.training import Corpus
@@ -46,7 +46,8 @@ class Sizes:
     micro_rows: tuple[int, ...] = (10, 25, 50, 100)
     sae: tuple[int, int] = (768, 12_288)
     sae_batch: int = 4096
-    sae_rows: tuple[int, ...] = (256, 1024, 4096)
+    sae_rows: tuple[int, ...] = (256, 1024)
+    sae_pass_tokens: int = 65_536
     cached_games: tuple[int, ...] = (32, 256)
     decoded_rows: tuple[int, ...] = (1, 8, 64, 512)
     scored_rows: tuple[int, ...] = (64, 512)
@@ -65,9 +66,9 @@ class Sizes:
 FULL = Sizes()
 TINY = Sizes(
     large=(2, 2, 32), small=(2, 2, 16), block_size=255, batch_rows=4, micro_rows=(2, 4), sae=(16, 64), sae_batch=64,
-    sae_rows=(32,), cached_games=(4,), decoded_rows=(1, 4), scored_rows=(4,), compared_rows=2, compared_tokens=40,
-    matrix=128, seconds=0.02, compile=False, training_steps=30, warmup_steps=5, log_steps=5, evaluated_games=4,
-    shard_bytes=12 << 10,
+    sae_rows=(32,), sae_pass_tokens=256, cached_games=(4,), decoded_rows=(1, 4), scored_rows=(4,), compared_rows=2,
+    compared_tokens=40, matrix=128, seconds=0.02, compile=False, training_steps=30, warmup_steps=5, log_steps=5,
+    evaluated_games=4, shard_bytes=12 << 10,
 )  # fmt: skip
 
 
@@ -117,7 +118,7 @@ class Context:
         dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
         n = self.sizes.matrix
         a, b = (torch.randn(n, n, device=self.device, dtype=dtype) for _ in range(2))
-        with matmul_precision(precision):
+        with tf32_products(precision == "TF32"):
             return 2 * n**3 / self.time_call(lambda: a @ b) / 1e12
 
     def peak_tflops(self, precision: Precision) -> float:
@@ -166,17 +167,6 @@ def pad_rows(rows: Sequence[np.ndarray] | Sequence[Sequence[int]]) -> Tensor:
     for place, row in enumerate(rows):
         tokens[place, : len(row)] = torch.as_tensor(np.asarray(row, np.int64))
     return tokens
-
-
-@contextmanager
-def matmul_precision(precision: Precision) -> Iterator[None]:
-    """Let float32 products use TF32 within, if `precision` is TF32."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if precision == "TF32" else "highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def count_flops_per_token(config: TextTraining, vocab_size: int) -> float:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from chessreg.models.decoding.session import DecodingSession
 from chessreg.models.edits import ResidualEdit
-from chessreg.models.gated_sae import Adam, GatedSae, train_step
+from chessreg.models.gated_sae import Adam, GatedSae, Precision, train_step
 from chessreg.models.language_model import LanguageModel
 from chessreg.models.token_file import TokenFile
 
@@ -129,11 +129,15 @@ def compare_sae_step(context: Context, dtype: str) -> dict[str, Any]:
     width, features = context.sizes.sae
     x = torch.randn(context.sizes.sae_batch // 4, width, generator=torch.Generator().manual_seed(1))
     results = []
-    for device, kind in ((torch.device("cpu"), torch.float32), (context.device, DTYPES[dtype])):
-        initial = GatedSae.initial(width, features, seed=0)
-        sae = GatedSae(**{name: value.to(device, kind) for name, value in initial.parameters().items()})
+    precisions: tuple[tuple[torch.device, Precision], ...] = (
+        (torch.device("cpu"), "float32"),
+        (context.device, "bfloat16" if dtype == "bfloat16" else "float32"),
+    )
+    for device, precision in precisions:
+        sae = GatedSae.initial(width, features, seed=0, device=str(device))
         gradient = {name: torch.empty_like(value) for name, value in sae.parameters().items()}
-        loss, _ = train_step(sae, Adam(sae.parameters(), 0.9, 0.999), gradient, x.to(device, kind), 1.0, 3e-4)
+        adam = Adam(sae.parameters(), 0.9, 0.999)
+        loss, _ = train_step(sae, adam, gradient, x.to(device), 1.0, 3e-4, precision=precision)
         results.append((float(loss["loss"]), gradient))
     (loss, theirs), (other, ours) = results
     each = {name: compare(theirs[name], ours[name]) for name in theirs}

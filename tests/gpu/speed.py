@@ -15,20 +15,29 @@ from typing import Any
 
 import numpy as np
 import torch
-from context import Context, Precision, count_flops_per_token, matmul_precision, pad_rows
+from context import Context, Precision, count_flops_per_token, pad_rows
+from torch import Tensor
 
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.decoding.legal import answer_logprobs
 from chessreg.models.decoding.session import DecodingSession
+from chessreg.models.devices import tf32_products
 from chessreg.models.gated_sae import Adam, GatedSae, train_step
+from chessreg.models.gated_sae import Precision as SaePrecision
 from chessreg.models.hook_points import hook_point
-from chessreg.models.language_model import LanguageModel, compute_stored_activations
+from chessreg.models.language_model import (
+    ActivationPass,
+    LanguageModel,
+    collect_activations,
+    compute_stored_activations,
+)
 from chessreg.models.train_config import TextTraining
 from chessreg.models.training import Trainer, TrainerOptions
 
 Measurement = tuple[str, Callable[[], Mapping[str, Any]]]
 Shape = tuple[int, int, int]
 DOT = 4  # the character before White's moves, at which `run cache` reads activations unless told otherwise
+SAE_PRECISIONS: dict[Precision, SaePrecision] = {"TF32": "tf32", "bfloat16": "bfloat16", "float32": "float32"}
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -114,31 +123,34 @@ def measure_training(context: Context, shape: Shape, rows: int, compiled: bool) 
 
 
 def plan_saes(context: Context) -> Iterator[Measurement]:
-    """Each precision, with the batch in parts of growing size (`gated_sae.ROWS` is what `run sae` uses)."""
-    for precision in ("TF32", "bfloat16", "float32"):
-        for rows in context.sizes.sae_rows:
-            yield f"{precision}, {rows} rows at once", partial(measure_sae, context, precision, rows)
+    """Each precision of `run sae`: a step with the rows that the device has room for, or fewer at once; then one pass
+    of a model over its tokens and autoencoders after every block."""
+    for precision in SAE_PRECISIONS:
+        for rows in (None, *context.sizes.sae_rows):
+            label = f"{precision}, {'all' if rows is None else rows} rows at once"
+            yield label, partial(measure_sae, context, precision, rows)
+    for precision in SAE_PRECISIONS:
+        yield f"{precision}, model and all blocks in one pass", partial(measure_sae_pass, context, precision)
 
 
-def measure_sae(context: Context, precision: Precision, rows: int) -> dict[str, Any]:
-    """Whole training steps: loss, gradient, Adam, unit columns. 14·d·F operations per token (seven products).
+class Autoencoder:
+    """An autoencoder on the device, with its training step."""
 
-    bfloat16: parameters, moments and residuals are all stored in it.
-    """
+    def __init__(self, context: Context, width: int, features: int) -> None:
+        self.sae = GatedSae.initial(width, features, seed=0, device=str(context.device))
+        self.adam = Adam(self.sae.parameters(), 0.9, 0.999)
+        self.gradient = {name: torch.empty_like(value) for name, value in self.sae.parameters().items()}
+
+    def step(self, x: Tensor, precision: SaePrecision, rows: int | None = None) -> None:
+        train_step(self.sae, self.adam, self.gradient, x, 1.0, 3e-4, rows, precision)
+
+
+def measure_sae(context: Context, precision: Precision, rows: int | None) -> dict[str, Any]:
+    """Whole training steps: loss, gradient, Adam, unit columns. 14·d·F operations per token (seven products)."""
     width, features = context.sizes.sae
-    kind = torch.bfloat16 if precision == "bfloat16" else torch.float32
-    initial = GatedSae.initial(width, features, seed=0)
-    sae = GatedSae(**{name: value.to(context.device, kind) for name, value in initial.parameters().items()})
-    adam = Adam(sae.parameters(), 0.9, 0.999)
-    gradient = {name: torch.empty_like(value) for name, value in sae.parameters().items()}
-    x = torch.randn(context.sizes.sae_batch, width, device=context.device, dtype=kind)
-
-    def step() -> None:
-        loss, _ = train_step(sae, adam, gradient, x, 1.0, 3e-4, rows)
-        float(loss["loss"])  # training checks it in every step
-
-    with matmul_precision(precision):
-        tokens_per_s = len(x) / context.time_call(step)
+    trained = Autoencoder(context, width, features)
+    x = torch.randn(context.sizes.sae_batch, width, device=context.device)
+    tokens_per_s = len(x) / context.time_call(lambda: trained.step(x, SAE_PRECISIONS[precision], rows))
     tflops = 14 * width * features * tokens_per_s / 1e12
     return {
         "tokens_per_s": tokens_per_s,
@@ -146,6 +158,55 @@ def measure_sae(context: Context, precision: Precision, rows: int) -> dict[str, 
         "share_of_peak": tflops / context.peak_tflops(precision),
         "memory_gb": context.memory_gb(),
     }
+
+
+def measure_sae_pass(context: Context, precision: Precision) -> dict[str, Any]:
+    """Tokens of one chunk of `run sae` without a cache: the model runs over them once, in TF32 unless the precision is
+    float32. Their residuals stay on the device, where autoencoders after all its blocks are trained on them."""
+    sizes = context.sizes
+    layers, heads, width = sizes.large
+    config = GPT2Config(layers, heads, width, sizes.block_size, context.games.size)
+    model = LanguageModel(random_gpt2(config, seed=0).to(context.device))
+    points = [hook_point(layer) for layer in range(layers)]
+    saes = {point: Autoencoder(context, width, sizes.sae[1]) for point in points}
+    passes, total = make_passes(context, sizes.sae_pass_tokens)
+
+    def collect() -> dict[str, Tensor]:
+        with tf32_products(precision != "float32"):
+            return collect_activations(model, points, total, passes)
+
+    def train() -> None:
+        rows = collect()
+        for low in range(0, total, sizes.sae_batch):
+            for point, trained in saes.items():
+                trained.step(rows[point][low : low + sizes.sae_batch], SAE_PRECISIONS[precision])
+
+    seconds = context.time_call(train)
+    return {
+        "tokens_per_s": total / seconds,
+        "sae_tokens_per_s": total * len(points) / seconds,
+        "share_of_time_in_model": context.time_call(collect) / seconds,
+        "memory_gb": context.memory_gb(),
+    }
+
+
+def make_passes(context: Context, least: int, rows_at_once: int = 32) -> tuple[list[ActivationPass], int]:
+    """Forward passes over the bundled games, every token in a random place of at least `least` rows; and the rows."""
+    corpus = context.corpus(least)
+    limit = context.sizes.block_size
+    games = [corpus.row([game], limit) for game in range(len(corpus.lengths))]
+    ends = np.cumsum([len(game) for game in games])
+    games = games[: int(np.searchsorted(ends, least)) + 1]
+    total = int(sum(map(len, games)))
+    places = torch.from_numpy(np.random.default_rng(0).permutation(total))
+    passes, done = [], 0
+    for low in range(0, len(games), rows_at_once):
+        part = games[low : low + rows_at_once]
+        row = torch.cat([torch.full((len(game),), number) for number, game in enumerate(part)])
+        token = torch.cat([torch.arange(len(game)) for game in part])
+        passes.append((pad_rows(part), row, token, places[done : done + len(row)]))
+        done += len(row)
+    return passes, total
 
 
 # -- caching -----------------------------------------------------------------------------------------------------------
@@ -177,7 +238,7 @@ def measure_caching(context: Context, precision: Precision, games: int) -> dict[
     tokens = pad_rows([corpus.row([game % count], limit) for game in range(games)])
     row, token = (tokens == DOT).nonzero(as_tuple=True)
     points = [hook_point(layer) for layer in range(model.n_layers)]
-    with matmul_precision(precision), torch.inference_mode():
+    with tf32_products(precision == "TF32"), torch.inference_mode():
         forward_seconds = context.time_call(lambda: model.network.hidden(tokens.to(context.device)))
         cache_seconds = context.time_call(
             lambda: compute_stored_activations(model, tokens, points, row, token, "float16")

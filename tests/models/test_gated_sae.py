@@ -50,6 +50,22 @@ def test_loss_and_gradients_are_those_of_the_formulas() -> None:
     assert torch.equal(fired, (code > 0).any(0))
 
 
+def test_products_in_bfloat16_give_nearly_the_same_float32_gradients_and_parts_of_a_batch_the_same_sums() -> None:
+    sae, x = random_sae(torch.float32), rows().float()
+    of_precision = {}
+    for precision, at_once in (("float32", None), ("float32", 7), ("tf32", None), ("bfloat16", None)):
+        found = {name: torch.empty_like(value) for name, value in sae.parameters().items()}
+        loss, _ = gradients(sae, x, 0.7, found, at_once, precision)
+        of_precision[precision, at_once] = {"loss": loss["loss"], "l0": loss["l0"], **found}
+    wanted = of_precision.pop(("float32", None))
+    for (precision, _), found in of_precision.items():
+        for name, value in wanted.items():
+            difference = float((found[name] - value).norm() / value.norm())
+            assert difference < (0.02 if precision == "bfloat16" else 1e-5), (precision, name)
+            assert (difference > 0) is (precision != "tf32") or name in ("l0", "loss")  # a CPU has no TF32
+            assert found[name].dtype == torch.float32
+
+
 def test_the_gate_learns_through_the_auxiliary_term_alone() -> None:
     """The Heaviside step lets nothing through, and the decoder learns nothing of the auxiliary term."""
     sae, x = random_sae(), rows()

@@ -127,6 +127,19 @@ def test_the_paper_size_is_that_of_the_specification():
     assert {steps[f"perplexity-{policy}"][1].end_token for policy in ("exclude", "include")} == {"exclude", "include"}
 
 
+def test_at_paper_size_one_pass_over_the_tokens_trains_the_autoencoders_of_all_sites_and_expansions():
+    steps = planned("paper", 12, 768)
+    [(step, spec)] = [pair for pair in steps.values() if pair[0].kind == "sae"]
+    assert (step.name, spec.expansions, spec.precision) == ("sae-blocks-all", (16, 2, 4, 8), "tf32")
+    assert set(spec.hook_points) == {
+        "blocks.0.hook_resid_pre", *(f"blocks.{layer}.hook_resid_post" for layer in range(12)), "ln_final.hook_out"
+    }  # fmt: skip
+    assert step.units == 4 * 14
+    derived = {name: spec for name, (_, spec) in steps.items() if getattr(spec, "sae", None)}
+    assert len(derived) == len({(s.sae, s.expansion, s.layers, s.source, s.phase, s.cache) for s in derived.values()})
+    assert {(spec.expansion, name.endswith("-of-4x")) for name, spec in derived.items()} >= {(16, False), (4, True)}
+
+
 def test_the_reference_size_has_what_the_issue_asks_for():
     steps = planned("reference", 8, 192)
     assert steps["edits"][0].units == 7 * 2_000

@@ -16,6 +16,7 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.sae.spec import SaeSpec
 from chessreg.experiments.settings.games import GameSelection, cached_items, select_items, selection_of
 from chessreg.experiments.settings.sites import EncodedGames
+from chessreg.models.devices import tf32_products
 from chessreg.models.hook_points import RESID_POST, layer_of, named_points
 from chessreg.noise import Stream, generator
 from chessreg.registry import tables
@@ -251,7 +252,8 @@ class ModelRows:
         place = begins - low + np.arange(len(encoded.sites))  # of each site among the rows
         mixed = generator(self.spec.seed, Stream.SAE_MIXED_TOKENS, number).permutation(self.rows)
         passes = self._passes(encoded, place, mixed)
-        return collect_activations(self.model, points, self.rows, passes)
+        with tf32_products(self.spec.precision != "float32"):
+            return collect_activations(self.model, points, self.rows, passes)
 
     def _passes(self, encoded: EncodedGames, place: np.ndarray, mixed: np.ndarray) -> Iterator[ActivationPass]:
         """The forward passes over these games. `place` numbers each site; `mixed` is the row of each number."""

@@ -83,8 +83,9 @@ class SaeSpec(Spec):
     )
     precision: Precision = Field(
         "float32",
-        description="of the training's matrix products: float32, tf32 (rounds factors, on a GPU), or bfloat16 (rounds "
-        "factors, results and latents); parameters and gradients are float32, and so is the model that is read",
+        description="of matrix products in training: float32; tf32 (a GPU rounds factors, in the model too); or "
+        "bfloat16 (rounds factors, results and latents; the model computes in tf32). Parameters and gradients are "
+        "float32, and so is everything that is measured",
     )
     normalize_activations: bool = Field(True, description="scale activations to a mean norm of sqrt(d_model)")
     centre: bool = Field(

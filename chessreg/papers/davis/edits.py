@@ -13,7 +13,7 @@ from typing import Any
 from chessreg.errors import BadInputError
 from chessreg.papers.cost import forward
 from chessreg.papers.davis.readout import AT_END, JOINT, early, every_game
-from chessreg.papers.davis.saes import compared, groups, of_latents
+from chessreg.papers.davis.saes import compared, of_latents, sae_step
 from chessreg.papers.davis.sizes import SIZES, Size
 from chessreg.papers.plan import Made, Request, Step, Values, references
 from chessreg.runs.cost import probe_operations
@@ -44,31 +44,30 @@ def scales_of(made: Made) -> tuple[float, ...]:
 def derived(request: Request, size: Size) -> Iterator[Step]:
     """SAE-, CD- and DM-probes of phases 1 and 3, on the first plies as the linear ones: at the chosen layer, and at the
     code's, beside which the chosen one may be the last, whose edits no attention reads; there of smaller SAEs too."""
-    widest = {layer: f"sae-{name}" for name, layers in groups(request, size).items() for layer in layers}
     code = code_layer(request.layers)
-    places: list[tuple[str, int | None, int, dict[int, str]]] = [
-        ("", None, size.expansion, widest), (MIDDLE, code, size.expansion, widest),
-        *((behind, code, expansion, {code: f"sae-smaller-{expansion}"})
-          for behind, expansion in smaller(request, size).items()),
+    places: list[tuple[str, int | None, int]] = [
+        ("", None, size.expansion), (MIDDLE, code, size.expansion),
+        *((behind, code, expansion) for behind, expansion in smaller(request, size).items()),
     ]  # fmt: skip
-    for (behind, at, expansion, saes), phase, (short, source) in product(places, AT_END, DERIVED.items()):
-        if source == "means" and saes is not widest:
+    for (behind, at, expansion), phase, (short, source) in product(places, AT_END, DERIVED.items()):
+        if source == "means" and expansion != size.expansion:
             continue  # it knows no SAE
 
         def settings(
-            made: Made, source: str = source, phase: int = phase, at: int | None = at, saes: dict[int, str] = saes
+            made: Made, source: str = source, phase: int = phase, at: int | None = at, expansion: int = expansion
         ) -> Values:
             [layer] = chosen(made)["layers"] if at is None else (at,)
             given: dict[str, Any] = {"source": source, "layers": (layer,)}
             if source != "means":
-                given["sae"] = f"@{saes[layer]}"
+                given |= sae_step(request, size, layer, expansion)
             if source == "sae-latents":
                 given |= {"epochs": size.sae_probe_epochs, "learning_rate": 0.003}
             step = early(request, size, "", phase, given)
             assert not callable(step.settings)
             return step.settings
 
-        needed = sorted(set(saes.values()) if at is None else {saes[at]})
+        layers = range(request.layers) if at is None else (at,)
+        needed = sorted({sae_step(request, size, layer, expansion)["sae"].removeprefix("@") for layer in layers})
         after = ("early-fit", "early-test", *((SWEEP,) if at is None else ()), *needed)
         positions = size.early_games * size.early_plies / 2
         if source == "means":

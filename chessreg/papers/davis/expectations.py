@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from chessreg.papers.davis.edits import CODE_SCALE, EDITS, MIDDLE, chosen
+from chessreg.papers.davis.sizes import SIZES
 from chessreg.papers.expected import Judge, both, each, judged
 from chessreg.papers.plan import Expectation, Finding, Made
 
@@ -111,7 +112,12 @@ def probe_minus(other: str, scale: str, least: float) -> Judge:
 
 
 def sae(column: str, least: float | None = None, most: float | None = None) -> Judge:
-    return each(posts, lambda row: f"{of_point(row)}: {column.replace('_', ' ')}", column, least, most)
+    """Judge a column of the autoencoders of the paper's expansion after the blocks."""
+
+    def takes(row: Row, made: Made) -> bool:
+        return posts(row, made) and row["expansion"] == SIZES[made.request.size].expansion
+
+    return each(takes, lambda row: f"{of_point(row)}: {column.replace('_', ' ')}", column, least, most)
 
 
 EXPECTATIONS = (

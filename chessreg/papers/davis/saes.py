@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from chessreg.models.hook_points import RESID_POST, hook_point
 from chessreg.papers.cost import forward
@@ -13,6 +13,20 @@ from chessreg.papers.plan import Request, Step, Values
 from chessreg.runs.cost import probe_operations
 
 MIX_TOKENS = 65_536  # that lie mixed: those of the model's passes before the first step
+
+
+ALL = "sae-blocks-all"  # the run of every site and expansion, where one pass over the tokens trains them all
+
+
+def sae_step(request: Request, size: Size, layer: int, expansion: int) -> Values:
+    """Return the settings of a probe of latents that name the autoencoder after a block: its run, and its expansion if
+    the run has several."""
+    if size.smaller_everywhere:
+        return {"sae": f"@{ALL}", "expansion": expansion}
+    if expansion != size.expansion:
+        return {"sae": f"@sae-smaller-{expansion}"}
+    [name] = (name for name, layers in groups(request, size).items() if layer in layers)
+    return {"sae": f"@sae-{name}"}
 
 
 def groups(request: Request, size: Size) -> dict[str, tuple[int, ...]]:
@@ -29,33 +43,43 @@ def compared(request: Request, size: Size) -> tuple[int, ...]:
 
 
 def saes(request: Request, size: Size) -> Iterator[Step]:
-    """Table 3: of each site one of the paper's expansion, and smaller ones at some or all blocks."""
+    """Table 3: of each site one of the paper's expansion, and smaller ones at some or all blocks.
 
-    def step(name: str, expansion: int, points: tuple[str, ...]) -> Step:
+    Where all blocks have all expansions, one run trains them: the model runs once over the tokens.
+    """
+
+    def step(name: str, expansions: tuple[int, ...], points: tuple[str, ...]) -> Step:
         search: Values = {}
-        features = expansion * request.d_model
+        features = sum(expansions) * request.d_model
         if size.sae_l0 is not None:
             search = {"l0": size.sae_l0, "l0_search_tokens": size.sae_search_tokens}
         tokens = size.sae_tokens + 5 * (size.sae_search_tokens or 0)
         return Step(
             name, "sae",
             {"checkpoint": request.checkpoint, "dataset": fitted_on(request), "heldout": f"{request.test}:test",
-             "heldout_games": size.heldout_games, "min_plies": size.min_plies, "expansions": (expansion,),
+             "heldout_games": size.heldout_games, "min_plies": size.min_plies, "expansions": expansions,
              "tokens": size.sae_tokens, "batch_tokens": size.sae_batch, "learning_rate": size.sae_learning_rate,
+             "precision": size.sae_precision,
              "l1_coefficient": size.sae_l1, "centre": size.sae_centre, "hook_points": points,
              "mix_tokens": min(MIX_TOKENS, size.sae_tokens), **search},
-            "Table 3", ("parts",), units=len(points),
-            rows={"statistic": 13 * len(points), "prediction": features * len(points)},
+            "Table 3", ("parts",), units=len(points) * len(expansions),
+            rows={"statistic": 13 * len(points) * len(expansions), "prediction": features * len(points)},
             bytes=8 * request.d_model * features * len(points),
             operations=14.0 * request.d_model * features * tokens * len(points) + forward(request, tokens),
         )  # fmt: skip
 
+    def after(layers: Iterable[int]) -> tuple[str, ...]:
+        return tuple(hook_point(layer, RESID_POST) for layer in layers)
+
+    ends = tuple(point for point in SITES if "*" not in point)
+    if size.smaller_everywhere:
+        yield step(ALL, (size.expansion, *size.smaller), (*after(range(request.layers)), *ends))
+        return
     for name, layers in groups(request, size).items():
-        yield step(f"sae-{name}", size.expansion, tuple(hook_point(layer, RESID_POST) for layer in layers))
-    yield step("sae-ends", size.expansion, tuple(point for point in SITES if "*" not in point))
+        yield step(f"sae-{name}", (size.expansion,), after(layers))
+    yield step("sae-ends", (size.expansion,), ends)
     for expansion in size.smaller:
-        points = tuple(hook_point(layer, RESID_POST) for layer in compared(request, size))
-        yield step(f"sae-smaller-{expansion}", expansion, points)
+        yield step(f"sae-smaller-{expansion}", (expansion,), after(compared(request, size)))
 
 
 def of_latents(request: Request, positions: float, expansion: int, learnt: bool = True) -> float:
@@ -73,8 +97,8 @@ def latent_probes(request: Request, size: Size) -> Iterator[Step]:
             yield Step(
                 f"sae-probe-{phase}-{name}", "probe",
                 {"preset": "davis-corrected", "cache": "@model-fit", "test_cache": "@model-test", "phase": phase,
-                 "source": "sae-latents", "sae": f"@sae-{name}", "layers": layers, "epochs": size.sae_probe_epochs,
-                 "learning_rate": 0.003, **small},
+                 "source": "sae-latents", **sae_step(request, size, layers[0], size.expansion), "layers": layers,
+                 "epochs": size.sae_probe_epochs, "learning_rate": 0.003, **small},
                 "Table 4", units=len(layers), rows={"score": len(layers) * size.test_games},
                 operations=len(layers) * of_latents(request, rows * size.sae_probe_epochs, size.expansion),
             )  # fmt: skip

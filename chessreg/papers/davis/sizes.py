@@ -28,9 +28,10 @@ class Size:
     twin_labels: tuple[str, ...]
     expansion: int
     smaller: tuple[int, ...]  # expansions to compare it with
-    smaller_everywhere: bool  # at every block; else at three
+    smaller_everywhere: bool  # at every block, trained in one pass over the tokens with all others; else at three
     sae_tokens: int
     sae_batch: int
+    sae_precision: str  # of matrix products in training
     sae_learning_rate: float
     sae_l1: float | None  # λ; none: 1, or what finds sae_l0
     sae_centre: bool  # begin at the mean residual, and scale by the distance from it
@@ -64,8 +65,9 @@ SIZES: dict[SizeName, Size] = {
         fit_games=200, test_games=60, early_games=60, early_plies=16, min_plies=12, edit_min_plies=16,
         as_published=False, prefixes=(4, 9), twins=1, epochs=2, sae_probe_epochs=1, promotions=("blocks",),
         twin_labels=("joint",), expansion=2, smaller=(1,), smaller_everywhere=False, sae_tokens=8_000,
-        sae_batch=500, sae_learning_rate=3e-4, sae_l1=None, sae_centre=False, sae_layers=64, sae_l0=None,
-        sae_search_tokens=None, heldout_games=20, sweep_games=12, scales=(0.5, 1.0), edit_games=16, other_games=8,
+        sae_batch=500, sae_precision="float32", sae_learning_rate=3e-4, sae_l1=None, sae_centre=False, sae_layers=64,
+        sae_l0=None, sae_search_tokens=None, heldout_games=20, sweep_games=12, scales=(0.5, 1.0), edit_games=16,
+        other_games=8,
         every_layer=False, markov_games=1000, markov_classes=20, resamples=50, lm_games=20, shortest_games=20,
         match_games=2, opponent="random", move_limit=5, adjudication="none",
     ),
@@ -73,7 +75,7 @@ SIZES: dict[SizeName, Size] = {
         fit_games=23_000, test_games=5_000, early_games=3_000, early_plies=40, min_plies=20, edit_min_plies=41,
         as_published=False, prefixes=GRID, twins=3, epochs=15, sae_probe_epochs=4,
         promotions=("blocks",), twin_labels=("joint",), expansion=16, smaller=(4,),
-        smaller_everywhere=False, sae_tokens=1_500_000, sae_batch=256, sae_learning_rate=1e-2,
+        smaller_everywhere=False, sae_tokens=1_500_000, sae_batch=256, sae_precision="float32", sae_learning_rate=1e-2,
         sae_l1=3.0, sae_centre=True, sae_layers=4, sae_l0=None, sae_search_tokens=None,
         heldout_games=200, sweep_games=200, scales=(*SCALES, *LARGE),
         edit_games=2_000, other_games=500, every_layer=False, markov_games=23_261, markov_classes=2_000,
@@ -84,8 +86,8 @@ SIZES: dict[SizeName, Size] = {
         as_published=True, prefixes=GRID, twins=3, epochs=15, sae_probe_epochs=15,
         promotions=("embeddings", "blocks", "final"),
         twin_labels=("joint", "color", "type"), expansion=16, smaller=(2, 4, 8), smaller_everywhere=True,
-        sae_tokens=1_000_000_000, sae_batch=4096, sae_learning_rate=3e-4, sae_l1=None, sae_centre=False,
-        sae_layers=64, sae_l0=30.0, sae_search_tokens=10_000_000,
+        sae_tokens=1_000_000_000, sae_batch=4096, sae_precision="tf32", sae_learning_rate=3e-4, sae_l1=None,
+        sae_centre=False, sae_layers=64, sae_l0=30.0, sae_search_tokens=10_000_000,
         heldout_games=2_000, sweep_games=2_000, scales=SCALES, edit_games=71_151, other_games=5_000, every_layer=True,
         markov_games=200_000, markov_classes=20_000, resamples=1_000, lm_games=120_000, shortest_games=100_000,
         match_games=1_000,

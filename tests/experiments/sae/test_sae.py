@@ -30,8 +30,10 @@ from chessreg.experiments.sae.stored import FILE, read_folder
 from chessreg.experiments.sae.training import Trainer, coefficient_for
 from chessreg.games.boards.moves import unpack
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
+from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
-from chessreg.models.hook_points import hook_point
+from chessreg.models.hook_points import LN_FINAL, hook_point
+from chessreg.models.language_model import LanguageModel, collect_activations
 from chessreg.registry import tables
 from chessreg.runs.activations import load_cache
 from chessreg.session import Session, open_session
@@ -216,6 +218,42 @@ def test_explained_variance_along_training_is_that_of_the_batch():
     [point] = trainer.curve
     wanted = 1 - float(error / (rows - rows.mean(0)).square().sum())
     assert point["train_explained_variance"] == pytest.approx(wanted, rel=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_activations_stay_on_the_device_and_steps_between_points_of_the_curve_never_wait_for_it(precision):
+    """Tensors on the device "meta" have no values: reading one, or copying it to the CPU, fails."""
+    config = GPT2Config(n_layer=2, n_head=2, n_embd=16, block_size=32, vocab_size=32)
+    model = LanguageModel(random_gpt2(config, seed=0))
+    model.network.to("meta")
+    points, each = [hook_point(0), LN_FINAL], torch.arange(64)
+    tokens = torch.zeros(64, 20, dtype=torch.int64)
+    rows = collect_activations(model, points, 64, [(tokens, each, each % 20, each)])
+    assert {point: (value.shape, value.device.type) for point, value in rows.items()} == dict.fromkeys(
+        points, ((64, model.d_model), "meta")
+    )
+    spec = SaeSpec(cache="a", tokens=64_000, batch_tokens=64, precision=precision)
+    trainer = Trainer(spec, points[0], 2, model.d_model, Path("/nowhere"), "meta")
+    for _ in range(9):
+        trainer.update(rows[points[0]])
+    with pytest.raises(RuntimeError, match="meta"):
+        trainer.update(rows[points[0]])  # the tenth of 1,000 steps is a point of the curve
+
+
+def test_products_in_bfloat16_train_as_well_as_those_in_float32():
+    drawn = torch.randn(6400, 16, generator=torch.Generator().manual_seed(0)).abs().pow(2)
+    last = {}
+    for precision in ("float32", "bfloat16"):
+        spec = SaeSpec(cache="a", tokens=6400, batch_tokens=64, precision=precision, learning_rate=3e-3)
+        trainer = Trainer(spec, hook_point(0), 4, 16, Path("/nowhere"), "cpu")
+        trainer.learn_scale(drawn)
+        for rows in drawn.split(64):
+            trainer.update(rows)
+        last[precision] = trainer.curve[-1]
+        assert last[precision]["train_loss"] < 0.7 * trainer.curve[0]["train_loss"]
+        assert {value.dtype for value in trainer.sae.parameters().values()} == {torch.float32}
+    for name, value in last["float32"].items():
+        assert last["bfloat16"][name] == pytest.approx(value, rel=0.03), name
 
 
 def test_all_layers_of_one_pass_are_those_trained_alone(opened: Session, streamed: Any) -> None:
