@@ -16,6 +16,9 @@ from chessreg.marks import Above, AtLeast, AtMost, Doc, Share
 
 FRACTION = AtMost(1, "it is a fraction")
 MEMORY = "memory holds them"
+Attention = Annotated[
+    Literal["causal", "bidirectional"], Doc("whether a character of the position sees the later ones")
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -109,9 +112,7 @@ class BranchTraining(GPT2Training):
 class PositionTraining(TrainConfig):
     """A FEN encoder that learns the move of a position."""
 
-    attention: Annotated[
-        Literal["causal", "bidirectional"], Doc("whether a character of the position sees the later ones")
-    ] = "causal"  # fmt: skip
+    attention: Attention = "causal"
     embedding: Annotated[
         Literal["own", "tied"], Doc("rows of the head: separate, or the author's one table for characters and actions")
     ] = "own"  # fmt: skip
@@ -128,9 +129,7 @@ class SearchlessTraining(TrainConfig):
         Literal["action", "action-value", "state-value"],
         Doc("prediction: the best move, or the return of a move or of a position, in buckets"),
     ] = "action-value"  # fmt: skip
-    attention: Annotated[
-        Literal["causal", "bidirectional"], Doc("whether a character of the position sees the later ones")
-    ] = "bidirectional"  # fmt: skip
+    attention: Attention = "bidirectional"
     buckets: Annotated[
         int, Doc("buckets of the return, of equal width (Ruoss: 128)"), AtLeast(2), AtMost(10_000, MEMORY)
     ] = 128  # fmt: skip

@@ -9,29 +9,16 @@ one: 31 characters and the token before have rows of their own, and the head is 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chessreg.errors import BadInputError
-from chessreg.models.adapters.base import (
-    ADAPTERS,
-    AttentionKind,
-    Network,
-    Unfilled,
-    all_points,
-    check_weights,
-    read_weights,
-)
+from chessreg.models.adapters.base import ADAPTERS, AttentionKind
 from chessreg.models.adapters.gpt2 import Block, GPT2Config, Kernel, fused, spread
-from chessreg.models.hook_points import PATTERNS
-
-TOKENS, CHARACTERS, ACTIONS = 77, 31, 1968
+from chessreg.models.adapters.position_model import ACTIONS, CHARACTERS, TOKENS, PositionModel
 
 
 @dataclass(frozen=True)
@@ -53,28 +40,17 @@ class FenConfig:
         return GPT2Config(*shape, tied_head=self.embedding == "tied", bias=False, dropout=self.dropout)
 
 
-class Residual(nn.Identity):
-    """The residual stream at one point, of the 77 characters alone: where hooks see and edit it."""
-
-    def at(self, residual: Tensor) -> Tensor:
-        """The stream [batch, 78, d_model] through this point; nothing is copied where nobody looks."""
-        if not self._forward_hooks:
-            return residual
-        return torch.cat([residual[:, :1], self(residual[:, 1:])], 1)
-
-
-class FenEncoder(Network):
+class FenEncoder(PositionModel):
     """Token ids [batch, 77] to logits [batch, 1, 1968]. No biases, exact GELU, learned positions, final LayerNorm."""
 
     architecture = "fen-encoder"
-    points = PATTERNS
+    title = "FEN encoder"
+    config_type = FenConfig
+    config: FenConfig
     head = "action"
-    block_size, vocab_size, outputs = TOKENS, CHARACTERS, ACTIONS
 
     def __init__(self, config: FenConfig, kernel: Kernel | None = None) -> None:
-        super().__init__()
-        self.config, self.attention = config, config.attention
-        self.n_layer, self.d_model = config.n_layer, config.n_embd
+        super().__init__(config)
         shape = config.blocks()
         self.first = 0 if config.embedding == "tied" else CHARACTERS
         kernel = kernel or functools.partial(fused, causal=config.attention == "causal")
@@ -84,16 +60,6 @@ class FenEncoder(Network):
         self.ln_f = nn.LayerNorm(shape.n_embd, bias=False)
         if not shape.tied_head:
             self.action_head = nn.Linear(shape.n_embd, ACTIONS, bias=False)
-        self.embedded, self.begin, self.normalised = Residual(), Residual(), Residual()
-        self.after = nn.ModuleList(Residual() for _ in range(shape.n_layer))
-
-    @property
-    def blocks(self) -> Sequence[nn.Module]:
-        return list(self.after)
-
-    @property
-    def hook_points(self) -> dict[str, nn.Module]:
-        return all_points(self.embedded, self.begin, self.blocks, self.normalised)
 
     def hidden(
         self, tokens: Tensor, positions: Tensor | None = None, cache: Any = None, mask: Tensor | None = None
@@ -120,12 +86,6 @@ class FenEncoder(Network):
             return super().forward(tokens)
         return self.unembed(self.ln_f(last.last(self.through(tokens, self.n_layer - 1))))
 
-    def norm(self, layer: int | None = None) -> nn.Module:
-        if layer is None or layer == self.n_layer - 1:
-            return self.ln_f
-        following: nn.Module = self.h[layer + 1].ln_1  # type: ignore[assignment]
-        return following
-
     def unembed(self, hidden: Tensor) -> Tensor:
         return F.linear(hidden, self.wte.weight if self.config.embedding == "tied" else self.action_head.weight)
 
@@ -135,51 +95,11 @@ class FenEncoder(Network):
             if parameter.dim() >= 2:
                 nn.init.normal_(parameter, 0.0, spread(name, self.n_layer))
 
-    def matrices(self) -> list[nn.Parameter]:
-        """The weight matrices of the blocks: what Muon optimises."""
-        return [p for p in self.h.parameters() if p.dim() == 2]
-
     def shape(self) -> dict[str, Any]:
         config = asdict(self.config)
         del config["dropout"]
         sizes = {"d_mlp": 4 * self.d_model, "block_size": TOKENS, "vocab_size": CHARACTERS, "actions": ACTIONS}
         return {"family": self.architecture, **config, **sizes, "activation": "gelu", "bias": False}
-
-    def count_parameters(self) -> tuple[int, int]:
-        total = sum(p.numel() for p in self.parameters())
-        return total, sum(p.numel() for p in self.h.parameters()) + self.ln_f.weight.numel()
-
-    def files(self, dtype: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        stored = getattr(torch, dtype)
-        weights = {n: t.detach().to("cpu", stored).contiguous() for n, t in sorted(self.state_dict().items())}
-        config = {name: value for name, value in self.shape().items() if name != "family"}
-        return {"model_type": self.architecture, "dtype": dtype, **config}, weights
-
-    @classmethod
-    def load(cls, folder: Path, shape: Mapping[str, Any], dtype: torch.dtype) -> FenEncoder:
-        names = ("n_layer", "n_head", "n_embd", "attention", "embedding")
-        return cls.of_weights(FenConfig(**{name: shape[name] for name in names}), read_weights(folder, dtype))
-
-    @classmethod
-    def of_weights(cls, config: FenConfig, weights: Mapping[str, Tensor]) -> FenEncoder:
-        """A model in eval mode holding these weights, named as in its state_dict. BadInputError for any others."""
-        with Unfilled():
-            model = cls(config)
-        check_weights(weights, {name: tuple(t.shape) for name, t in model.state_dict().items()}, "FEN encoder")
-        model.load_state_dict(dict(weights), assign=True)
-        return model.eval()
-
-    def trained(self) -> FenEncoder:
-        """A copy, float32 on the CPU, in eval mode."""
-        weights = {name: tensor.detach().cpu().float().clone() for name, tensor in self.state_dict().items()}
-        return FenEncoder.of_weights(self.config, weights)
-
-    def untrained(self, seed: int) -> FenEncoder:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model = FenEncoder(self.config)
-            model.initialise()
-        return model.eval()
 
 
 ADAPTERS[FenEncoder.architecture] = FenEncoder

@@ -14,9 +14,7 @@ block does not reach the action, and so changes no action value.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,18 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chessreg.errors import BadInputError
-from chessreg.models.adapters.base import (
-    ADAPTERS,
-    AttentionKind,
-    HeadKind,
-    Network,
-    Unfilled,
-    all_points,
-    check_weights,
-    read_weights,
-)
-from chessreg.models.adapters.fen_encoder import ACTIONS, CHARACTERS, TOKENS, Residual
-from chessreg.models.hook_points import PATTERNS
+from chessreg.models.adapters.base import ADAPTERS, AttentionKind, HeadKind
+from chessreg.models.adapters.position_model import ACTIONS, CHARACTERS, TOKENS, PositionModel
 
 BUCKETS = 128
 LONGEST_PERIOD = 1e4  # of the sinusoidal positions
@@ -102,17 +90,6 @@ def first_legal_actions(tokens: Tensor) -> Tensor:
     return torch.tensor(actions, dtype=torch.int64, device=tokens.device)
 
 
-class Places(Residual):
-    """The residual stream at one point, of the 77 characters alone."""
-
-    def at(self, residual: Tensor) -> Tensor:
-        """The stream [batch, 78 or 79, d_model] through this point; nothing is copied where nobody looks."""
-        if not self._forward_hooks:
-            return residual
-        characters = slice(1, 1 + TOKENS)
-        return torch.cat([residual[:, :1], self(residual[:, characters]), residual[:, characters.stop :]], 1)
-
-
 class Attention(nn.Module):
     def __init__(self, config: SearchlessConfig) -> None:
         super().__init__()
@@ -144,34 +121,24 @@ class Block(nn.Module):
         return out
 
 
-class SearchlessChess(Network):
+class SearchlessChess(PositionModel):
     """Token ids [batch, 77] to logits [batch, 1, actions or buckets]; of action values also [batch, 78], whose last
     column is the action."""
 
     architecture = "searchless-chess"
-    points = PATTERNS
-    block_size, vocab_size, outputs = TOKENS, CHARACTERS, ACTIONS
+    title = "searchless chess model"
+    config_type = SearchlessConfig
+    config: SearchlessConfig
 
     def __init__(self, config: SearchlessConfig) -> None:
-        super().__init__()
-        self.config, self.attention, self.head = config, config.attention, config.head
-        self.n_layer, self.d_model = config.n_layer, config.n_embd
+        super().__init__(config)
+        self.head = config.head
         self.embed = nn.Embedding(config.rows, config.n_embd)
         if config.positions is not None:
             self.positions = nn.Embedding(config.positions, config.n_embd)
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.ln_f = nn.LayerNorm(config.n_embd) if config.final_norm else nn.Identity()
         self.head_matrix = nn.Linear(config.n_embd, config.outputs)
-        self.embedded, self.begin, self.normalised = Places(), Places(), Places()
-        self.after = nn.ModuleList(Places() for _ in range(config.n_layer))
-
-    @property
-    def blocks(self) -> Sequence[nn.Module]:
-        return list(self.after)
-
-    @property
-    def hook_points(self) -> dict[str, nn.Module]:
-        return all_points(self.embedded, self.begin, self.blocks, self.normalised)
 
     def hidden(
         self, tokens: Tensor, positions: Tensor | None = None, cache: Any = None, mask: Tensor | None = None
@@ -211,41 +178,9 @@ class SearchlessChess(Network):
         logits: Tensor = self.head_matrix(hidden)
         return logits
 
-    def norm(self, layer: int | None = None) -> nn.Module:
-        if layer is None or layer == self.n_layer - 1:
-            return self.ln_f
-        following: nn.Module = self.h[layer + 1].ln_1  # type: ignore[assignment]
-        return following
-
     def shape(self) -> dict[str, Any]:
         sizes = {"d_mlp": self.config.d_mlp or 4 * self.d_model, "block_size": TOKENS, "vocab_size": CHARACTERS}
         return {"family": self.architecture, **asdict(self.config), **sizes}
-
-    def count_parameters(self) -> tuple[int, int]:
-        total = sum(p.numel() for p in self.parameters())
-        blocks = [*self.h.parameters(), *self.ln_f.parameters()]
-        return total, sum(p.numel() for p in blocks)
-
-    def files(self, dtype: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        stored = getattr(torch, dtype)
-        weights = {n: t.detach().to("cpu", stored).contiguous() for n, t in sorted(self.state_dict().items())}
-        config = {name: value for name, value in self.shape().items() if name != "family"}
-        return {"model_type": self.architecture, "dtype": dtype, **config}, weights
-
-    @classmethod
-    def load(cls, folder: Path, shape: Mapping[str, Any], dtype: torch.dtype) -> SearchlessChess:
-        config = SearchlessConfig(**{name: shape[name] for name in SearchlessConfig.__dataclass_fields__})
-        return cls.of_weights(config, read_weights(folder, dtype))
-
-    @classmethod
-    def of_weights(cls, config: SearchlessConfig, weights: Mapping[str, Tensor]) -> SearchlessChess:
-        """A model in eval mode holding these weights, named as in its state_dict. BadInputError for any others."""
-        with Unfilled():
-            model = cls(config)
-        expected = {name: tuple(t.shape) for name, t in model.state_dict().items()}
-        check_weights(weights, expected, "searchless chess model")
-        model.load_state_dict(dict(weights), assign=True)
-        return model.eval()
 
     def initialise(self) -> None:
         """Haiku's initial weights, normal and cut at two deviations: 0.02 for tokens, 1 for positions, and
@@ -260,22 +195,6 @@ class SearchlessChess(Network):
             else:
                 continue
             nn.init.trunc_normal_(module.weight, 0.0, deviation, -2 * deviation, 2 * deviation)
-
-    def matrices(self) -> list[nn.Parameter]:
-        """The weight matrices of the blocks: what Muon optimises."""
-        return [p for p in self.h.parameters() if p.dim() == 2]
-
-    def trained(self) -> SearchlessChess:
-        """A copy, float32 on the CPU, in eval mode."""
-        weights = {name: tensor.detach().cpu().float().clone() for name, tensor in self.state_dict().items()}
-        return SearchlessChess.of_weights(self.config, weights)
-
-    def untrained(self, seed: int) -> SearchlessChess:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model = SearchlessChess(self.config)
-            model.initialise()
-        return model.eval()
 
 
 ADAPTERS[SearchlessChess.architecture] = SearchlessChess
