@@ -31,7 +31,6 @@ from chessreg.encodings.base import (
     select_sites,
 )
 from chessreg.errors import BadInputError
-from chessreg.games.boards.san import of_legal_moves
 from chessreg.games.datasets.movetext import numbered
 from chessreg.named import Registry
 
@@ -138,7 +137,7 @@ class PgnChar:
         return tuple(self.encode(numbered(sans) + (" " if sans else "") + number).tolist())
 
     def answers(self, board: chess.Board) -> dict[chess.Move, tuple[int, ...]]:
-        texts = of_legal_moves(board)
+        texts = {move: board.san(move) for move in board.legal_moves}
         tokens = self.texts([f"{text} " for text in texts.values()])
         return {move: tuple(tokens.item(number).tolist()) for number, move in enumerate(texts)}
 

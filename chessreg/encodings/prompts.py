@@ -42,7 +42,6 @@ from chessreg.encodings.pgn_char import forms_of_san, spellings
 from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
 from chessreg.folders import expanded
 from chessreg.games.boards.moves import replay
-from chessreg.games.boards.san import of_legal_moves
 from chessreg.named import Registry, clipped
 from chessreg.registry.file_gate import refuse_registry
 
@@ -544,7 +543,7 @@ class PromptEncoding:
         """Every legal move as it is written, in python-chess's order."""
         if self.settings.notation == "uci":
             return {move: move.uci() for move in board.legal_moves}
-        return of_legal_moves(board)
+        return {move: board.san(move) for move in board.legal_moves}
 
     def _written(self, text: str) -> tuple[int, ...]:
         return tuple(self._characters[character] for character in text)

@@ -1,4 +1,4 @@
-"""Canonical SAN: of many games at once, from moves and boards (the text column of a dataset), and of all legal moves.
+"""Canonical SAN of many games at once, from moves and boards: the text column of a dataset.
 
 The text is written from the moves that the reader played, not copied from the source: it is canonical whatever the
 source's spelling was, and equal to python-chess's `Board.san` (tests hold it to that). Python-chess does 70 thousand
@@ -13,10 +13,8 @@ one piece answers a check is the square where another would.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 
-import chess
 import numpy as np
 
 from chessreg.games.boards.attacks import (
@@ -253,65 +251,3 @@ def _letters(m: _Moves, ply: np.ndarray, mate: np.ndarray, last: np.ndarray) -> 
         short = castled[~long]
         out[7:10, short] = np.frombuffer(b"O-O", np.uint8)[:, None]
     return np.ascontiguousarray(out.T)
-
-
-def of_legal_moves(board: chess.Board) -> dict[chess.Move, str]:
-    """Every legal move's SAN, in python-chess's order: `Board.san` of each, which looks at all the others for each.
-
-    A move is made only where it may give check: where the moved piece would attack the king, or left a slider's line.
-    """
-    moves = list(board.legal_moves)
-    checked = board.was_into_check()  # no position of a game; then any move may leave the king in check
-    alike: defaultdict[tuple[int, int], int] = defaultdict(int)  # the squares from which pieces of a kind reach another
-    kinds = {square: board.piece_type_at(square) or 0 for square in {move.from_square for move in moves}}
-    for move in moves:
-        alike[kinds[move.from_square], move.to_square] |= chess.BB_SQUARES[move.from_square]
-    texts = {}
-    for move in moves:
-        text = _of_one(board, move, kinds[move.from_square], alike[kinds[move.from_square], move.to_square])
-        if checked or _may_check(board, move, move.promotion or kinds[move.from_square]):
-            board.push(move)
-            if board.is_check():
-                text += "#" if board.is_checkmate() else "+"
-            board.pop()
-        texts[move] = text
-    return texts
-
-
-def _of_one(board: chess.Board, move: chess.Move, kind: int, alike: int) -> str:
-    """SAN without the sign of check; `alike` has the squares of all pieces of this kind that may go there."""
-    file, rank = move.from_square & 7, move.from_square >> 3
-    if kind == chess.KING and board.is_castling(move):
-        return "O-O" if move.to_square & 7 > file else "O-O-O"
-    target = chess.SQUARE_NAMES[move.to_square]
-    if kind == chess.PAWN:
-        text = f"{chess.FILE_NAMES[file]}x{target}" if move.to_square & 7 != file else target
-        return f"{text}={chess.piece_symbol(move.promotion).upper()}" if move.promotion else text
-    others = alike & ~chess.BB_SQUARES[move.from_square]
-    on_file = others & chess.BB_FILES[file]
-    by_file = others and (others & chess.BB_RANKS[rank] or not on_file)
-    origin = chess.FILE_NAMES[file] * bool(by_file) + chess.RANK_NAMES[rank] * bool(on_file)
-    taken = "x" if board.occupied & chess.BB_SQUARES[move.to_square] else ""
-    return f"{chess.piece_symbol(kind).upper()}{origin}{taken}{target}"
-
-
-def _may_check(board: chess.Board, move: chess.Move, kind: int) -> bool:
-    """False only where a move that puts a piece of this kind on its square gives no check."""
-    king = board.king(not board.turn)
-    origin, target = chess.BB_SQUARES[move.from_square], chess.BB_SQUARES[move.to_square]
-    sliders = board.occupied_co[board.turn] & (board.bishops | board.rooks | board.queens) & ~origin
-    if king is None or chess.BB_RAYS[king][move.from_square] & sliders:
-        return True
-    if kind == chess.KING:
-        return board.is_castling(move)
-    if kind == chess.PAWN:  # one that takes en passant opens two lines
-        return bool(chess.BB_PAWN_ATTACKS[not board.turn][king] & target) or board.is_en_passant(move)
-    if kind == chess.KNIGHT:
-        return bool(chess.BB_KNIGHT_ATTACKS[king] & target)
-    occupied, seen = board.occupied & ~origin, 0
-    if kind != chess.ROOK:
-        seen |= chess.BB_DIAG_ATTACKS[king][chess.BB_DIAG_MASKS[king] & occupied]
-    if kind != chess.BISHOP:
-        seen |= chess.BB_RANK_ATTACKS[king][chess.BB_RANK_MASKS[king] & occupied]
-        seen |= chess.BB_FILE_ATTACKS[king][chess.BB_FILE_MASKS[king] & occupied]
-    return bool(seen & target)

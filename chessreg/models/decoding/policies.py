@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 
@@ -290,22 +290,32 @@ def newest(session: DecodingSession, encoding: Encoding, prompts: Sequence[Seque
     return scratch
 
 
-@POLICIES.named("trie")
 @dataclass(frozen=True)
-class Constrained:
-    """Draw token by token among those that go on to the canonical text of a legal move, at one temperature (default 1).
+class LegalMovePolicy:
+    """Base class of policies that choose a legal move at one temperature, and so need no limit of tokens."""
 
-    At temperature 1 a move's probability is the product of its tokens' shares: not its share of the legal mass, as a
-    token that leads to few legal moves keeps all that the model gave it (Junkin's specification 7.4)."""
-
+    name: ClassVar[str]
+    default_temperature: ClassVar[float] = 1.0
     argument: str
     temperatures: tuple[float, ...]
     resigns: bool
     move_tokens: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "temperatures", one_temperature("trie", self.argument, self.temperatures))
-        object.__setattr__(self, "move_tokens", 0)  # a legal move is as long as it is
+        given = self.temperatures or (self.default_temperature,)
+        object.__setattr__(self, "temperatures", one_temperature(self.name, self.argument, given))
+        object.__setattr__(self, "move_tokens", 0)
+
+
+@POLICIES.named("trie")
+@dataclass(frozen=True)
+class Constrained(LegalMovePolicy):
+    """Draw token by token among those that go on to the canonical text of a legal move, at one temperature (default 1).
+
+    At temperature 1 a move's probability is the product of its tokens' shares: not its share of the legal mass, as a
+    token that leads to few legal moves keeps all that the model gave it (Junkin's specification 7.4)."""
+
+    name: ClassVar[str] = "trie"
 
     def advance(self, session: DecodingSession, encoding: Encoding, drafts: Sequence[Draft]) -> list[Choice | None]:
         """Write one token of every text, and those after it of which only one is legal."""
@@ -347,17 +357,10 @@ class Constrained:
 
 @POLICIES.named("legal")
 @dataclass(frozen=True)
-class Legal:
+class Legal(LegalMovePolicy):
     """Draw from the model's distribution over the legal moves, renormalised, at one temperature (default 1)."""
 
-    argument: str
-    temperatures: tuple[float, ...]
-    resigns: bool
-    move_tokens: int = 0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "temperatures", one_temperature("legal", self.argument, self.temperatures))
-        object.__setattr__(self, "move_tokens", 0)  # nothing is written
+    name: ClassVar[str] = "legal"
 
     def advance(self, session: DecodingSession, encoding: Encoding, drafts: Sequence[Draft]) -> list[Choice | None]:
         import chess
@@ -384,19 +387,12 @@ def no_values(head: str) -> BadInputError:
 
 @POLICIES.named("value")
 @dataclass(frozen=True)
-class Value:
+class Value(LegalMovePolicy):
     """Score every legal move by its expected return, 0.5 where it lets a draw by repetition be claimed, and draw from
     the softmax of returns / temperature; 0, the default, is the best move."""
 
-    argument: str
-    temperatures: tuple[float, ...]
-    resigns: bool
-    move_tokens: int = 0
-
-    def __post_init__(self) -> None:
-        own = one_temperature("value", self.argument, self.temperatures or (0.0,))
-        object.__setattr__(self, "temperatures", own)
-        object.__setattr__(self, "move_tokens", 0)  # nothing is written
+    name: ClassVar[str] = "value"
+    default_temperature: ClassVar[float] = 0.0
 
     def advance(self, session: DecodingSession, encoding: Encoding, drafts: Sequence[Draft]) -> list[Choice | None]:
         from chessreg.models.decoding.session import ValueSession

@@ -145,20 +145,6 @@ def test_the_san_writer_agrees_with_python_chess_in_hard_positions(fen: str, uci
     assert board.is_legal(move)
     assert written(board, move) == board.san(move)
     assert expected in (None, board.san(move))
-    assert san.of_legal_moves(board) == {legal: board.san(legal) for legal in board.legal_moves}
-
-
-def test_the_san_of_all_legal_moves_is_that_of_each() -> None:
-    written = ""
-    for seed in range(40):
-        board = chess.Board()
-        for move in random_game(seed, 200).move_stack:
-            board.push(move)
-            if board.ply() % 8 == seed % 8 or board.is_check():
-                texts = san.of_legal_moves(board)
-                assert list(texts.items()) == [(legal, board.san(legal)) for legal in board.legal_moves], board.fen()
-                written += "".join(texts.values())
-    assert set("+#=xO-") <= set(written)
 
 
 @pytest.mark.parametrize(
