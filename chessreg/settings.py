@@ -1,87 +1,61 @@
-"""Settings of projects: what `chessreg config` changes, kept in the user's settings folder and in no project."""
+"""The setting of `chessreg config`: whether the text of a project's changed files is recorded.
+
+It is kept in the user's settings folder and in no project, so that a copied project cannot switch it on.
+"""
 
 from __future__ import annotations
 
-import os
-import tomllib
-from dataclasses import dataclass
+import json
 from pathlib import Path
-from typing import Any
 
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.folders import config_folder
+from store.files import read_json, write_whole
 
-FILE = "projects.toml"
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A switch of a project. `default` holds for projects that say nothing."""
-
-    name: str
-    help: str
-    default: bool = False
+FILE = "source-text.json"
 
 
-SETTINGS = {
-    setting.name: setting
-    for setting in (
-        Setting("source-text", "record the text of the git patch and of small untracked files with each attempt"),
-    )
-}
+def records_source_text(folder: Path) -> tuple[bool, Path | None]:
+    """Return whether text is recorded in `folder`, and the project (this folder or the nearest above) with the setting.
 
-
-def value_of(name: str, folder: Path) -> tuple[bool, Path | None]:
-    """Return the value of a setting in `folder` and the project (this folder or the nearest above) that says so.
-
-    Where there is no settings folder, as without a home, that is the default. Raises BadInputError for a file that
-    cannot be read and for a value that is neither true nor false.
+    Without a settings folder, as for a user without a home, nothing is recorded. Raises BadInputError for a settings
+    file that cannot be read.
     """
-    setting, folder = SETTINGS[name], folder.resolve()
     try:
-        path = file()
+        path = settings_file()
     except BadInputError:
-        return setting.default, None
-    projects = read(path)
+        return False, None
+    projects, folder = read_projects(path), folder.resolve()
     for project in (folder, *folder.parents):
-        table = projects.get(str(project), {})
-        value = table.get(name) if isinstance(table, dict) else table
-        if value is not None:
-            if not isinstance(value, bool):
-                raise BadInputError(f"{path}: {name} of {project} is {value!r}", "write true or false")
+        if (value := projects.get(str(project))) is not None:
             return value, project
-    return setting.default, None
+    return False, None
 
 
-def change(name: str, folder: Path, value: bool) -> None:
-    """Set a setting of the project `folder`. Other lines and comments of the file stay. Raises as `value_of`, and
-    ChessregError where the file cannot be written."""
-    import tomlkit
-
-    path = file()
-    read(path)
+def record_source_text(folder: Path, value: bool) -> None:
+    """Change the setting of the project `folder`. Raises BadInputError, and ChessregError if it cannot be written."""
+    path = settings_file()
+    projects = read_projects(path) | {str(folder.resolve()): value}
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
-        project = document.setdefault(str(folder.resolve()), tomlkit.table())
-        project[name] = value
-        aside = path.with_suffix(f".{os.getpid()}")
-        aside.write_text(tomlkit.dumps(document), encoding="utf-8")
-        aside.replace(path)
+        write_whole(path, json.dumps(projects, indent=1).encode())
     except OSError as error:
         raise ChessregError(f"cannot write the settings {path}: {error.strerror}", "check that folder") from error
 
 
-def file() -> Path:
-    """Return the file of the settings. Raises BadInputError where there is no settings folder."""
+def settings_file() -> Path:
+    """Return the path of the settings. Raises BadInputError if there is no settings folder."""
     return config_folder() / FILE
 
 
-def read(path: Path) -> dict[str, Any]:
-    """Return the tables of the projects, empty if there is no file. Raises BadInputError."""
+def read_projects(path: Path) -> dict[str, bool]:
+    """Return project folder → value, empty if there is no file. Raises BadInputError for a damaged file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        projects = read_json(path)
+        if not isinstance(projects, dict) or not all(isinstance(value, bool) for value in projects.values()):
+            raise ValueError("it does not map folders to true or false")
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise BadInputError(f"{path}: {error}", "fix or remove that file") from error
+    return projects

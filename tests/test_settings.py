@@ -14,22 +14,20 @@ from chessreg.errors import BadInputError
 @pytest.fixture(autouse=True)
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    return tmp_path / "config" / "chessreg" / "projects.toml"
+    return tmp_path / "config" / "chessreg" / "source-text.json"
 
 
 def test_a_setting_holds_for_a_project_and_below_it_and_nowhere_else(tmp_path: Path, config: Path) -> None:
     project, other = tmp_path / "a project.x", tmp_path / "other"
     (project / "sub" / "own").mkdir(parents=True)
     other.mkdir()
-    assert settings.value_of("source-text", project) == (False, None)
-    settings.change("source-text", project, True)
-    config.write_text("# my remark\n" + config.read_text())
-    settings.change("source-text", project / "sub" / "own", False)
-    assert settings.value_of("source-text", project / "sub") == (True, project)
-    assert settings.value_of("source-text", project / "sub" / "own") == (False, project / "sub" / "own")
-    assert settings.value_of("source-text", other) == (False, None)
-    assert config.read_text().startswith("# my remark\n")
-    assert list(project.rglob("*.toml")) == [], "a project that is copied brings no setting"
+    assert settings.records_source_text(project) == (False, None)
+    settings.record_source_text(project, True)
+    settings.record_source_text(project / "sub" / "own", False)
+    assert settings.records_source_text(project / "sub") == (True, project)
+    assert settings.records_source_text(project / "sub" / "own") == (False, project / "sub" / "own")
+    assert settings.records_source_text(other) == (False, None)
+    assert list(project.rglob("*.json")) == [], "a project that is copied brings no setting"
 
 
 def test_the_command_shows_and_changes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,19 +38,19 @@ def test_the_command_shows_and_changes_them(tmp_path: Path, capsys: pytest.Captu
     out = capsys.readouterr().out
     assert "on" in out
     assert str(tmp_path) in out
-    assert run_command_line(["config", "sourcetext", "on", *at]) == 3
-    assert "settings are source-text" in capsys.readouterr().err
+    assert run_command_line(["config", "sourcetext", "on", *at]) == 2
+    assert "source-text" in capsys.readouterr().err
     assert run_command_line(["config", "source-text", "maybe", *at]) == 2
 
 
-@pytest.mark.parametrize("text", ["[x\n", '["{folder}"]\nsource-text = "yes"\n', '"{folder}" = 3\n', "\x00"])
+@pytest.mark.parametrize("text", ["{x\n", '{"{folder}": "yes"}', '["{folder}"]', "\x00"])
 def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, config: Path, text: str) -> None:
     config.parent.mkdir(parents=True)
     config.write_text(text.replace("{folder}", str(tmp_path)))
-    with pytest.raises(BadInputError, match=r"projects\.toml"):
-        settings.value_of("source-text", tmp_path)
+    with pytest.raises(BadInputError, match=r"source-text\.json"):
+        settings.records_source_text(tmp_path)
 
 
 def test_without_a_settings_folder_the_defaults_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "relative")
-    assert settings.value_of("source-text", tmp_path) == (False, None)
+    assert settings.records_source_text(tmp_path) == (False, None)

@@ -38,7 +38,7 @@ REQUIRED = (
         "safetensors",
         "sqlalchemy",
     ),
-    *("textual", "tomlkit", "torch", "transformer_lens", "transformers", "uuid_utils", "zarr", "zstandard"),
+    *("textual", "torch", "transformer_lens", "transformers", "uuid_utils", "zarr", "zstandard"),
 )
 OPTIONAL = {  # module → the package that brings it, and what for
     "ray": ("ray", "launching on a Ray cluster"),

@@ -41,7 +41,7 @@ def repository_state(folder: Path) -> dict[str, Any] | None:
         return None
     top = Path(root.removesuffix("\n"))
     commit = _git(top, "rev-parse", "--verify", "--quiet", "HEAD")
-    with_text, _ = settings.value_of("source-text", folder)
+    with_text, _ = settings.records_source_text(folder)
     state: dict[str, Any] = {
         "root": _printable(str(top)),
         "commit": commit.strip() if commit else None,

@@ -38,7 +38,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def with_text(repository: Path) -> dict[str, Any]:
-    settings.change("source-text", repository, True)
+    settings.record_source_text(repository, True)
     state = repository_state(repository)
     assert state is not None
     return state
@@ -74,7 +74,7 @@ def test_text_is_recorded_where_the_project_says_so_without_secrets(repository: 
         "new.py": "print('new')\n", "config.yaml": "db:\n  password: ***\n  user: ann\n",
     }  # fmt: skip
     assert "hunter2" not in str(state)
-    settings.change("source-text", repository, False)
+    settings.record_source_text(repository, False)
     assert "patch" not in (repository_state(repository) or {"patch": ""})
 
 

@@ -53,7 +53,7 @@ def recorded(session: Session) -> str:
 def test_no_secret_is_recorded_with_an_attempt(
     session: Session, toy: Any, project: Path, monkeypatch: pytest.MonkeyPatch, text: bool
 ) -> None:
-    settings.change("source-text", project, text)
+    settings.record_source_text(project, text)
     monkeypatch.setattr(sys, "argv", ["chessreg", "run", *VALUES, "--password", WORD, f"--wandb-api-key={WANDB}"])
 
     def fails(task: Any) -> None:
