@@ -48,7 +48,7 @@ def connect(memory: str, threads: int, files: Iterable[Path] = ()) -> duckdb.Duc
     connection = duckdb.connect(":memory:", config={"threads": str(threads)})
     connection.execute(f"SET memory_limit = '{memory}'")
     if files:
-        connection.execute(f"SET allowed_paths = [{', '.join(map(path_literal, files))}]")
+        connection.execute(f"SET allowed_paths = [{', '.join(map(text_literal, files))}]")
     for statement in LOCK:
         connection.execute(statement)
     return connection
@@ -64,8 +64,9 @@ def connect_unlocked() -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def path_literal(path: Path) -> str:
-    return "'" + str(path).replace("'", "''") + "'"
+def text_literal(value: object) -> str:
+    """Return a text, or a path, as a literal of SQL."""
+    return "'" + str(value).replace("'", "''") + "'"
 
 
 def close(connections: list[duckdb.DuckDBPyConnection]) -> None:

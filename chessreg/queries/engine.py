@@ -423,7 +423,7 @@ class Engine:
             columns = ", ".join(f'NULL::{type_} AS "{name}"' for name, type_ in types.items())
             return f"SELECT {columns} WHERE error('{table} was not read')"
         columns = ", ".join(f'"{name}"' for name in types)
-        of_kind = f" WHERE run_id IN (SELECT id FROM run WHERE kind = {views.text(kind)})" if kind else ""
+        of_kind = f" WHERE run_id IN (SELECT id FROM run WHERE kind = {duck.text_literal(kind)})" if kind else ""
         parts = [f"SELECT {columns} FROM ({views.typed_rows(table, self.database.dialect, extras)}){of_kind}"]
         for each, paths in sorted(self._mirror.by_kind(table).items()) if self._mirror else ():
             if kind in (None, each):

@@ -133,7 +133,7 @@ def _write_table(
         select, listed = mirror.select(table, kind), ", ".join(f"'{id}'" for id in ids)
         connection.execute(
             f"COPY (SELECT *, replace(run_id::VARCHAR, '-', '') AS id FROM ({select} WHERE run_id IN ({listed}))) "
-            f"TO {duck.path_literal(aside)} (FORMAT parquet, COMPRESSION zstd, PARTITION_BY (id), OVERWRITE_OR_IGNORE)"
+            f"TO {duck.text_literal(aside)} (FORMAT parquet, COMPRESSION zstd, PARTITION_BY (id), OVERWRITE_OR_IGNORE)"
         )
         for id in ids:
             written = list((aside / f"id={id}").iterdir())
@@ -144,7 +144,7 @@ def _write_table(
 
 def scan(select: str, paths: Sequence[Path]) -> str:
     """SELECT of columns of files that were written by one SELECT."""
-    return f"{select} FROM read_parquet([{', '.join(map(duck.path_literal, paths))}])"
+    return f"{select} FROM read_parquet([{', '.join(map(duck.text_literal, paths))}])"
 
 
 def remove_damaged(mirror: Mirror, tables: Iterable[str]) -> set[str]:

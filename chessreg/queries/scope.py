@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from chessreg.errors import BadInputError, NotFoundError
+from chessreg.queries.duck import text_literal
 from chessreg.registry.run_filter import moment
 
 if TYPE_CHECKING:
@@ -69,18 +70,18 @@ def filters(database: Database, scope: Scope) -> Filters:
     if scope.checkpoint:
         cells.append(f"checkpoint_id IN ({_ids(database, 'checkpoint', scope.checkpoint)})")
     if scope.since:
-        runs.append(f"created_at >= TIMESTAMPTZ {_text(moment(scope.since).isoformat())}")
+        runs.append(f"created_at >= TIMESTAMPTZ {text_literal(moment(scope.since).isoformat())}")
     if scope.run or scope.since:
         cells.append("run_id IS NOT NULL")  # what no run made is in no scope of runs
     if scope.tag:
         _known(scope.tag, _values(database, "tag"), "tag", "chessreg checkpoint tag CHECKPOINT TAG")
-        wanted = f"word = 'tag' AND value IN ({', '.join(map(_text, scope.tag))})"
+        wanted = f"word = 'tag' AND value IN ({', '.join(map(text_literal, scope.tag))})"
         tagged = "SELECT target FROM annotated WHERE noun = '{}' AND " + wanted
         cells.append(f"(run_id IN ({tagged.format('run')}) OR checkpoint_id IN ({tagged.format('checkpoint')}))")
     if scope.machine:
         there = _hosts(database)
         _known(scope.machine, there, "machine", f"there are {', '.join(there) or 'none yet'}")
-        hosts = ", ".join(map(_text, scope.machine))
+        hosts = ", ".join(map(text_literal, scope.machine))
         on = f"SELECT a.id FROM attempt AS a JOIN machine AS m ON m.id = a.machine_id WHERE m.host IN ({hosts})"
         base.append(f"attempt_id IN ({on})")
     return Filters(*(" AND ".join(part) or "true" for part in (runs, cells, base)))
@@ -92,10 +93,6 @@ def _ids(database: Database, noun: str, references: tuple[str, ...]) -> str:
     with database.read() as session:
         ids: list[UUID] = [names.resolve(session, noun, reference) for reference in references]
     return ", ".join(f"UUID '{id}'" for id in ids)
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
 
 
 def _known(wanted: tuple[str, ...], known: list[str], noun: str, hint: str) -> None:

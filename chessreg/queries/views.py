@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from chessreg.queries.duck import text_literal
 from chessreg.queries.macros import MACROS
 from chessreg.queries.source import TABLES, columns, typed
 from chessreg.registry.tables.annotations import ANNOTATION_NOW
@@ -252,12 +253,12 @@ def _result_view(kind: str, table: str, fields: Mapping[str, str], extras: Mappi
     parts += [f'r."{name}" AS "{name}"' for name in RUN_COLUMNS if name not in own]
     parts += _typed(f"f.{DETAIL}", fields, {*own, *RUN_COLUMNS}, DETAIL, extras)
     joined = "result_rows AS f JOIN runs AS r ON r.run_id = f.run_id"
-    return f"SELECT {', '.join(parts)} FROM {joined} WHERE r.kind = {text(kind)}"
+    return f"SELECT {', '.join(parts)} FROM {joined} WHERE r.kind = {text_literal(kind)}"
 
 
 def _run_view(kind: str, settings: Mapping[str, str]) -> str:
     parts = [f'r."{name}"' for name in OF_RUNS] + _typed("r.spec", settings, set(OF_RUNS), "spec")
-    return f"SELECT {', '.join(parts)} FROM runs AS r WHERE r.kind = {text(kind)}"
+    return f"SELECT {', '.join(parts)} FROM runs AS r WHERE r.kind = {text_literal(kind)}"
 
 
 def _typed(
@@ -276,13 +277,9 @@ def _typed(
         function = "json_extract" if type_ == "JSON" else "json_extract_string"
         quoted = column.replace('"', '""')
         is_column = extras.get(name) == type_
-        value = f'f."{name}"' if is_column else f"TRY_CAST({function}({source}, {text(path)}) AS {type_})"
+        value = f'f."{name}"' if is_column else f"TRY_CAST({function}({source}, {text_literal(path)}) AS {type_})"
         parts.append(f'{value} AS "{quoted}"')
     return parts
-
-
-def text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
 
 
 def _plain(name: str) -> str:

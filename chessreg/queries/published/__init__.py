@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from chessreg.errors import ChessregError, NotFoundError
 from chessreg.queries.ask import warnings
 from chessreg.queries.catalogue import Column
+from chessreg.queries.duck import text_literal
 from chessreg.queries.published.paper_runs import Comparison, PaperRun, PaperRuns, RecordedRun
 from chessreg.queries.published.recorded import runs_by_row, world_of
 from chessreg.queries.result import QueryResult
@@ -154,7 +155,7 @@ def literal(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(literal, value))}]"
     if isinstance(value, str):
-        return "'" + value.replace("'", "''") + "'"
+        return text_literal(value)
     return str(value).lower()
 
 
