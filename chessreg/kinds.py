@@ -9,7 +9,7 @@ CONTRIBUTING.md shows one from start to end.
 """
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.experiments.settings.games import GameBatches, GameSelection, select
+from chessreg.experiments.settings.games import GameBatches, GameSelection, select_games
 from chessreg.games.boards.boardframe import Arrow, BoardFrame, Mark
 from chessreg.games.boards.moves import unpack
 from chessreg.noise import generator, uniform
@@ -45,7 +45,7 @@ __all__ = [
     "Spec",
     "Task",
     "generator",
-    "select",
+    "select_games",
     "uniform",
     "unpack",
 ]

@@ -187,7 +187,7 @@ class Session:
         import numpy as np
 
         from chessreg.errors import BadInputError
-        from chessreg.experiments.imported.directions import ImportedVector, spec_of
+        from chessreg.experiments.imported.directions import ImportedVector, build_import_spec
 
         array = np.asarray(vector.detach().cpu().float() if hasattr(vector, "detach") else vector, np.float32)
         with tempfile.TemporaryDirectory() as folder:
@@ -195,7 +195,7 @@ class Session:
             np.save(path, array)
             settings = {"checkpoint": checkpoint, "layers": (layer,), "label": label, "hook_point": hook_point}
             try:
-                spec = spec_of(ImportedVector, [path], self.inputs, name, **settings)
+                spec = build_import_spec(ImportedVector, [path], self.inputs, name, **settings)
             except BadInputError as error:
                 message = error.message.replace(str(path), "the vector").replace(path.name, "the vector")
                 raise BadInputError(message, error.hint) from error

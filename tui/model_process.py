@@ -15,8 +15,8 @@ from chessreg import child
 from chessreg.errors import ChessregError
 
 if TYPE_CHECKING:
-    from chessreg.lab.answer import Answer
-    from chessreg.lab.question import Position, StoredState
+    from chessreg.lab.answer import LabAnswer
+    from chessreg.lab.question import LabPosition, StoredState
     from chessreg.session import Session
     from tui.database_worker import DatabaseWorker
 
@@ -49,7 +49,7 @@ class ModelProcess:
         self._newest = 0
         self.commands: list[str] = []  # those that run now
 
-    async def ask(self, question: Position | StoredState) -> Answer | None:
+    async def ask(self, question: LabPosition | StoredState) -> LabAnswer | None:
         """The answer; None when a newer question has taken its place. Raises ModelProcessError."""
         self._newest += 1
         exchange = asyncio.ensure_future(self._exchange(self._newest, question))
@@ -85,18 +85,18 @@ class ModelProcess:
             process.kill()
             await process.wait()
 
-    async def _exchange(self, number: int, question: Position | StoredState) -> Answer | None:
+    async def _exchange(self, number: int, question: LabPosition | StoredState) -> LabAnswer | None:
         async with self._turn:
             if number != self._newest:
                 return None
             reply = await self._reply(number, question)
         if "answer" not in reply:
             raise ModelProcessError(reply["message"], reply["hint"])
-        from chessreg.lab.answer import Answer
+        from chessreg.lab.answer import LabAnswer
 
-        return Answer.of_json(reply["answer"])
+        return LabAnswer.of_json(reply["answer"])
 
-    async def _reply(self, number: int, question: Position | StoredState) -> dict[str, Any]:
+    async def _reply(self, number: int, question: LabPosition | StoredState) -> dict[str, Any]:
         from chessreg.lab.question import StoredState
 
         of = "state" if isinstance(question, StoredState) else "position"

@@ -14,7 +14,7 @@ from chessreg.terminal import for_data
 from store.files import write_whole
 
 if TYPE_CHECKING:
-    from chessreg.experiments.edit.heat import Measure, Readings
+    from chessreg.experiments.edit.heat import Measure, ProbeReadings
     from chessreg.games.boards.boardframe import BoardFrame
 
 
@@ -225,8 +225,8 @@ def heatmap(
         raise BadInputError("--json prints numbers, --output draws them", "give one of them")
     with session.database.read() as sql:
         run_id, unit = unit_reference(sql, reference)
-    readings = heat.readings(session.inputs, run_id, unit, condition, layer)
-    label = readings.label if piece is None else heat.class_of(piece)
+    readings = heat.load_readings(session.inputs, run_id, unit, condition, layer)
+    label = readings.label if piece is None else heat.parse_piece_class(piece)
     if home.json:
         emit(home, heat_as_object(readings, label, measure))
     elif output is None:
@@ -234,13 +234,13 @@ def heatmap(
     else:
         title = f"{reference}, layer {readings.layer}, {readings.condition}: {readings.original.fen()}"
         if form == "edit":
-            save_heatmaps(heat.panels(readings, label, measure, clip or 5.0), output, title)
+            save_heatmaps(heat.build_edit_panels(readings, label, measure, clip or 5.0), output, title)
         else:
-            save_heatmaps(heat.panels_of_reading(readings, label, measure, clip or 2.0), output, title, columns=3)
+            save_heatmaps(heat.build_reading_panels(readings, label, measure, clip or 2.0), output, title, columns=3)
         click.echo(f"{output}: class {heat.PIECE_CLASSES[label]} at layer {readings.layer}", err=True)
 
 
-def heat_as_object(readings: Readings, label: int, measure: Measure) -> dict[str, Any]:
+def heat_as_object(readings: ProbeReadings, label: int, measure: Measure) -> dict[str, Any]:
     """Both boards' numbers by square, a1 first."""
     from chessreg.experiments.edit.heat import PIECE_CLASSES
 
@@ -256,12 +256,12 @@ def heat_as_object(readings: Readings, label: int, measure: Measure) -> dict[str
     }
 
 
-def as_text(readings: Readings, label: int, measure: Measure) -> str:
+def as_text(readings: ProbeReadings, label: int, measure: Measure) -> str:
     """Both boards' numbers, rank 8 on top."""
-    from chessreg.experiments.edit.heat import WHICH
+    from chessreg.experiments.edit.heat import MODEL_SIDES
 
     lines = []
-    for which in WHICH:
+    for which in MODEL_SIDES:
         values = readings.values(which, label, measure)
         lines.append(f"{which} model, layer {readings.layer}, {measure}")
         for rank in range(7, -1, -1):

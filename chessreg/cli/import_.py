@@ -233,18 +233,18 @@ def bring_in(home: Home, kind: Any, paths: tuple[Path, ...], name: str | None, s
     """Import the files as runs, one for each label, phase and hook point that their paths name. Returns the runs' ids.
 
     All files are checked before any is imported."""
-    from chessreg.experiments.imported.directions import ImportedProbe, spec_of
-    from chessreg.experiments.imported.saved import files_by_place
+    from chessreg.experiments.imported.directions import ImportedProbe, build_import_spec
+    from chessreg.experiments.imported.saved import group_files_by_place
 
     settings["residual"] = None if settings["residual"] == "auto" else settings["residual"]
-    groups = files_by_place(paths) if kind is ImportedProbe else {"": paths}
+    groups = group_files_by_place(paths) if kind is ImportedProbe else {"": paths}
     session = home.adding(
         needs=[settings["checkpoint"]],
-        check=lambda: [spec_of(kind, files, None, name, **settings) for files in groups.values()],
+        check=lambda: [build_import_spec(kind, files, None, name, **settings) for files in groups.values()],
     )
     if settings["checkpoint"] and kind is ImportedProbe:
-        groups = files_by_place(paths, session.inputs, settings["checkpoint"])
-    specs = {place: spec_of(kind, files, session.inputs, name, **settings) for place, files in groups.items()}
+        groups = group_files_by_place(paths, session.inputs, settings["checkpoint"])
+    specs = {place: build_import_spec(kind, files, session.inputs, name, **settings) for place, files in groups.items()}
     runs = []
     for place, spec in specs.items():
         options = kind.options(file_names=", ".join(path.name for path in groups[place]))
@@ -383,7 +383,7 @@ def results(home: Home, file: Path, name: str | None, format_: str | None, **set
              chessreg import results train.log --name author
     """
     from chessreg.cli.base import progress_line
-    from chessreg.experiments.imported.file import ImportOptions, report_of
+    from chessreg.experiments.imported.file import ImportOptions, load_import_report
     from chessreg.experiments.imported.players import name_externals
 
     spec = spec_of(file, format_, {key: value for key, value in settings.items() if value})
@@ -395,7 +395,7 @@ def results(home: Home, file: Path, name: str | None, format_: str | None, **set
         click.get_current_context().exit(130)
     name_externals(session.database, done.run_id)
     created = done.attempt_id is not None
-    report = report_of(session.inputs, done.run_id)
+    report = load_import_report(session.inputs, done.run_id)
     called = session_name(home, done.run_id)
     if not created:
         tell_known(f"these bytes are run {called or done.run_id.hex[-6:]} already", name)

@@ -11,11 +11,11 @@ import click
 from chessreg.cli.base import Home, emit, fresh, json_option, pass_home
 from chessreg.cli.run import given_values, options
 from chessreg.errors import BadInputError
-from chessreg.lab.question import Position, StoredState
+from chessreg.lab.question import LabPosition, StoredState
 from chessreg.named import clipped
 
 
-@click.command(params=[option for option in options(Position) if option.name != "settings"])
+@click.command(params=[option for option in options(LabPosition) if option.name != "settings"])
 @click.argument("state", metavar="[STATE]", required=False)
 @click.option(
     "--setting",
@@ -41,12 +41,12 @@ def lab(home: Home, state: str | None, settings: tuple[str, ...], layer: int | N
     chessreg lab edits:7 --condition random-0
     """
     from chessreg.entities.game import unit_reference
-    from chessreg.lab.answer import as_text
+    from chessreg.lab.answer import format_answer
     from chessreg.lab.model import Lab
     from chessreg.models.devices import prepare
 
-    database, given = fresh(home), given_values(Position, params)
-    question: Position | StoredState
+    database, given = fresh(home), given_values(LabPosition, params)
+    question: LabPosition | StoredState
     if state is not None:
         if settings or given.keys() - {"condition"}:
             raise BadInputError("STATE has its own model, moves and edit", "leave out the other options")
@@ -56,13 +56,13 @@ def lab(home: Home, state: str | None, settings: tuple[str, ...], layer: int | N
     elif "checkpoint" not in given:
         raise BadInputError("which model?", "give --checkpoint NAME, or RUN:UNIT of an edit run")
     else:
-        question = Position.of(**given, settings=tuple(map(pair, settings)))
+        question = LabPosition.of(**given, settings=tuple(map(pair, settings)))
     prepare("cpu")
     answer = Lab(home.session().inputs).ask(question)
     if home.json:
         emit(home, answer.summary())
     else:
-        click.echo(as_text(answer, layer, top), nl=False)
+        click.echo(format_answer(answer, layer, top), nl=False)
 
 
 def pair(text: str) -> tuple[str, str]:
@@ -113,14 +113,14 @@ def uci(home: Home, checkpoint: str, intervention: str, options: tuple[str, ...]
         raise BadInputError("stdin or stdout is closed: a chess GUI speaks through both", "chessreg uci --help")
     out = os.dup(1)
     os.dup2(2, 1)  # whatever a library prints goes elsewhere than the protocol
-    from chessreg.lab.player import Player
-    from chessreg.lab.uci import Engine, Settings, line_to, run
+    from chessreg.lab.player import LabPlayer
+    from chessreg.lab.uci import UciEngine, UciSettings, make_line_writer, run_engine
     from chessreg.models.devices import check, idle_cores
 
     check(device)
     threads = idle_cores()
-    player = Player(home.session().inputs, checkpoint, device, threads)
-    engine = Engine(player, checkpoint, line_to(out), Settings(threads=threads))
+    player = LabPlayer(home.session().inputs, checkpoint, device, threads)
+    engine = UciEngine(player, checkpoint, make_line_writer(out), UciSettings(threads=threads))
     for text in (*([f"Intervention={intervention}"] if intervention else []), *options):
         name, equals, value = text.partition("=")
         if not equals:
@@ -130,7 +130,7 @@ def uci(home: Home, checkpoint: str, intervention: str, options: tuple[str, ...]
         except ValueError as error:
             raise BadInputError(f"--option {name}: {error}", "chessreg uci --help") from error
     try:
-        run(engine, 0)
+        run_engine(engine, 0)
     finally:
         os.dup2(out, 1)
         os.close(out)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
 
-BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
+BYTES_PER_VALUE = {"float16": 2, "bfloat16": 2, "float32": 4}
 
 
 class CacheSpec(GameSelection):
@@ -70,7 +70,7 @@ class CacheOptions(GameBatches):
     group_games: int = Field(2048, ge=1, description="games in one stored group, the most a crash can cost")
 
 
-class LooksAt(Protocol):
+class HookPointSettings(Protocol):
     """A spec with a model and the sites in it."""
 
     @property
@@ -81,7 +81,7 @@ class LooksAt(Protocol):
     def hook_points(self) -> tuple[str, ...]: ...
 
 
-def points_of(spec: LooksAt, inputs: Inputs) -> list[str]:
+def resolve_hook_points(spec: HookPointSettings, inputs: Inputs) -> list[str]:
     """The hook points to look at; raises BadInputError for a layer, NotFoundError for a name, that the model lacks."""
     checkpoint, _ = inputs.checkpoint(spec.checkpoint)
     layers = spec.layers or tuple(range(checkpoint.layers))
@@ -122,7 +122,7 @@ class Cache(Kind):
     options = CacheOptions
 
     def units(self, spec: CacheSpec, inputs: Inputs) -> int:
-        points_of(spec, inputs)
+        resolve_hook_points(spec, inputs)
         return len(select_items(spec, inputs)[1])
 
     def check(self, spec: CacheSpec, inputs: Inputs) -> None:
@@ -130,8 +130,8 @@ class Cache(Kind):
         items, places = select_items(spec, inputs)
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
         written = inputs.encoding(spec.checkpoint)
-        sampled = longest(items, places) if spec.last_sites is None else sample_of(places)
-        encoded = selected_sites(spec, written, checkpoint.block_size, items, sampled)
+        sampled = find_longest_items(items, places) if spec.last_sites is None else sample_places(places)
+        encoded = select_sites(spec, written, checkpoint.block_size, items, sampled)
         if spec.last_sites is not None and not encoded.whole.any():
             raise BadInputError(
                 f"--last-sites {spec.last_sites}: no game fits the model's context of {checkpoint.block_size} tokens",
@@ -146,11 +146,11 @@ class Cache(Kind):
     def estimate(self, spec: CacheSpec, inputs: Inputs) -> Estimate:
         games, places = select_items(spec, inputs)
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
-        points = points_of(spec, inputs)
-        sample = sample_of(places)
-        encoded = selected_sites(spec, inputs.encoding(spec.checkpoint), checkpoint.block_size, games, sample)
+        points = resolve_hook_points(spec, inputs)
+        sample = sample_places(places)
+        encoded = select_sites(spec, inputs.encoding(spec.checkpoint), checkpoint.block_size, games, sample)
         rows = len(encoded.sites) * len(places) // len(sample)
-        size = rows * len(points) * checkpoint.d_model * BYTES[spec.dtype]
+        size = rows * len(points) * checkpoint.d_model * BYTES_PER_VALUE[spec.dtype]
         texts = len(places) if inputs.encoding(spec.checkpoint).content == "history" else rows
         return Estimate(
             {"metric_point": len(places)}, size, (f"{rows:,} sites at {len(points)} hook points (from a sample)",),
@@ -165,34 +165,34 @@ class Cache(Kind):
         games, places = select_items(spec, inputs)
         checkpoint, folder = inputs.checkpoint(spec.checkpoint)
         model = LanguageModel.load(folder, device=prepare(task.options.device, task.options.threads))
-        points = points_of(spec, inputs)
-        held = take_up(task, points, checkpoint)
-        for low, high in groups([unit for unit in task.units if unit not in held], task.options.group_games):
-            write_group(task, model, points, games, places, checkpoint, low, high)
+        points = resolve_hook_points(spec, inputs)
+        held = resume_groups(task, points, checkpoint)
+        for low, high in group_units([unit for unit in task.units if unit not in held], task.options.group_games):
+            write_activation_group(task, model, points, games, places, checkpoint, low, high)
 
 
-def take_up(task: Task[CacheSpec, CacheOptions], points: list[str], checkpoint: tables.Checkpoint) -> set[int]:
+def resume_groups(task: Task[CacheSpec, CacheOptions], points: list[str], checkpoint: tables.Checkpoint) -> set[int]:
     """Units that earlier attempts wrote and did not live to say so: of groups that are registered, then of those that
     are only published. They are done with this; what is still missing begins where a group ends."""
     from store.arrays import Group
     from store.arrays import groups as published
 
     left, held = set(task.units), set[int]()
-    for group in beside_each_other(task):
+    for group in find_disjoint_groups(task):
         mine = left.intersection(range(group.start, group.stop))
         if mine:
             task.done(*sorted(mine))
             held |= mine
-    for path in published(task.store, identity_of(task, checkpoint)):
+    for path in published(task.store, build_group_identity(task, checkpoint)):
         low, high = map(int, path.name.rsplit("-", 2)[1:])
         if (left - held).issuperset(range(low, high)):
             Group(path).verify()
-            record_group(task, path, points, checkpoint, low, high)
+            record_activation_group(task, path, points, checkpoint, low, high)
             held.update(range(low, high))
     return held
 
 
-def beside_each_other(task: Task[CacheSpec, CacheOptions]) -> list[tables.ActivationCache]:
+def find_disjoint_groups(task: Task[CacheSpec, CacheOptions]) -> list[tables.ActivationCache]:
     """The registered groups of this run that overlap no other.
 
     Raises ChessregError where overlapping ones are all that holds some units: more groups would only add to that.
@@ -210,12 +210,12 @@ def beside_each_other(task: Task[CacheSpec, CacheOptions]) -> list[tables.Activa
     return apart
 
 
-def identity_of(task: Task[CacheSpec, CacheOptions], checkpoint: tables.Checkpoint) -> dict[str, str]:
+def build_group_identity(task: Task[CacheSpec, CacheOptions], checkpoint: tables.Checkpoint) -> dict[str, str]:
     """What names the groups of this run."""
     return {"spec_hash": task.resolved.spec_hash, "residual": checkpoint.residual}
 
 
-def groups(units: list[int], size: int) -> list[tuple[int, int]]:
+def group_units(units: list[int], size: int) -> list[tuple[int, int]]:
     """Consecutive ranges [low, high) of the units, each at most `size` long."""
     ranges: list[tuple[int, int]] = []
     for unit in units:
@@ -229,19 +229,19 @@ def groups(units: list[int], size: int) -> list[tuple[int, int]]:
 SAMPLE_GAMES = 50  # games that show whether there are sites at all
 
 
-def sample_of(places: np.ndarray) -> np.ndarray:
+def sample_places(places: np.ndarray) -> np.ndarray:
     """Every so many of these rows: 500 to 1,000 of them, or all."""
     return places[:: max(1, len(places) // 500)]
 
 
-def longest(items: Games | Positions, places: np.ndarray) -> np.ndarray:
+def find_longest_items(items: Games | Positions, places: np.ndarray) -> np.ndarray:
     """The rows of the longest games among these, of positions of those that are most plies in."""
     column = "ply" if items.content == "positions" else "plies"
     plies = numbers(items.take(places, [column])[column])
     return places[np.sort(np.argsort(-plies.astype(np.int64), kind="stable")[:SAMPLE_GAMES])]
 
 
-def selected_sites(
+def select_sites(
     spec: CacheSpec, written: Encoding, block_size: int, games: Games | Positions, places: np.ndarray
 ) -> EncodedGames:
     """The items at these rows of the dataset, with the sites whose activations are to be stored."""
@@ -249,7 +249,7 @@ def selected_sites(
     return encoded.between(spec.skip_sites, spec.max_sites, spec.last_sites)
 
 
-def write_group(
+def write_activation_group(
     task: Task[CacheSpec, CacheOptions],
     model: LanguageModel,
     points: list[str],
@@ -264,19 +264,19 @@ def write_group(
     from store.errors import AlreadyPublishedError
 
     spec = task.spec
-    identity = identity_of(task, checkpoint)
+    identity = build_group_identity(task, checkpoint)
     try:
         writer = ActivationWriter(task.store, identity, points, checkpoint.d_model, spec.dtype, units=(low, high))
     except AlreadyPublishedError as published:
         path = published.path  # another attempt that is at the same units was faster
     else:
         with writer:
-            encoded = selected_sites(spec, model.encoding, model.block_size, games, places[low:high])
+            encoded = select_sites(spec, model.encoding, model.block_size, games, places[low:high])
             order, begun = np.argsort(np.diff(encoded.tokens.offsets), kind="stable"), 0
             for items in encoded.batches(order, task.options.batch_games):
                 row, sites = encoded.sites_of(items)
                 if len(sites):
-                    residuals = activations(model, points, encoded, items, row, sites, spec.dtype)
+                    residuals = compute_activations(model, points, encoded, items, row, sites, spec.dtype)
                     game = places[low:high][encoded.game[sites]]
                     index = [game, encoded.sites.token[sites], encoded.sites.ply[sites]]
                     writer.append(
@@ -286,10 +286,10 @@ def write_group(
                 games_done = low + (high - low) * begun // len(order)
                 task.progress(min((games_done - task.units[0]) / len(task.units), 1.0), f"{games_done:,} games")
             path = writer.publish()
-    record_group(task, path, points, checkpoint, low, high)
+    record_activation_group(task, path, points, checkpoint, low, high)
 
 
-def activations(
+def compute_activations(
     model: LanguageModel,
     points: list[str],
     encoded: EncodedGames,
@@ -308,7 +308,7 @@ def activations(
     return compute_stored_activations(model, torch.from_numpy(tokens), points, *at, dtype)
 
 
-def record_group(
+def record_activation_group(
     task: Task[CacheSpec, CacheOptions],
     path: Any,
     points: list[str],
@@ -335,7 +335,7 @@ def record_group(
         rows=group.rows,
         d_model=checkpoint.d_model,
         dtype=task.spec.dtype,
-        bytes=group.rows * checkpoint.d_model * len(points) * BYTES[task.spec.dtype],
+        bytes=group.rows * checkpoint.d_model * len(points) * BYTES_PER_VALUE[task.spec.dtype],
     )
     task.emit("metric_point", low, name="rows", step=0, value=float(group.rows))
     task.done(*range(low, high))

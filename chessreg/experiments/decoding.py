@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from chessreg.encodings.prompts import PromptEncoding
 from chessreg.errors import BadInputError
 from chessreg.experiments.move_accuracy import has_form
-from chessreg.experiments.settings.prompts import AskingSpec, labelled, sampled
+from chessreg.experiments.settings.prompts import PromptSpec, draw_sample, load_labelled_positions
 from chessreg.games.boards.boardframe import BoardFrame, Role
 from chessreg.noise import Stream, uniform
 from chessreg.registry import tables
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 FORCED, ALONE = "teacher-forced", "autoregressive"  # the names of the two sorts of answers
 DISTANCE = "distance"  # begins the names of counts of samples
-ASKING = ("template", "layout", "counters", "notation", "last_separator")
+PROMPT_SETTINGS = ("template", "layout", "counters", "notation", "last_separator")
 
 
-class DecodingSpec(AskingSpec):
+class DecodingSpec(PromptSpec):
     checkpoint: CheckpointRef = Field(description="the model, of prompts or of FENs")
     dataset: DatasetRef = Field(description="positions with best moves, or one part of them (NAME:PART)")
     positions: int = Field(12_800, ge=1, description="at most this many of them, drawn by the seed (paper D.5: 12,800)")
@@ -101,7 +101,7 @@ class Decoding(Kind):
     queries = ("decoding modes", "prompt ablation", "edit distance of answers")
 
     def units(self, spec: DecodingSpec, inputs: Inputs) -> int:
-        return min(len(labelled((spec.dataset,), inputs, "dataset")["fen"]), spec.positions)
+        return min(len(load_labelled_positions((spec.dataset,), inputs, "dataset")["fen"]), spec.positions)
 
     def estimate(self, spec: DecodingSpec, inputs: Inputs) -> Estimate:
         positions = self.units(spec, inputs)
@@ -111,19 +111,19 @@ class Decoding(Kind):
 
     def check(self, spec: DecodingSpec, inputs: Inputs) -> None:
         """Refuses a model of games, and a prompt's settings for a model that reads none."""
-        prompted_by(spec, inputs.encoding(spec.checkpoint))
+        choose_encoding(spec, inputs.encoding(spec.checkpoint))
 
     def run(self, task: Task[DecodingSpec, DecodingOptions]) -> None:
         spec, model = task.spec, task.model(task.spec.checkpoint)
         model.check_answers()
         model.check_writes()
-        written = prompted_by(spec, model.encoding)
-        positions = selected(spec, task.inputs)
-        prompt_columns = {"prompt": prompt_name(written), "legal_list": lists_moves(written)}
+        written = choose_encoding(spec, model.encoding)
+        positions = select_positions(spec, task.inputs)
+        prompt_columns = {"prompt": describe_prompt(written), "legal_list": has_move_list(written)}
         for start in range(0, len(task.units), task.options.forward_positions):
             units = task.units[start : start + task.options.forward_positions]
             targets = [TargetMove.of(positions["fen"][unit], positions["best"][unit]) for unit in units]
-            answers = answered(model, written, targets, spec.length == "answer")
+            answers = answer_positions(model, written, targets, spec.length == "answer")
             for unit, one, own in zip(units, targets, answers, strict=True):
                 for mode, answer in own.items():
                     extra = AnswerRow(
@@ -146,18 +146,18 @@ class Decoding(Kind):
         model: LanguageModel,
         written: Encoding,
         targets: Mapping[int, TargetMove],
-        answers: Sequence[Mapping[str, Answer | None]],
+        answers: Sequence[Mapping[str, DecodedAnswer | None]],
     ) -> None:
         """Emit how far samples of each position are from its greedy answer."""
-        positions = selected(task.spec, task.inputs)
-        columns = {"prompt": prompt_name(written), "legal_list": lists_moves(written)}
+        positions = select_positions(task.spec, task.inputs)
+        columns = {"prompt": describe_prompt(written), "legal_list": has_move_list(written)}
         for (unit, target), own in zip(targets.items(), answers, strict=True):
             greedy = own[ALONE]
             if greedy is None:
                 continue
             extra = AnswerRow(**columns, game=positions["game"][unit])
             item = positions["row"][unit]
-            for distance, count in sampled_distances(task.spec, model, written, target, greedy, item).items():
+            for distance, count in count_sample_distances(task.spec, model, written, target, greedy, item).items():
                 task.emit("prediction", unit, extra, item=item, name=f"{DISTANCE} {distance}", text=greedy.text[:32],
                           value=float(count))  # fmt: skip
 
@@ -168,23 +168,23 @@ class Decoding(Kind):
         positions, _ = inputs.positions(spec.dataset)
         [known] = positions.take([rows[ALONE].item], ["fen", "best"]).to_pylist()
         return [
-            view(
+            build_decoding_frame(
                 known["fen"],
                 chess.Move.from_uci(known["best"]),
                 rows,
-                prompted_by(spec, inputs.encoding(spec.checkpoint)),
+                choose_encoding(spec, inputs.encoding(spec.checkpoint)),
             )
         ]
 
 
-def selected(spec: DecodingSpec, inputs: Inputs) -> dict[str, list[Any]]:
+def select_positions(spec: DecodingSpec, inputs: Inputs) -> dict[str, list[Any]]:
     """The positions of a run: columns as `labelled` has them."""
-    positions = labelled((spec.dataset,), inputs, "dataset")
-    places = sampled(len(positions["fen"]), spec.positions, Stream.DECODING, spec.seed)
+    positions = load_labelled_positions((spec.dataset,), inputs, "dataset")
+    places = draw_sample(len(positions["fen"]), spec.positions, Stream.DECODING, spec.seed)
     return {name: [values[place] for place in places] for name, values in positions.items()}
 
 
-def prompted_by(spec: DecodingSpec, own: Encoding) -> Encoding:
+def choose_encoding(spec: DecodingSpec, own: Encoding) -> Encoding:
     """The encoding of a model, of prompts with the settings that the spec gives. BadInputError for what has none."""
     if isinstance(own, PromptEncoding):
         settings = spec.prompt_settings(own.settings)
@@ -194,13 +194,13 @@ def prompted_by(spec: DecodingSpec, own: Encoding) -> Encoding:
             f"{own.name} writes games, and the games before these positions are not read here",
             "for models of games: chessreg run move-accuracy --source-games GAMES",
         )
-    for name in ASKING:
+    for name in PROMPT_SETTINGS:
         if getattr(spec, name) is not None:
             raise BadInputError(f"--{name.replace('_', '-')} is of prompts, {own.name} has none", "leave it out")
     return own
 
 
-def prompt_name(written: Encoding) -> str:
+def describe_prompt(written: Encoding) -> str:
     """The prompt settings as a text; a template of the user's own by the beginning of its digest."""
     if not isinstance(written, PromptEncoding):
         return written.name
@@ -211,7 +211,7 @@ def prompt_name(written: Encoding) -> str:
     return ", ".join([called, *changed])
 
 
-def lists_moves(written: Encoding) -> bool:
+def has_move_list(written: Encoding) -> bool:
     return isinstance(written, PromptEncoding) and written.settings.legal_list
 
 
@@ -235,7 +235,7 @@ class TargetMove:
 
 
 @dataclass(frozen=True)
-class Answer:
+class DecodedAnswer:
     """The tokens of an answer up to its end, and its text; `nats`, `tokens`: of the right answer, if teacher-forced."""
 
     ids: tuple[int, ...]
@@ -261,37 +261,39 @@ class Answer:
         }
 
 
-def answered(
+def answer_positions(
     model: LanguageModel, written: Encoding, targets: Sequence[TargetMove], cut: bool
-) -> list[dict[str, Answer | None]]:
+) -> list[dict[str, DecodedAnswer | None]]:
     """The answers in both modes to each position; None where prompt and answer do not fit, or cannot be written.
 
     cut: an answer alone has as many tokens as the right one.
     """
-    made: list[dict[str, Answer | None]] = [{FORCED: None, ALONE: None} for _ in targets]
+    made: list[dict[str, DecodedAnswer | None]] = [{FORCED: None, ALONE: None} for _ in targets]
     prompts = {
-        number: prompt for number, one in enumerate(targets) if (prompt := prompt_of(one, written, model)) is not None
+        number: prompt
+        for number, one in enumerate(targets)
+        if (prompt := build_prompt(one, written, model)) is not None
     }
     if not prompts:
         return made
     right = {number: written.answer(targets[number].board, targets[number].best) for number in prompts}
-    scored = forced(model, list(prompts.values()), list(right.values()))
+    scored = answer_teacher_forced(model, list(prompts.values()), list(right.values()))
     alone: dict[int, tuple[int, ...]] = {}
     for number, (tokens, nats) in zip(prompts, scored, strict=True):
         answer = right[number]
         ids = tuple(tokens[:-1]) if len(answer) > 1 else tuple(tokens)
-        made[number][FORCED] = Answer(ids, written.answer_text(ids), tokens[-1] == answer[-1], nats, len(answer))
+        made[number][FORCED] = DecodedAnswer(ids, written.answer_text(ids), tokens[-1] == answer[-1], nats, len(answer))
         same = next(
             (k for k, (own, true) in enumerate(zip(tokens, answer, strict=True)) if own != true), len(answer) - 1
         )
         alone[number] = (*answer[:same], tokens[same])  # the autoregressive answer so far
-    for number, own in written_alone(model, written, targets, prompts, alone).items():
+    for number, own in continue_answers(model, written, targets, prompts, alone).items():
         ids = own[: len(right[number]) - (len(right[number]) > 1)] if cut else own
-        made[number][ALONE] = Answer(ids, written.answer_text(ids), written.complete(own, targets[number].board))
+        made[number][ALONE] = DecodedAnswer(ids, written.answer_text(ids), written.complete(own, targets[number].board))
     return made
 
 
-def prompt_of(target: TargetMove, written: Encoding, model: LanguageModel) -> tuple[int, ...] | None:
+def build_prompt(target: TargetMove, written: Encoding, model: LanguageModel) -> tuple[int, ...] | None:
     """What the model reads; None where it has no room for it and an answer, or the position cannot be written."""
     try:
         prompt = written.prompt(target.board)
@@ -300,7 +302,7 @@ def prompt_of(target: TargetMove, written: Encoding, model: LanguageModel) -> tu
     return prompt if len(prompt) + written.max_move_tokens - 1 <= model.block_size else None
 
 
-def forced(
+def answer_teacher_forced(
     model: LanguageModel, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]
 ) -> list[tuple[list[int], float]]:
     """The most probable token at each place of each answer, behind the right ones before it, and the cross-entropy of
@@ -324,26 +326,26 @@ def forced(
     return [(most[row_of == number].tolist(), float(nats[row_of == number].sum())) for number in range(len(rows))]
 
 
-def sampled_distances(
-    spec: DecodingSpec, model: LanguageModel, written: Encoding, target: TargetMove, greedy: Answer, item: int
+def count_sample_distances(
+    spec: DecodingSpec, model: LanguageModel, written: Encoding, target: TargetMove, greedy: DecodedAnswer, item: int
 ) -> dict[int, int]:
     """How many samples of one position have each edit distance from its greedy answer, in tokens without the end."""
-    prompt = prompt_of(target, written, model)
+    prompt = build_prompt(target, written, model)
     assert prompt is not None
     every = range(spec.samples)
 
     def pick(number: int, place: int, logprobs: np.ndarray) -> int:
         noise = uniform(Stream.DECODING, spec.seed, spec.replicate, item, number, place)
-        return nucleus(logprobs, spec.temperature, spec.top_p, noise)
+        return sample_nucleus(logprobs, spec.temperature, spec.top_p, noise)
 
-    texts = written_alone(
+    texts = continue_answers(
         model, written, [target] * spec.samples, dict.fromkeys(every, prompt), dict.fromkeys(every, ()), pick
     )
     first, *others = ([n for n in ids if n not in written.stop_ids] for ids in (greedy.ids, *texts.values()))
-    return dict(sorted(Counter(edit_distance(first, other) for other in others).items()))
+    return dict(sorted(Counter(compute_edit_distance(first, other) for other in others).items()))
 
 
-def nucleus(logprobs: np.ndarray, temperature: float, top_p: float, noise: float) -> int:
+def sample_nucleus(logprobs: np.ndarray, temperature: float, top_p: float, noise: float) -> int:
     """A token drawn by `noise` in [0, 1) from the most probable ones that together have `top_p` of the probability, at
     a temperature (Holtzman et al. 2020).
 
@@ -358,7 +360,7 @@ def nucleus(logprobs: np.ndarray, temperature: float, top_p: float, noise: float
     return int(order[min(int((kept <= noise * kept[-1]).sum()), len(kept) - 1)])
 
 
-def edit_distance(one: Sequence[int], other: Sequence[int]) -> int:
+def compute_edit_distance(one: Sequence[int], other: Sequence[int]) -> int:
     """The fewest insertions, deletions and substitutions that make one sequence the other (Levenshtein).
 
     >>> edit_distance([1, 2, 3], [1, 3]), edit_distance([], [1, 2]), edit_distance([1, 2], [2, 1])
@@ -372,18 +374,18 @@ def edit_distance(one: Sequence[int], other: Sequence[int]) -> int:
     return row[-1]
 
 
-def most_probable(number: int, place: int, logprobs: np.ndarray) -> int:
+def pick_most_probable(number: int, place: int, logprobs: np.ndarray) -> int:
     """The greedy choice of a token."""
     return int(logprobs.argmax())
 
 
-def written_alone(
+def continue_answers(
     model: LanguageModel,
     written: Encoding,
     targets: Sequence[TargetMove],
     prompts: Mapping[int, Sequence[int]],
     begun: Mapping[int, tuple[int, ...]],
-    pick: Callable[[int, int, np.ndarray], int] = most_probable,
+    pick: Callable[[int, int, np.ndarray], int] = pick_most_probable,
 ) -> dict[int, tuple[int, ...]]:
     """Answers that are begun, written on until the model ends them or no move is as long. `pick` chooses a token for
     an answer's number and place from log-probabilities [vocab]."""
@@ -416,7 +418,9 @@ def written_alone(
     return texts
 
 
-def view(fen: str, best: chess.Move, rows: Mapping[str, tables.Prediction], written: Encoding) -> BoardFrame:
+def build_decoding_frame(
+    fen: str, best: chess.Move, rows: Mapping[str, tables.Prediction], written: Encoding
+) -> BoardFrame:
     """The board of one position."""
     board, own = chess.Board(fen), rows[ALONE]
     title, flipped = f"position {own.item}", board.turn == chess.BLACK

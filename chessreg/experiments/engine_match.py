@@ -14,22 +14,22 @@ from pydantic import ConfigDict, Field
 
 from chessreg.entities.game import stored_games
 from chessreg.experiments.matches import (
+    EarlyStopping,
+    MatchRules,
     MatchSpec,
     PlayedGame,
-    Rules,
-    Stopping,
+    build_engine_row,
+    build_game_columns,
     check_engine,
     check_pairs,
-    color_of,
-    engine_row,
-    game_columns,
-    matches_of,
-    number_of,
-    opening_maker,
+    describe_stopping,
+    get_match_number,
+    get_model_color,
+    is_replayable,
+    make_opening_source,
+    plan_matches,
     record_opening,
-    remarks_on,
-    replayed,
-    tell_games,
+    report_games,
 )
 from chessreg.games.boards.openings import Opening
 from chessreg.games.engines.opponents import EngineSpec, Limit, find_stockfish, parse_engine, parse_limit
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from chessreg.runs.task import Task
 
 TICK_SECONDS = 0.2
-NO_LIMIT = 1 << 30
+NO_MOVE_LIMIT = 1 << 30
 BYTES_PER_GAME = 700  # a fragment's share of one game
 
 
@@ -108,7 +108,7 @@ class EngineMatch(Kind):
         searched = moves * (search_seconds(spec.player) + search_seconds(spec.opponent))
         judged = search_seconds(spec.adjudication) if spec.move_limit and spec.adjudication != "none" else 0.0
         return Estimate(
-            {"game": spec.games}, spec.games * BYTES_PER_GAME, remarks_on(spec),
+            {"game": spec.games}, spec.games * BYTES_PER_GAME, describe_stopping(spec),
             cpu_seconds=spec.games * (searched + judged),
         )  # fmt: skip
 
@@ -116,7 +116,7 @@ class EngineMatch(Kind):
         return spec.stop != "none"
 
     def replays(self, spec: EngineMatchSpec) -> bool:
-        return replayed((spec.player, spec.opponent), spec.adjudication)
+        return is_replayable((spec.player, spec.opponent), spec.adjudication)
 
     def run(self, task: Task[EngineMatchSpec, EngineMatchOptions]) -> None:
         play_duel(task)
@@ -137,7 +137,7 @@ class Duel:
 
     player: EnginePool
     opponent: EnginePool
-    rules: Rules
+    rules: MatchRules
     opening_of: Callable[[int], Opening]
     noise: tuple[int | str, ...]
     adjudicate: Limit | None
@@ -183,57 +183,57 @@ def play_duel(task: Task[EngineMatchSpec, EngineMatchOptions]) -> None:
     spec = task.spec
     player, opponent = parse_engine(spec.player), parse_engine(spec.opponent)
     adjudicate = None if spec.adjudication == "none" else parse_limit(spec.adjudication)
-    record_match(task, player, opponent)
+    record_duel(task, player, opponent)
     limits = (player.limit, opponent.limit, adjudicate)
     timed = any(limit is not None and limit.kind == "time" for limit in limits)
     at_once = task.options.engine_processes or free_cores()
     at_once = min(at_once, free_cores()) if timed else at_once
-    stopping = Stopping(task)
+    stopping = EarlyStopping(task)
     with ExitStack() as stack:
         pools = [stack.enter_context(EnginePool(engine, at_once, timed=timed)) for engine in (player, opponent)]
         duel = Duel(
             pools[0],
             pools[1],
-            Rules(color_of(spec), spec.move_limit or NO_LIMIT),
-            opening_maker(task),
+            MatchRules(get_model_color(spec), spec.move_limit or NO_MOVE_LIMIT),
+            make_opening_source(task),
             (spec.seed, spec.replicate),
             adjudicate,
             at_once,
-            tick=lambda games: tell_games(task, games, spec.move_limit),
+            tick=lambda games: report_games(task, games, spec.move_limit),
         )
         for ended in duel.play(task.units):
             ended.seconds = time.monotonic() - ended.started
             for game in stopping.take(ended):
-                hand_back(task, game, stopping)
+                emit_duel_game(task, game, stopping)
             if stopping.decided:
                 break
 
 
-def hand_back(task: Task[EngineMatchSpec, EngineMatchOptions], game: PlayedGame, stopping: Stopping) -> None:
+def emit_duel_game(task: Task[EngineMatchSpec, EngineMatchOptions], game: PlayedGame, stopping: EarlyStopping) -> None:
     """The rows of one finished game."""
-    columns = game_columns(game)
+    columns = build_game_columns(game)
     plies = range(len(game.opening.moves), game.ply)
     turns = sum((ply % 2 == 0) == game.color for ply in plies)
     columns.update(turns=turns, first_try_legal=None, tries=None)
-    task.emit("game", game.unit, match=number_of(task.spec, game.unit), **columns)
+    task.emit("game", game.unit, match=get_match_number(task.spec, game.unit), **columns)
     stopping.done(game.unit)
 
 
-def record_match(task: Task[EngineMatchSpec, EngineMatchOptions], player: EngineSpec, opponent: EngineSpec) -> None:
+def record_duel(task: Task[EngineMatchSpec, EngineMatchOptions], player: EngineSpec, opponent: EngineSpec) -> None:
     """The rows that the games refer to. Raises BadInputError when earlier games of this run met another engine."""
     spec = task.spec
-    engine, own = engine_row(opponent), engine_row(player)
+    engine, own = build_engine_row(opponent), build_engine_row(player)
     check_engine(task, 0, engine)
     task.record("engine", **engine)
     if own["id"] != engine["id"]:
         task.record("engine", **own)
     opening = record_opening(task)
-    for number, color, planned in matches_of(spec):
+    for number, color, planned in plan_matches(spec):
         task.record(
             "match",
             run_id=task.run_id,
             number=number,
-            player=engine_name(player, own),
+            player=format_engine_name(player, own),
             checkpoint_id=None,
             intervention_id=None,
             engine_id=engine["id"],
@@ -257,7 +257,7 @@ def record_match(task: Task[EngineMatchSpec, EngineMatchOptions], player: Engine
         )
 
 
-def engine_name(spec: EngineSpec, row: dict[str, Any]) -> str:
+def format_engine_name(spec: EngineSpec, row: dict[str, Any]) -> str:
     """An engine as a player is named: `Stockfish 15.1, level 0, time=0.1`."""
     if not spec.needs_process:
         return spec.name

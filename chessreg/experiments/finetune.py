@@ -10,8 +10,14 @@ from pydantic import Field, model_validator
 
 from chessreg.encodings.prompts import PromptEncoding, write_tokenizer
 from chessreg.errors import BadInputError
-from chessreg.experiments.settings.prompts import AskingSpec, asking_model, check_room, labelled, sampled
-from chessreg.experiments.train import emit_point
+from chessreg.experiments.settings.prompts import (
+    PromptSpec,
+    check_prompt_room,
+    check_prompted_model,
+    draw_sample,
+    load_labelled_positions,
+)
+from chessreg.experiments.train import emit_train_point
 from chessreg.noise import Stream
 from chessreg.runs.cost import PROMPT_TOKENS, forward_operations, reading_operations
 from chessreg.runs.inputs import Inputs
@@ -25,12 +31,12 @@ if TYPE_CHECKING:
     from chessreg.runs.task import Task
 
 FAMILIES = ("llama", "gpt_neox")
-SHAPE = ("n_layer", "n_head", "n_embd", "block_size", "tokenizer")
-LORA = ("lora_rank", "lora_alpha", "lora_dropout", "lora_targets")
+SHAPE_SETTINGS = ("n_layer", "n_head", "n_embd", "block_size", "tokenizer")
+LORA_SETTINGS = ("lora_rank", "lora_alpha", "lora_dropout", "lora_targets")
 DatasetRefs = Annotated[tuple[str, ...], Ref("dataset")]
 
 
-class FinetuneSpec(AskingSpec):
+class FinetuneSpec(PromptSpec):
     checkpoint: Annotated[str | None, Ref("checkpoint")] = Field(
         None, description="the language model to tune: one that reads prompts"
     )
@@ -89,12 +95,12 @@ class FinetuneSpec(AskingSpec):
             raise BadInputError(
                 "finetune needs one model", f"give --checkpoint MODEL, or --family {' or '.join(FAMILIES)}"
             )
-        unused = [name for name in SHAPE if self.checkpoint is not None] + [
-            name for name in LORA if self.tune == "whole"
+        unused = [name for name in SHAPE_SETTINGS if self.checkpoint is not None] + [
+            name for name in LORA_SETTINGS if self.tune == "whole"
         ]
         for name in unused:
             if getattr(self, name) != type(self).model_fields[name].default:
-                needed = "--family" if name in SHAPE else "--tune lora or qlora"
+                needed = "--family" if name in SHAPE_SETTINGS else "--tune lora or qlora"
                 raise BadInputError(f"--{name.replace('_', '-')} is of no use without {needed}", "leave it out")
         if self.family is not None and self.tune != "whole":
             raise BadInputError("LoRA adapts a model that is there: initial weights are tuned whole", "--tune whole")
@@ -172,7 +178,7 @@ class Finetune(Kind):
 
     def units(self, spec: FinetuneSpec, inputs: Inputs) -> int:
         if spec.checkpoint is not None:
-            tunable(inputs.checkpoint_row(spec.checkpoint))
+            check_tunable(inputs.checkpoint_row(spec.checkpoint))
         for reference, field in [*((one, "datasets") for one in spec.datasets),
                                  *([(spec.heldout, "heldout")] if spec.heldout else [])]:  # fmt: skip
             inputs.positions(reference, field)
@@ -187,7 +193,7 @@ class Finetune(Kind):
         if spec.checkpoint is not None:
             row, folder = inputs.checkpoint(spec.checkpoint)
             own = PromptEncoding.load(folder, row.tokenizer)
-            check_room(own.with_settings(spec.prompt_settings(own.settings)), int(row.block_size or 0))
+            check_prompt_room(own.with_settings(spec.prompt_settings(own.settings)), int(row.block_size or 0))
 
     def estimate(self, spec: FinetuneSpec, inputs: Inputs) -> Estimate:
         remark = f"{spec.steps * spec.batch_positions:,} supervised moves"
@@ -204,7 +210,7 @@ class Finetune(Kind):
 
     def tune(self, task: Task[FinetuneSpec, FinetuneOptions]) -> None:
         spec = task.spec
-        trainer, heldout = trainer_of(task)
+        trainer, heldout = build_finetuner(task)
 
         task.resume(trainer.step / max(spec.steps, 1))
 
@@ -215,16 +221,16 @@ class Finetune(Kind):
         trainer.run(on_point, heldout, spec.heldout_steps, lambda: task.stopping)
         task.progress(trainer.step / max(spec.steps, 1), "")  # raises Stop after a signal to end
         for point in trainer.curve:
-            emit_point(task, point)  # type: ignore[arg-type]
+            emit_train_point(task, point)  # type: ignore[arg-type]
         if trainer.curve:
             task.emit("metric_point", 0, name="left_out", step=trainer.step, value=float(trainer.left_out))
-        publish(task, trainer)
+        publish_finetuned(task, trainer)
         task.done(0)
 
 
-def tunable(checkpoint: tables.Checkpoint) -> None:
+def check_tunable(checkpoint: tables.Checkpoint) -> None:
     """Raise BadInputError for a model that reads no prompts, or that the library transformers does not have."""
-    asking_model(checkpoint)
+    check_prompted_model(checkpoint)
     if checkpoint.architecture in (*FAMILIES, "gpt2"):  # without importing a library
         return
     from chessreg.models.adapters.bridge import known_family
@@ -236,7 +242,7 @@ def tunable(checkpoint: tables.Checkpoint) -> None:
         )
 
 
-def trainer_of(task: Task[FinetuneSpec, FinetuneOptions]) -> tuple[Finetuner, PromptCorpus | None]:
+def build_finetuner(task: Task[FinetuneSpec, FinetuneOptions]) -> tuple[Finetuner, PromptCorpus | None]:
     """The trainer at its place in the run, and the held-out prompts."""
     from chessreg.models.devices import prepare
     from chessreg.models.finetuning import FinetuneConfig, Finetuner, PromptCorpus, require_quantization
@@ -246,12 +252,12 @@ def trainer_of(task: Task[FinetuneSpec, FinetuneOptions]) -> tuple[Finetuner, Pr
     device = prepare(options.device, options.threads)
     family: str | None = spec.family
     source = None
-    shape: dict[str, Any] = {name: getattr(spec, name) for name in SHAPE if name != "tokenizer"}
+    shape: dict[str, Any] = {name: getattr(spec, name) for name in SHAPE_SETTINGS if name != "tokenizer"}
     digest = ""
     if spec.checkpoint is None:
         tokenizer = write_tokenizer(task.folder / "tokenizer", merged=spec.tokenizer == "bpe")
         written = PromptEncoding(tokenizer, spec.prompt_settings())
-        check_room(written, spec.block_size)
+        check_prompt_room(written, spec.block_size)
         shape["vocab_size"] = written.size
     else:
         row, source = task.inputs.checkpoint(spec.checkpoint)
@@ -283,18 +289,18 @@ def trainer_of(task: Task[FinetuneSpec, FinetuneOptions]) -> tuple[Finetuner, Pr
     training_options = TrainerOptions(
         device, micro_tokens, options.autocast, False, options.log_steps, options.checkpoint_seconds
     )
-    positions = labelled(spec.datasets, task.inputs, "datasets")
+    positions = load_labelled_positions(spec.datasets, task.inputs, "datasets")
     made = PromptCorpus(written, positions["fen"], positions["best"], config.block_size, spec.loss == "all")
     heldout = None
     if spec.heldout:
-        positions = labelled((spec.heldout,), task.inputs, "heldout")
-        places = sampled(len(positions["fen"]), spec.heldout_positions, Stream.HELDOUT, spec.seed)
+        positions = load_labelled_positions((spec.heldout,), task.inputs, "heldout")
+        places = draw_sample(len(positions["fen"]), spec.heldout_positions, Stream.HELDOUT, spec.seed)
         fens, moves = ([positions[name][place] for place in places] for name in ("fen", "best"))
         heldout = PromptCorpus(written, fens, moves, config.block_size)
     return Finetuner(config, made, task.folder, training_options, source), heldout
 
 
-def publish(task: Task[FinetuneSpec, FinetuneOptions], trainer: Finetuner) -> None:
+def publish_finetuned(task: Task[FinetuneSpec, FinetuneOptions], trainer: Finetuner) -> None:
     """The tuned model as the output `checkpoint`, with its row; LoRA's matrices as the output `adapter`."""
     from chessreg.entities.checkpoint import checkpoint_row, tokenizer_row
     from chessreg.models.checkpoint import CheckpointInfo, read_info, save_checkpoint

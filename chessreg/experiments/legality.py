@@ -1,6 +1,6 @@
 """`legality`: how often the move a model would write next is legal, by ply, on games it did not see.
 
-What it writes at the turns of given games is found by `first_tries`, which other kinds use too.
+What it writes at the turns of given games is found by `iterate_first_tries`, which other kinds use too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from chessreg.experiments.settings.choosing import GREEDY, ChoosingSpec
-from chessreg.experiments.settings.games import GameBatches, GameSelection, select, turn_prompts
+from chessreg.experiments.settings.games import GameBatches, GameSelection, build_turn_prompts, select_games
 from chessreg.games.boards.boardframe import BoardFrame, move_arrows
 from chessreg.games.boards.moves import unpack
 from chessreg.games.datasets.dataset import numbers
@@ -74,10 +74,10 @@ class Legality(Kind):
 
     def units(self, spec: LegalitySpec, inputs: Inputs) -> int:
         inputs.checkpoint(spec.checkpoint)
-        return len(select(spec, inputs)[1])
+        return len(select_games(spec, inputs)[1])
 
     def estimate(self, spec: LegalitySpec, inputs: Inputs) -> Estimate:
-        games, places = select(spec, inputs)
+        games, places = select_games(spec, inputs)
         plies = numbers(games.table(["plies"]).column("plies"))[places].astype(np.int64)
         turns = int((plies // (STRIDE_PLIES * spec.every) + 1).sum())
         operations = choosing_operations(spec.checkpoint, inputs, len(places), turns)
@@ -86,28 +86,28 @@ class Legality(Kind):
     def run(self, task: Task[LegalitySpec, GameBatches]) -> None:
         spec = task.spec
         model = task.model(spec.checkpoint)
-        games, places = select(spec, task.inputs)
+        games, places = select_games(spec, task.inputs)
         plies = numbers(games.table(["plies"]).column("plies"))
         for start in range(0, len(task.units), task.options.batch_games):
             units = task.units[start : start + task.options.batch_games]
-            tries = first_tries(
+            tries = iterate_first_tries(
                 model, games, places[units], black=spec.black, every=spec.every, mass=spec.mass, valid=spec.valid,
                 policy=spec.chooser(), seed=spec.seed,
             )  # fmt: skip
             most = int(plies[places[units]].max(initial=1))
             for number, turns in enumerate(tries, 1):
                 for turn in turns:
-                    emit(task, units[turn.game], int(places[units[turn.game]]), turn)
+                    emit_turn(task, units[turn.game], int(places[units[turn.game]]), turn)
                 share = (start + len(units) * min(number / most, 1.0)) / len(task.units)
                 task.progress(share, f"ply {number:,} of {most:,} of {len(units)} games")
             for unit in units:
                 task.done(unit)
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-        return views_of_turns(row, inputs)
+        return build_turn_frames(row, inputs)
 
 
-def emit(task: Task[LegalitySpec, GameBatches], unit: int, place: int, turn: FirstTry) -> None:
+def emit_turn(task: Task[LegalitySpec, GameBatches], unit: int, place: int, turn: FirstTry) -> None:
     """The row of one turn."""
     task.emit(
         "trial",
@@ -124,7 +124,7 @@ def emit(task: Task[LegalitySpec, GameBatches], unit: int, place: int, turn: Fir
     )
 
 
-def views_of_turns(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+def build_turn_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
     """One frame per turn at which the model moved: the position, and the text as an arrow or as an illegal try."""
     encoding = inputs.encoding(LegalitySpec(**inputs.spec_of(row)).checkpoint)
     views = []
@@ -158,7 +158,7 @@ class FirstTry:
     valid: Mass | None = None
 
 
-def first_tries(
+def iterate_first_tries(
     model: LanguageModel,
     games: Games,
     places: np.ndarray,
@@ -179,7 +179,7 @@ def first_tries(
 
     encoding = model.encoding
     chosen_by = policy or make_policy("free", GREEDY, resigns=False)
-    prompts = turn_prompts(encoding, games, places, "black" if black else "white")
+    prompts = build_turn_prompts(encoding, games, places, "black" if black else "white")
     moves = [unpack(packed) for packed in games.moves(places)]
     boards = [chess.Board() for _ in places]
     session = session_of(model, len(boards), edits)
@@ -191,7 +191,7 @@ def first_tries(
             if rows:
                 session.sync([prompts[r][ply] if r in rows else session.tokens[r] for r in range(len(boards))])
                 at = [boards[r] for r in rows]
-                masses = legal_masses(session, encoding, at, rows) if mass else [None] * len(rows)
+                masses = compute_legal_masses(session, encoding, at, rows) if mass else [None] * len(rows)
                 forms = valid_masses(session, encoding, rows) if valid else [None] * len(rows)
                 turns_to_choose = [
                     Turn(r, board, (Stream.LEGALITY_TRIES, seed, int(places[r]), ply))
@@ -199,7 +199,7 @@ def first_tries(
                 ]
                 chosen = choose(chosen_by, session, encoding, turns_to_choose)
                 tries = [
-                    FirstTry(r, ply, board, text_of(choice, board), choice.move, share, form)
+                    FirstTry(r, ply, board, format_choice(choice, board), choice.move, share, form)
                     for r, board, choice, share, form in zip(rows, at, chosen, masses, forms, strict=True)
                 ]
         yield tries
@@ -208,7 +208,7 @@ def first_tries(
                 board.push(played[ply])
 
 
-def text_of(choice: Choice, board: chess.Board) -> str:
+def format_choice(choice: Choice, board: chess.Board) -> str:
     """What was written last; of a policy that writes nothing the move in SAN."""
     if choice.move is None:
         return choice.illegal[-1]
@@ -221,7 +221,7 @@ def has_room(model: LanguageModel, prompt: Sequence[int]) -> bool:
     return needed <= model.block_size
 
 
-def legal_masses(
+def compute_legal_masses(
     session: DecodingSession, encoding: Encoding, boards: list[chess.Board], rows: list[int]
 ) -> list[float | None]:
     """The exact probability that what each row writes next is a legal move, 0 to 1."""

@@ -114,7 +114,7 @@ class MatchSpec(Spec):
 # -- openings ----------------------------------------------------------------------------------------------------
 
 
-class Starts(Protocol):
+class OpeningSettings(Protocol):
     """The settings of a spec that say where its games start, and who has White."""
 
     @property
@@ -129,24 +129,24 @@ class Starts(Protocol):
     def opening_source(self) -> str: ...
 
 
-def opening_maker(task: Task[Any, Any]) -> Callable[[int], Opening]:
+def make_opening_source(task: Task[Any, Any]) -> Callable[[int], Opening]:
     """The opening of a unit, the same in every arm with this opening and opening seed: opening n in game n of each
     opponent; with both colors in games 2n and 2n + 1."""
-    spec: Starts = task.spec
-    source = OpeningSpec("book", str(book_file(task)[1])) if spec.book else parse_opening(spec.opening_source)
+    spec: OpeningSettings = task.spec
+    source = OpeningSpec("book", str(find_book(task)[1])) if spec.book else parse_opening(spec.opening_source)
     games = 2 if spec.color == "both" else 1
     return lambda unit: openings(source, spec.opening_seed, [unit % spec.games // games])[0]
 
 
 def record_opening(task: Task[Any, Any]) -> str:
     """What the match calls its openings; a book is recorded first."""
-    spec: Starts = task.spec
+    spec: OpeningSettings = task.spec
     return record_book(task) if spec.book else spec.opening_source
 
 
 def record_book(task: Task[Any, Any]) -> str:
     """The book of this match as a row, and the name that the match has for it."""
-    digest, path = book_file(task)
+    digest, path = find_book(task)
     task.record(
         "artifact", digest=digest, kind="book", bytes=path.stat().st_size, state="complete", created_at=utc_now()
     )
@@ -161,26 +161,26 @@ def record_book(task: Task[Any, Any]) -> str:
     return f"book:{digest[:32]}"
 
 
-def book_file(task: Task[Any, Any]) -> tuple[str, Path]:
+def find_book(task: Task[Any, Any]) -> tuple[str, Path]:
     """Digest and file of the book."""
     assert task.spec.book
     artifact = task.inputs.artifact("book", task.spec.book)
     return artifact.digest, task.store.artifact(artifact.digest).file
 
 
-def color_of(spec: Starts) -> chess.Color | None:
+def get_model_color(spec: OpeningSettings) -> chess.Color | None:
     """The model's color in every game; None: White in games of even number, Black in the others."""
     return {"white": chess.WHITE, "black": chess.BLACK}.get(spec.color)
 
 
-def matches_of(spec: Starts) -> list[tuple[int, str, int]]:
+def plan_matches(spec: OpeningSettings) -> list[tuple[int, str, int]]:
     """The matches of a run: number, color of the model, planned games. With both colors one of each."""
     if spec.color != "both":
         return [(0, spec.color, spec.games)]
     return [(0, "white", (spec.games + 1) // 2), (1, "black", spec.games // 2)]
 
 
-def number_of(spec: Starts, unit: int) -> int:
+def get_match_number(spec: OpeningSettings, unit: int) -> int:
     """The number of the match that a unit is a game of: of a ladder each rung has its matches after those before it."""
     rung = unit // spec.games
     return 2 * rung + unit % 2 if spec.color == "both" else rung
@@ -190,7 +190,7 @@ def number_of(spec: Starts, unit: int) -> int:
 
 
 @dataclass(frozen=True)
-class Rules:
+class MatchRules:
     """What ends a game besides the rules of chess (specification 7.2).
 
     `move_limit` full moves are counted from the end of the opening. `context_full` says what happens when the model's
@@ -215,7 +215,7 @@ class PlayedGame:
 
     unit: int
     opening: Opening
-    rules: Rules
+    rules: MatchRules
     board: chess.Board = field(init=False)
     sans: list[str] = field(init=False)
     tries: list[int] = field(default_factory=list)
@@ -316,7 +316,7 @@ class PlayedGame:
 TYPICAL_PLIES = 120  # of a game without a move limit: to say how far one in play is
 
 
-def tell_games(task: Task[Any, Any], games: Iterable[PlayedGame], move_limit: int | None) -> None:
+def report_games(task: Task[Any, Any], games: Iterable[PlayedGame], move_limit: int | None) -> None:
     """Say how far the games in play are, by their plies: a batch of them ends late, and all at once."""
     games = list(games)
     longest = 2 * move_limit if move_limit else TYPICAL_PLIES
@@ -326,7 +326,7 @@ def tell_games(task: Task[Any, Any], games: Iterable[PlayedGame], move_limit: in
     task.progress(min((task.units_done + share) / max(len(task.units), 1), 1.0), text)
 
 
-class Stopping:
+class EarlyStopping:
     """Which games of a match count: all, or where a rule may stop it those up to the pair that decides.
 
     Pairs are looked at in the order of their units, and a game is handed back once all before it are: who ends first,
@@ -341,9 +341,9 @@ class Stopping:
             return
         own = frozenset(task.units)  # another process may be at them, too: whatever it has done, they are counted here
         with task.inputs.database.read() as session:
-            self.points = {unit: won for unit, won in points_of(session, task.run_id).items() if unit not in own}
+            self.points = {unit: won for unit, won in load_game_points(session, task.run_id).items() if unit not in own}
             against = task.spec.against
-            self.base = None if against is None else points_of(session, task.inputs.run(against).id)
+            self.base = None if against is None else load_game_points(session, task.inputs.run(against).id)
         self.values = COLORS if self.base is None else DIFFERENCES
         while self.next in self.points:  # of earlier attempts, which did not end it
             self._count(self.next)
@@ -357,7 +357,9 @@ class Stopping:
         while not self.decided and (ended := self.waiting.pop(self.next, None)) is not None:
             assert ended.end is not None
             color = "white" if ended.color else "black"
-            self.points[ended.unit] = points(color, ended.end.result, ended.end.termination, ended.adjudication_cp)
+            self.points[ended.unit] = score_game_points(
+                color, ended.end.result, ended.end.termination, ended.adjudication_cp
+            )
             self._count(ended.unit)
             self.decided = self.rule.decision(self.counts, self.values)
             yield ended
@@ -388,14 +390,14 @@ class Stopping:
         task.done(unit, *rest)
 
 
-def points(color: str, result: str, termination: str, cp: int | None) -> float | None:
+def score_game_points(color: str, result: str, termination: str, cp: int | None) -> float | None:
     """What a game counts for its model under the paper's rule; None where nothing scores it."""
     if termination == Termination.FORFEIT_ILLEGAL:
         return 0.0
     return score("paper", chess.WHITE if color == "white" else chess.BLACK, result, cp)
 
 
-def points_of(session: Session, run_id: UUID) -> dict[int, float | None]:
+def load_game_points(session: Session, run_id: UUID) -> dict[int, float | None]:
     """The points of every game of a run that is there, by unit."""
     game, match = tables.Game, tables.Match
     rows = session.execute(
@@ -403,18 +405,20 @@ def points_of(session: Session, run_id: UUID) -> dict[int, float | None]:
         .join(match, (match.run_id == game.run_id) & (match.number == game.match))
         .where(game.run_id == run_id)
     )
-    return {unit: points(color, *ended) for unit, color, *ended in rows}  # type: ignore[arg-type]
+    return {unit: score_game_points(color, *ended) for unit, color, *ended in rows}  # type: ignore[arg-type]
 
 
-def remarks_on(spec: Any) -> tuple[str, ...]:
+def describe_stopping(spec: Any) -> tuple[str, ...]:
     """The remark of a dry run of a match that may stop early."""
     if spec.stop == "none":
         return ()
     return (f"{spec.stop} may end it after fewer games; one shard plays it, as those before decide which games count",)
 
 
-ALIKE = ("color", "opening", "opening_seed", "book", "finished_openings", "opponent", "move_limit", "adjudication",
-         "adjudicate_at", "policy")  # fmt: skip
+PAIRED_SETTINGS = (
+    *("color", "opening", "opening_seed", "book", "finished_openings", "opponent", "move_limit", "adjudication"),
+    *("adjudicate_at", "policy"),
+)
 
 
 def check_pairs(spec: Any, inputs: Inputs) -> None:
@@ -424,12 +428,12 @@ def check_pairs(spec: Any, inputs: Inputs) -> None:
         return
     run = inputs.run(spec.against)
     other = type(spec)(**run.spec)
-    apart = [name for name in ALIKE if getattr(spec, name, None) != getattr(other, name, None)]
+    apart = [name for name in PAIRED_SETTINGS if getattr(spec, name, None) != getattr(other, name, None)]
     if apart:
         named = ", ".join(f"--{name.replace('_', '-')} {getattr(other, name)}" for name in apart)
         raise BadInputError(f"the match of --against was played with {named}: its games make no pairs with these")
     with inputs.database.read() as session:
-        there = len(points_of(session, run.id))
+        there = len(load_game_points(session, run.id))
     if there < spec.games:
         raise BadInputError(
             f"the match of --against has {there:,} games, and this one {spec.games:,}", f"--games {there}"
@@ -439,7 +443,7 @@ def check_pairs(spec: Any, inputs: Inputs) -> None:
 # -- rows --------------------------------------------------------------------------------------------------------
 
 
-def engine_row(spec: EngineSpec) -> dict[str, Any]:
+def build_engine_row(spec: EngineSpec) -> dict[str, Any]:
     """The row of `engine` for this opponent: the Stockfish binary as it is here, or a built-in mover.
 
     Raises NotFoundError when the opponent needs Stockfish and there is none.
@@ -457,7 +461,7 @@ def engine_row(spec: EngineSpec) -> dict[str, Any]:
     return {"id": uuid_of(digest_of(columns)), **columns}
 
 
-def replayed(engines: Sequence[str], *evaluations: str) -> bool:
+def is_replayable(engines: Sequence[str], *evaluations: str) -> bool:
     """Whether games of these engines come out again move by move: all can be seeded, and no clock decides.
     `evaluations` are the limits under which positions are evaluated, each may be `none`."""
     limits = [parse_limit(evaluation) for evaluation in evaluations if evaluation != "none"]
@@ -478,7 +482,7 @@ def check_engine(task: Task[Any, Any], number: int, engine: dict[str, Any]) -> N
             )
 
 
-def game_columns(game: PlayedGame) -> dict[str, Any]:
+def build_game_columns(game: PlayedGame) -> dict[str, Any]:
     """The columns of a finished game beside its key and its detail."""
     assert game.end is not None
     return {
@@ -496,6 +500,6 @@ def game_columns(game: PlayedGame) -> dict[str, Any]:
     }
 
 
-def player_name(session: Session, checkpoint_id: UUID) -> str:
+def name_player(session: Session, checkpoint_id: UUID) -> str:
     """What a match calls the model: the checkpoint's name now, or its short id."""
     return name_of(session, "checkpoint", checkpoint_id) or f"checkpoint {short(checkpoint_id)}"

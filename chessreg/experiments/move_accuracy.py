@@ -12,14 +12,14 @@ from pydantic import BaseModel, Field
 
 from chessreg.encodings.fen77 import Fen77
 from chessreg.errors import BadInputError
-from chessreg.experiments.legality import text_of
-from chessreg.experiments.settings.decisions import Decisions, decisions
+from chessreg.experiments.legality import format_choice
+from chessreg.experiments.settings.decisions import Decisions, load_decisions
 from chessreg.experiments.settings.returns import (
     ReturnMetrics,
     ScoredDecisions,
-    metrics_of_moves,
-    metrics_of_values,
-    scored_decisions,
+    compute_move_metrics,
+    compute_value_metrics,
+    load_scored_decisions,
 )
 from chessreg.games.boards.boardframe import BoardFrame, Role
 from chessreg.models.decoding.policies import Turn, choose, make_policy
@@ -29,7 +29,7 @@ from chessreg.runs.cost import LEGAL_MOVE_TOKENS, reading_operations
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import CheckpointRef, DatasetRef, ExecutionOptions, Ref, Spec
 from chessreg.steering import interventions
-from chessreg.steering.interventions import InterventionSettings, rows_used
+from chessreg.steering.interventions import InterventionSettings, select_vector_rows
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
 
-MOVE = "best move"  # the name of the rows
+MOVE_ROW_NAME = "best move"  # the name of the rows
 GREEDY = "free"
 
 
@@ -125,10 +125,10 @@ class MoveAccuracy(Kind):
     queries = ("move accuracy by model", "mask ablation", "value prediction by model")
 
     def units(self, spec: MoveAccuracySpec, inputs: Inputs) -> int:
-        return int(select(spec, inputs).groups().max()) + 1
+        return int(select_decisions(spec, inputs).groups().max()) + 1
 
     def estimate(self, spec: MoveAccuracySpec, inputs: Inputs) -> Estimate:
-        positions = len(select(spec, inputs))
+        positions = len(select_decisions(spec, inputs))
         operations = reading_operations(spec.checkpoint, inputs, positions, positions * LEGAL_MOVE_TOKENS)
         return Estimate({"prediction": positions}, operations=operations)
 
@@ -141,12 +141,12 @@ class MoveAccuracy(Kind):
                 "--source-games DATASET names the games that the positions are of",
             )
         if spec.intervention.active:
-            rows_used(spec.intervention, checkpoint, inputs)
+            select_vector_rows(spec.intervention, checkpoint, inputs)
 
     def run(self, task: Task[MoveAccuracySpec, MoveAccuracyOptions]) -> None:
         spec, inputs = task.spec, task.inputs
-        model, selection = task.model(spec.checkpoint), select(spec, inputs, checked=True)
-        intervention = interventions.load(spec.intervention, inputs.checkpoint(spec.checkpoint)[0], inputs)
+        model, selection = task.model(spec.checkpoint), select_decisions(spec, inputs, checked=True)
+        intervention = interventions.load_intervention(spec.intervention, inputs.checkpoint(spec.checkpoint)[0], inputs)
         if intervention is not None:
             task.record("intervention", **intervention.row)
         edits = intervention.edits(str(model.device)) if intervention else ()
@@ -155,11 +155,11 @@ class MoveAccuracy(Kind):
         order = np.argsort(group, kind="stable")
         ends = np.append(0, np.cumsum(np.bincount(group)))
         plies = selection.columns("ply")["ply"]
-        for units in chunks(task.units, ends, 16 * task.options.forward_positions):
+        for units in group_games_by_positions(task.units, ends, 16 * task.options.forward_positions):
             mine = np.concatenate([order[ends[unit] : ends[unit + 1]] for unit in units])
-            verdicts = dict(judged(model, selection.chosen(mine), task.options.forward_positions, edits))
+            verdicts = dict(judge_decisions(model, selection.chosen(mine), task.options.forward_positions, edits))
             for number, place in enumerate(mine.tolist()):
-                columns = {"item": int(selection.places[place]), "name": MOVE, "text": None, "value": None}
+                columns = {"item": int(selection.places[place]), "name": MOVE_ROW_NAME, "text": None, "value": None}
                 extra = MoveRow(ply=int(plies[place]), intervention_id=edited_by)
                 if (verdict := verdicts.get(number)) is not None:
                     columns |= {"text": verdict.text[:32], "value": verdict.nats}
@@ -175,10 +175,10 @@ class MoveAccuracy(Kind):
         items, _ = inputs.items(spec.dataset)
         rows = inputs.unit_rows(tables.Prediction, row, tables.Prediction.item)
         known = items.take([one.item for one in rows], ["fen", "best"]).to_pylist()
-        return [view(one, position) for one, position in zip(rows, known, strict=True)]
+        return [build_accuracy_frame(one, position) for one, position in zip(rows, known, strict=True)]
 
 
-def view(row: tables.Prediction, position: Mapping[str, str]) -> BoardFrame:
+def build_accuracy_frame(row: tables.Prediction, position: Mapping[str, str]) -> BoardFrame:
     """The board of one position."""
     board, extra = chess.Board(position["fen"]), row.detail or {}
     title, flipped = f"position {row.item}", board.turn == chess.BLACK
@@ -201,31 +201,31 @@ def view(row: tables.Prediction, position: Mapping[str, str]) -> BoardFrame:
     return BoardFrame.from_board(board, title, arrows=arrows, caption=caption, flipped=flipped)
 
 
-def select(spec: MoveAccuracySpec, inputs: Inputs, checked: bool = False) -> Decisions:
+def select_decisions(spec: MoveAccuracySpec, inputs: Inputs, checked: bool = False) -> Decisions:
     """The positions that are asked, in file order. BadInputError where none is left; `checked`: where one is not what
     its game has."""
-    scored = None if spec.source_games else scored_decisions(inputs, spec.dataset, "dataset")
-    selection = scored or decisions(inputs, spec.dataset, spec.source_games, "dataset", "source_games", checked)
+    scored = None if spec.source_games else load_scored_decisions(inputs, spec.dataset, "dataset")
+    selection = scored or load_decisions(inputs, spec.dataset, spec.source_games, "dataset", "source_games", checked)
     if spec.unseen_of is not None:
         own = selection.positions.position_hashes[selection.places]
-        selection = selection.chosen(~np.isin(own, seen_hashes(spec, inputs)))
+        selection = selection.chosen(~np.isin(own, load_seen_hashes(spec, inputs)))
         if not len(selection):
             raise BadInputError("every position is among those of --unseen-of", "give another dataset")
     return selection.chosen(np.arange(min(spec.positions, len(selection))))
 
 
-def seen_hashes(spec: MoveAccuracySpec, inputs: Inputs) -> np.ndarray:
+def load_seen_hashes(spec: MoveAccuracySpec, inputs: Inputs) -> np.ndarray:
     """The positions of `unseen_of`, uint64 [n] as in `Positions.position_hashes`."""
     assert spec.unseen_of is not None
     items, part = inputs.items(spec.unseen_of, "unseen_of")
     if items.content == "positions":
         return items.position_hashes[items.rows(part)]
     whole = spec.dataset.partition("[")[0]  # not the part alone: another may hold those games' positions
-    other = decisions(inputs, whole, spec.unseen_of, "dataset", "unseen_of", checked=False)
+    other = load_decisions(inputs, whole, spec.unseen_of, "dataset", "unseen_of", checked=False)
     return other.positions.position_hashes[other.places]
 
 
-def chunks(units: Sequence[int], ends: np.ndarray, most: int) -> Iterator[list[int]]:
+def group_games_by_positions(units: Sequence[int], ends: np.ndarray, most: int) -> Iterator[list[int]]:
     """The units in order, together as long as they have at most so many positions."""
     some: list[int] = []
     count = 0
@@ -267,7 +267,7 @@ class Verdict:
         return own | (self.metrics.columns if self.metrics else {})
 
 
-def judged(
+def judge_decisions(
     model: LanguageModel, selection: Decisions, batch: int = 128, edits: Sequence[ResidualEdit] = ()
 ) -> Iterator[tuple[int, Verdict]]:
     """A verdict for each decision, with its index, in any order; none for one that the model cannot read.
@@ -282,7 +282,7 @@ def judged(
         () if prompt is None or len(prompt) > room else prompt for prompt in selection.prompts(encoding)
     ]  # left out: no prompt, or too long a one
     table = selection.columns("fen", "best")
-    for rows in rounds_of(selection, encoding, batch):
+    for rows in plan_rounds(selection, encoding, batch):
         session = session_of(model, max(map(len, rows)), edits)
         for together in rows:
             decision_of = {row: k for row, k in enumerate(together) if k >= 0 and prompts[k]}
@@ -295,11 +295,11 @@ def judged(
             best = [chess.Move.from_uci(table["best"][number]) for number in decision_of.values()]
             known = selection.returns if isinstance(selection, ScoredDecisions) else None
             returns = [known[number] if known else None for number in decision_of.values()]
-            found = verdicts(session, encoding, list(decision_of), boards, best, returns)
+            found = build_verdicts(session, encoding, list(decision_of), boards, best, returns)
             yield from zip(decision_of.values(), found, strict=True)
 
 
-def rounds_of(selection: Decisions, encoding: Encoding, batch: int) -> Iterator[list[list[int]]]:
+def plan_rounds(selection: Decisions, encoding: Encoding, batch: int) -> Iterator[list[list[int]]]:
     """Decisions (indices) that one session asks, round after round: rows of positions in one round; of games, each
     row's decisions in the order of their plies, -1 where a row has no more."""
     if encoding.content == "position":
@@ -317,7 +317,7 @@ def rounds_of(selection: Decisions, encoding: Encoding, batch: int) -> Iterator[
         yield [[int(game[k]) if k < len(game) else -1 for game in some] for k in range(len(some[0]))]
 
 
-def verdicts(
+def build_verdicts(
     session: Any,
     encoding: Encoding,
     rows: Sequence[int],
@@ -334,7 +334,7 @@ def verdicts(
     made = []
     choices = choose(policy, session, encoding, turns)
     for row, board, move, logprobs, choice, known in zip(rows, boards, best, scored, choices, returns, strict=True):
-        text = text_of(choice, board)
+        text = format_choice(choice, board)
         own, most = logprobs[move.uci()], max(sorted(logprobs), key=lambda uci: logprobs[uci])
         made.append(Verdict(
             text=text,
@@ -348,19 +348,19 @@ def verdicts(
             rank=1 + sum(value > own for value in logprobs.values()),
             legal_moves=len(logprobs),
             chosen=most,
-            metrics=None if known is None else metrics(session, row, logprobs, known),
+            metrics=None if known is None else compute_return_metrics(session, row, logprobs, known),
         ))  # fmt: skip
     return made
 
 
-def metrics(session: Any, row: int, logprobs: Mapping[str, float], returns: np.ndarray) -> ReturnMetrics:
+def compute_return_metrics(session: Any, row: int, logprobs: Mapping[str, float], returns: np.ndarray) -> ReturnMetrics:
     """The metrics of one row of a session, whose model gives its legal moves these log-probabilities."""
     from chessreg.models.decoding.session import ValueSession
 
     if isinstance(session, ValueSession):
-        return metrics_of_values(session.values(row), returns)
+        return compute_value_metrics(session.values(row), returns)
     ordered = sorted(logprobs, key=Fen77().action_ids.__getitem__)
-    return metrics_of_moves(np.array([logprobs[move] for move in ordered]), returns)
+    return compute_move_metrics(np.array([logprobs[move] for move in ordered]), returns)
 
 
 def has_form(encoding: Encoding, ids: Ids) -> bool:

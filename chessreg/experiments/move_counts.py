@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.settings.games import called
+from chessreg.experiments.settings.games import format_dataset
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import DatasetRef, ExecutionOptions, Spec
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
 
-BLOCK = 10_000
+BLOCK_POSITIONS = 10_000
 POSITIONS_PER_SECOND = 20_000  # whose legal moves one thread counts
 
 
@@ -41,26 +41,26 @@ class MoveCounts(Kind):
     queries = ("legal moves per position",)
 
     def units(self, spec: MoveCountsSpec, inputs: Inputs) -> int:
-        return -(-len(select(spec, inputs)[1]) // BLOCK)
+        return -(-len(select_counted_positions(spec, inputs)[1]) // BLOCK_POSITIONS)
 
     def estimate(self, spec: MoveCountsSpec, inputs: Inputs) -> Estimate:
-        seconds = len(select(spec, inputs)[1]) / POSITIONS_PER_SECOND
+        seconds = len(select_counted_positions(spec, inputs)[1]) / POSITIONS_PER_SECOND
         return Estimate({"metric_point": 60 * self.units(spec, inputs)}, cpu_seconds=seconds)
 
     def run(self, task: Task[MoveCountsSpec, ExecutionOptions]) -> None:
-        positions, places = select(task.spec, task.inputs)
+        positions, places = select_counted_positions(task.spec, task.inputs)
         for unit in task.units:
-            counts = positions.legal_counts(places[unit * BLOCK : (unit + 1) * BLOCK])
+            counts = positions.legal_counts(places[unit * BLOCK_POSITIONS : (unit + 1) * BLOCK_POSITIONS])
             for moves, number in zip(*np.unique(counts, return_counts=True), strict=True):
                 task.emit("metric_point", unit, name="positions", step=int(moves), value=float(number))
             task.done(unit)
-            task.progress(task.units_done / len(task.units), f"{(unit + 1) * BLOCK:,} positions")
+            task.progress(task.units_done / len(task.units), f"{(unit + 1) * BLOCK_POSITIONS:,} positions")
 
 
-def select(spec: MoveCountsSpec, inputs: Inputs) -> tuple[Positions, np.ndarray]:
+def select_counted_positions(spec: MoveCountsSpec, inputs: Inputs) -> tuple[Positions, np.ndarray]:
     """The dataset, and the places of the positions in it, int64 [n]. BadInputError for an empty part."""
     positions, part = inputs.positions(spec.dataset)
     places = positions.rows(part) if spec.keep_duplicates else positions.new_rows(part)[0]
     if not len(places):
-        raise BadInputError(f"no position is in {called(inputs, spec.dataset)}", "chessreg dataset show NAME")
+        raise BadInputError(f"no position is in {format_dataset(inputs, spec.dataset)}", "chessreg dataset show NAME")
     return positions, places[: spec.positions]

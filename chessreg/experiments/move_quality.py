@@ -15,10 +15,10 @@ import sqlalchemy
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.experiments.legality import first_tries
-from chessreg.experiments.matches import TYPICAL_PLIES, engine_row
+from chessreg.experiments.legality import iterate_first_tries
+from chessreg.experiments.matches import TYPICAL_PLIES, build_engine_row
 from chessreg.experiments.settings.choosing import ChoosingSpec
-from chessreg.experiments.settings.games import GameBatches, GameSelection, select
+from chessreg.experiments.settings.games import GameBatches, GameSelection, select_games
 from chessreg.games.boards.boardframe import BoardFrame, Role
 from chessreg.games.boards.moves import unpack
 from chessreg.games.engines.opponents import find_stockfish, parse_engine, parse_limit
@@ -28,15 +28,15 @@ from chessreg.runs.cost import choosing_operations, search_seconds
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import Plies, Processes, Ref
 from chessreg.steering import interventions
-from chessreg.steering.interventions import InterventionSettings, rows_used
+from chessreg.steering.interventions import InterventionSettings, select_vector_rows
 
 if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
 
 JUDGE = parse_engine("stockfish:20")
-AHEAD = 2  # batches of games whose searches may wait while the model writes on
-MOVE, GAME = "centipawn_loss", "game"  # the names of the two sorts of rows
+MAX_WAITING_BATCHES = 2  # batches of games whose searches may wait while the model writes on
+MOVE_ROW, GAME_ROW = "centipawn_loss", "game"  # the names of the two sorts of rows
 TURNS_PER_GAME = 40  # for estimates
 
 
@@ -132,7 +132,7 @@ class MoveQuality(Kind):
     example = "--checkpoint reference --dataset sample:test --games 4 --every 8 --judge-limit nodes=100"
 
     def units(self, spec: MoveQualitySpec, inputs: Inputs) -> int:
-        return source(spec, inputs).count
+        return open_move_source(spec, inputs).count
 
     def check(self, spec: MoveQualitySpec, inputs: Inputs) -> None:
         """Raise for what would only fail later: the engine, a vector, an encoding that is not here."""
@@ -141,7 +141,7 @@ class MoveQuality(Kind):
             checkpoint, _ = inputs.checkpoint(spec.checkpoint)
             inputs.encoding(spec.checkpoint)  # raises NotFoundError
             if spec.intervention.active:
-                rows_used(spec.intervention, checkpoint, inputs)
+                select_vector_rows(spec.intervention, checkpoint, inputs)
 
     def estimate(self, spec: MoveQualitySpec, inputs: Inputs) -> Estimate:
         games = self.units(spec, inputs)
@@ -154,18 +154,18 @@ class MoveQuality(Kind):
         )
 
     def run(self, task: Task[MoveQualitySpec, MoveQualityOptions]) -> None:
-        judge(task)
+        judge_moves(task)
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         """A board for each judged move of a game: the move as an arrow, the judge's beside it where it differs."""
-        return views_of_moves(row, inputs)
+        return build_move_frames(row, inputs)
 
 
 # -- the moves ---------------------------------------------------------------------------------------------------
 
 
 @dataclass
-class Turn:
+class JudgedTurn:
     """A move to judge. Without `move` the text was no legal move."""
 
     ply: int
@@ -182,10 +182,10 @@ class JudgedGame:
 
     unit: int
     game: int
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[JudgedTurn] = field(default_factory=list)
 
 
-class Source(Protocol):
+class MoveSource(Protocol):
     """Where the moves come from."""
 
     count: int
@@ -238,7 +238,7 @@ class PlayedMoves:
             tries = iter(row.tries or b"" if (row.detail or {}).get("assisted") else b"")
             for ply, move in enumerate(unpack(row.moves)):
                 if ply >= row.opening_plies and board.turn == own and next(tries, 1):  # 0: Stockfish moved in its place
-                    game.turns.append(Turn(ply, board.copy(), move.uci(), move))
+                    game.turns.append(JudgedTurn(ply, board.copy(), move.uci(), move))
                 board.push(move)
             yield game
 
@@ -253,11 +253,16 @@ class FirstTries:
         assert spec.checkpoint is not None
         assert spec.dataset is not None
         everything = GameSelection(dataset=spec.dataset, games=spec.games or 1 << 62)
-        self.dataset, self.places = select(everything, inputs)
+        self.dataset, self.places = select_games(everything, inputs)
         self.count = len(self.places)
         checkpoint, self.folder = inputs.checkpoint(spec.checkpoint)
         self.checkpoint_id: UUID | None = checkpoint.id
-        self._checkpoint, self._load, self._inputs, self._spec = checkpoint, interventions.load, inputs, spec
+        self._checkpoint, self._load, self._inputs, self._spec = (
+            checkpoint,
+            interventions.load_intervention,
+            inputs,
+            spec,
+        )
         self.intervention_id: UUID | None = None
 
     def games(self, task: Task[MoveQualitySpec, MoveQualityOptions]) -> Iterator[JudgedGame]:
@@ -274,12 +279,12 @@ class FirstTries:
             units = task.units[start : start + task.options.batch_games]
             games = [JudgedGame(unit, int(self.places[unit])) for unit in units]
             edits = intervention.edits(device) if intervention else ()
-            for turns in first_tries(
+            for turns in iterate_first_tries(
                 model, self.dataset, self.places[units], black=spec.black, every=spec.every, edits=edits,
                 policy=spec.chooser(), seed=spec.seed,
             ):  # fmt: skip
                 for turn in turns:
-                    kept = Turn(turn.ply, turn.board.copy(), turn.text, turn.move)
+                    kept = JudgedTurn(turn.ply, turn.board.copy(), turn.text, turn.move)
                     games[turn.game].turns.append(kept)
                 ply = turns[0].ply if turns else 0
                 written = start + len(units) * min(ply / TYPICAL_PLIES, 0.99)
@@ -295,16 +300,16 @@ class FirstTries:
         return place, unpack(self.dataset.moves([place])[0])
 
 
-def source(spec: MoveQualitySpec, inputs: Inputs) -> Source:
+def open_move_source(spec: MoveQualitySpec, inputs: Inputs) -> MoveSource:
     """Where this spec's moves come from. Raises NotFoundError or BadInputError when that is not here or incomplete."""
     return PlayedMoves(spec, inputs) if spec.play is not None else FirstTries(spec, inputs)
 
 
-def judge(task: Task[MoveQualitySpec, MoveQualityOptions]) -> None:
+def judge_moves(task: Task[MoveQualitySpec, MoveQualityOptions]) -> None:
     """Search for every move of the task's games; the searches of some games wait while the model writes others."""
     spec, options = task.spec, task.options
-    moves, limit = source(spec, task.inputs), parse_limit(spec.judge_limit)
-    engine = engine_row(JUDGE)
+    moves, limit = open_move_source(spec, task.inputs), parse_limit(spec.judge_limit)
+    engine = build_engine_row(JUDGE)
     task.record("engine", **engine)
     searched: deque[JudgedGame] = deque()  # the engine's own move is being searched
     compared: deque[JudgedGame] = deque()  # and the model's, where that is another
@@ -319,7 +324,7 @@ def judge(task: Task[MoveQualitySpec, MoveQualityOptions]) -> None:
 
         def finish() -> None:
             game = compared.popleft()
-            hand_back(task, moves, game, engine["id"])
+            emit_judged_game(task, moves, game, engine["id"])
 
         for game in moves.games(task):
             for turn in game.turns:
@@ -327,7 +332,7 @@ def judge(task: Task[MoveQualitySpec, MoveQualityOptions]) -> None:
                     turn.best = pool.analyse(turn.board, limit)
             searched.append(game)
             task.progress(task.fraction, "")
-            if len(searched) > AHEAD * options.batch_games:
+            if len(searched) > MAX_WAITING_BATCHES * options.batch_games:
                 compare()
             if len(compared) > options.batch_games:
                 finish()
@@ -339,25 +344,25 @@ def judge(task: Task[MoveQualitySpec, MoveQualityOptions]) -> None:
             finish()
 
 
-def hand_back(
-    task: Task[MoveQualitySpec, MoveQualityOptions], moves: Source, game: JudgedGame, engine_id: UUID
+def emit_judged_game(
+    task: Task[MoveQualitySpec, MoveQualityOptions], moves: MoveSource, game: JudgedGame, engine_id: UUID
 ) -> None:
     """The rows of one game."""
     losses: list[int] = []
     cap = task.spec.cap
     for turn in game.turns:
         if turn.best is None:
-            task.emit("prediction", game.unit, MoveDetail(legal=False), item=turn.ply, name=MOVE, text=turn.text[:32],
-                      value=None)  # fmt: skip
+            row = {"item": turn.ply, "name": MOVE_ROW, "text": turn.text[:32], "value": None}
+            task.emit("prediction", game.unit, MoveDetail(legal=False), **row)
             continue
         sign = 1 if turn.board.turn == chess.WHITE else -1
         best = turn.best.result()
-        best_cp = capped(sign * best.score_cp, cap)
-        move_cp = best_cp if turn.own is None else capped(sign * turn.own.result().score_cp, cap)
+        best_cp = clip_centipawns(sign * best.score_cp, cap)
+        move_cp = best_cp if turn.own is None else clip_centipawns(sign * turn.own.result().score_cp, cap)
         losses.append(max(0, best_cp - move_cp))
         extra = MoveDetail(best=best.move.uci() if best.move else None, best_cp=best_cp, move_cp=move_cp, legal=True)
         text = turn.move.uci() if turn.move else turn.text
-        task.emit("prediction", game.unit, extra, item=turn.ply, name=MOVE, text=text, value=float(losses[-1]))
+        task.emit("prediction", game.unit, extra, item=turn.ply, name=MOVE_ROW, text=text, value=float(losses[-1]))
     summary = MoveDetail(
         color=moves.color(game.unit),
         game=game.game,
@@ -369,11 +374,11 @@ def hand_back(
         engine_id=engine_id.hex,
     )
     mean = float(np.mean(losses)) if losses else None
-    task.emit("prediction", game.unit, summary, item=-1, name=GAME, text=None, value=mean)
+    task.emit("prediction", game.unit, summary, item=-1, name=GAME_ROW, text=None, value=mean)
     task.done(game.unit)
 
 
-def capped(score_cp: int, cap: int) -> int:
+def clip_centipawns(score_cp: int, cap: int) -> int:
     """A score in centipawns, between -cap and cap; mates lie beyond every cap that makes sense.
 
     >>> capped(9_997, 1000), capped(-130, 1000)
@@ -382,22 +387,22 @@ def capped(score_cp: int, cap: int) -> int:
     return max(-cap, min(cap, score_cp))
 
 
-def views_of_moves(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+def build_move_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
     """One frame for each judged move of a unit."""
-    games = source(MoveQualitySpec(**inputs.spec_of(row)), inputs)
+    games = open_move_source(MoveQualitySpec(**inputs.spec_of(row)), inputs)
     number, moves = games.moves(int(row["unit"]))
     flipped = games.color(int(row["unit"])) == "black"
     rows = inputs.unit_rows(tables.Prediction, row, tables.Prediction.item)
-    judged = {one.item: one for one in rows if one.name == MOVE}
+    judged = {one.item: one for one in rows if one.name == MOVE_ROW}
     views, board = [], chess.Board()
     for ply, move in enumerate(moves):
         if ply in judged:
-            views.append(_frame(board, judged[ply], f"game {number}, ply {ply}", flipped))
+            views.append(_build_move_frame(board, judged[ply], f"game {number}, ply {ply}", flipped))
         board.push(move)
     return views
 
 
-def _frame(board: chess.Board, row: tables.Prediction, title: str, flipped: bool) -> BoardFrame:
+def _build_move_frame(board: chess.Board, row: tables.Prediction, title: str, flipped: bool) -> BoardFrame:
     extra = row.detail or {}
     if not extra.get("legal"):
         return BoardFrame.from_board(board, title, caption=[f"the model writes {row.text!r}: illegal"], flipped=flipped)

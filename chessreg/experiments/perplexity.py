@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings import overlap
-from chessreg.experiments.settings.games import GameBatches, GameSelection, select
+from chessreg.experiments.settings.games import GameBatches, GameSelection, select_games
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.games.boards.moves import unpack
 from chessreg.games.datasets.dataset import numbers
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from chessreg.runs.task import Task
 
 EndToken = Literal["exclude", "include"]
-BOARDS = 256  # positions in one batch of a model of positions
+BATCH_BOARDS = 256  # positions in one batch of a model of positions
 
 
 class PerplexitySpec(GameSelection):
@@ -71,7 +71,7 @@ class Perplexity(Kind):
 
     def units(self, spec: PerplexitySpec, inputs: Inputs) -> int:
         inputs.checkpoint(spec.checkpoint)
-        return len(select(spec, inputs)[1])
+        return len(select_games(spec, inputs)[1])
 
     def estimate(self, spec: PerplexitySpec, inputs: Inputs) -> Estimate:
         games = self.units(spec, inputs)
@@ -82,22 +82,22 @@ class Perplexity(Kind):
         """Refuses games that the model was trained on, and an end token of positions, which have no end."""
         if spec.end_token == "include" and inputs.encoding(spec.checkpoint).content == "position":
             raise BadInputError("a model of positions predicts no end of a game", "--end-token exclude")
-        games, places = select(spec, inputs)
-        overlap.refuse(inputs, spec.checkpoint, games, places, spec.allow_overlap)
+        games, places = select_games(spec, inputs)
+        overlap.refuse_overlap(inputs, spec.checkpoint, games, places, spec.allow_overlap)
 
     def run(self, task: Task[PerplexitySpec, GameBatches]) -> None:
         spec = task.spec
         model = task.model(spec.checkpoint)
-        games, places = select(spec, task.inputs)
+        games, places = select_games(spec, task.inputs)
         size = task.options.encoded_together
         for start in range(0, len(task.units), size):
             units = task.units[start : start + size]
             rows = places[units]
             plies = numbers(games.take(rows, ["plies"])["plies"]).astype(np.int64)
             if model.encoding.content == "history":
-                games_scored = of_games(model, games, rows, spec, task.options.batch_games)
+                games_scored = score_games(model, games, rows, spec, task.options.batch_games)
             else:
-                games_scored = of_positions(model, games, rows)
+                games_scored = score_positions(model, games, rows)
             for unit, place, own, (nll, tokens) in zip(units, rows.tolist(), plies.tolist(), games_scored, strict=True):
                 extra = PerplexityRow(tokens=tokens, plies=own + (spec.end_token == "include"))
                 task.emit("prediction", unit, extra, item=place, name="nll", text=None, value=nll)
@@ -105,14 +105,14 @@ class Perplexity(Kind):
             task.progress(task.units_done / len(task.units), f"{task.units_done:,} games")
 
 
-def of_games(
+def score_games(
     model: LanguageModel, games: Games, places: np.ndarray, spec: PerplexitySpec, batch: int
 ) -> list[tuple[float | None, int]]:
     """(negative log-likelihood in nats, tokens predicted) of each game; None for one that the context cannot hold."""
     from chessreg.models.decoding.next_tokens import next_token_logprobs, unused_ids
 
     tokens = model.encoding.games(games, places)
-    sequences = [with_end(model.encoding, tokens.item(item), spec.end_token) for item in range(len(tokens))]
+    sequences = [set_end_token(model.encoding, tokens.item(item), spec.end_token) for item in range(len(tokens))]
     fitting = [item for item, ids in enumerate(sequences) if len(ids) - 1 <= model.block_size]
     made: list[tuple[float | None, int]] = [(None, len(ids) - 1) for ids in sequences]
     masked = unused_ids(model.encoding) if spec.mask_unused else ()
@@ -124,7 +124,7 @@ def of_games(
     return made
 
 
-def with_end(encoding: Encoding, ids: np.ndarray, end_token: EndToken) -> np.ndarray:
+def set_end_token(encoding: Encoding, ids: np.ndarray, end_token: EndToken) -> np.ndarray:
     """A game's ids int64 [n] with the token that ends it, or without one."""
     ids = ids.astype(np.int64)
     closed = len(ids) > 1 and int(ids[-1]) in encoding.boundary_ids
@@ -133,7 +133,7 @@ def with_end(encoding: Encoding, ids: np.ndarray, end_token: EndToken) -> np.nda
     return ids[:-1] if closed else ids
 
 
-def of_positions(model: LanguageModel, games: Games, places: np.ndarray) -> list[tuple[float | None, int]]:
+def score_positions(model: LanguageModel, games: Games, places: np.ndarray) -> list[tuple[float | None, int]]:
     """The same of a model of positions: the canonical answer of every move that was played."""
     from chessreg.models.decoding.legal import answer_logprobs
     from chessreg.models.decoding.session import session_of
@@ -150,10 +150,10 @@ def of_positions(model: LanguageModel, games: Games, places: np.ndarray) -> list
             made.append((None, count))
             continue
         total = 0.0
-        for start in range(0, len(prompts), BOARDS):
-            session = session_of(model, len(prompts[start : start + BOARDS]))
-            session.feed(prompts[start : start + BOARDS])
-            scored = answer_logprobs(session, [[answer] for answer in answers[start : start + BOARDS]])
+        for start in range(0, len(prompts), BATCH_BOARDS):
+            session = session_of(model, len(prompts[start : start + BATCH_BOARDS]))
+            session.feed(prompts[start : start + BATCH_BOARDS])
+            scored = answer_logprobs(session, [[answer] for answer in answers[start : start + BATCH_BOARDS]])
             total -= sum(float(one[0]) for one in scored)
         made.append((total, count))
     return made

@@ -11,7 +11,7 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.probe.data import Labelling, ProbeData, RowSelection
 from chessreg.experiments.probe.spec import ProbeScore, ProbeSpec, ReadRow
 from chessreg.experiments.settings import overlap
-from chessreg.experiments.settings.games import cached_items
+from chessreg.experiments.settings.games import select_cached_items
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.games.boards.moves import HashSet
 from chessreg.games.datasets.labels import label
@@ -57,10 +57,13 @@ class ProbeApply(Kind):
     columns = {"score": ProbeScore, "prediction": ReadRow}  # noqa: RUF012
 
     def units(self, spec: ApplySpec, inputs: Inputs) -> int:
-        return len(layers_of(spec, inputs))
+        return len(resolve_applied_layers(spec, inputs))
 
     def estimate(self, spec: ApplySpec, inputs: Inputs) -> Estimate:
-        run, probe = inputs.run(spec.cache, "cache"), load_probe(inputs, spec.probe, layers_of(spec, inputs)[0])
+        run, probe = (
+            inputs.run(spec.cache, "cache"),
+            load_probe(inputs, spec.probe, resolve_applied_layers(spec, inputs)[0]),
+        )
         rows = self.units(spec, inputs) * run.units
         caches: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, run)
         positions = self.units(spec, inputs) * sum(cache.rows for cache in caches)
@@ -71,34 +74,34 @@ class ProbeApply(Kind):
 
     def check(self, spec: ApplySpec, inputs: Inputs) -> None:
         run = inputs.run(spec.cache, "cache")
-        games, places = cached_items(inputs, spec.cache)
-        overlap.refuse(inputs, run.spec["checkpoint"], games, places, spec.allow_overlap)
-        overlap.refuse(inputs, spec.probe, games, places, spec.allow_overlap, "the probe")
-        probe = load_probe(inputs, spec.probe, layers_of(spec, inputs)[0])
+        games, places = select_cached_items(inputs, spec.cache)
+        overlap.refuse_overlap(inputs, run.spec["checkpoint"], games, places, spec.allow_overlap)
+        overlap.refuse_overlap(inputs, spec.probe, games, places, spec.allow_overlap, "the probe")
+        probe = load_probe(inputs, spec.probe, resolve_applied_layers(spec, inputs)[0])
         row: tables.ActivationCache = inputs.rows(tables.ActivationCache, run)[0]
         if probe.weight.shape[0] != row.d_model:
             raise BadInputError(f"the probe reads d_model {probe.weight.shape[0]}, the cache holds {row.d_model}")
         fitted_on = inputs.rows(tables.Probe, inputs.run(spec.probe))[0].checkpoint_id
         if fitted_on not in (None, row.checkpoint_id):
             raise BadInputError("the probe was fitted on another checkpoint than the cache is of")
-        centring(probe, load_cache(inputs, spec.cache, pattern=pattern_of(probe.hook_point)))
+        is_centring_needed(probe, load_cache(inputs, spec.cache, pattern=pattern_of(probe.hook_point)))
 
     def run(self, task: Task[ApplySpec, ExecutionOptions]) -> None:
-        from chessreg.experiments.probe.reading import as_fitted
+        from chessreg.experiments.probe.reading import prepare_reading
         from chessreg.models.devices import prepare
 
         spec, inputs = task.spec, task.inputs
         device = prepare(task.options.device, task.options.threads)
-        layers = layers_of(spec, inputs)
+        layers = resolve_applied_layers(spec, inputs)
         probe = load_probe(inputs, spec.probe, layers[0])
-        data = applied_data(spec, inputs, probe)
-        fitted = fitted_positions(spec, inputs)
+        data = load_applied_data(spec, inputs, probe)
+        fitted = load_fitted_positions(spec, inputs)
         seen = None if fitted is None else HashSet(fitted)
-        emit_overlap(task, data)
+        emit_applied_overlap(task, data)
         for unit in task.units:
             probe = load_probe(inputs, spec.probe, layers[unit])
-            centre = centring(probe, data.cache)
-            probe, read = as_fitted(inputs, spec.probe, probe, data)
+            centre = is_centring_needed(probe, data.cache)
+            probe, read = prepare_reading(inputs, spec.probe, probe, data)
             if label(probe.label).source == "position":
                 emit_scores(task, unit, probe, read, seen, centre, device)
             else:
@@ -106,23 +109,23 @@ class ProbeApply(Kind):
             task.done(unit)
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-        from chessreg.experiments.probe.board_views import views_of_game
-        from chessreg.experiments.probe.reading import as_fitted
+        from chessreg.experiments.probe.board_views import build_reading_frames
+        from chessreg.experiments.probe.reading import prepare_reading
 
         spec = ApplySpec(**inputs.spec_of(row))
         if row.get("item") is None:
             return []
-        probe = load_probe(inputs, spec.probe, layers_of(spec, inputs)[int(row["unit"])])
-        data = applied_data(spec, inputs, probe, game=int(row["item"]))
-        centre = centring(probe, data.cache)
-        return views_of_game(inputs, *as_fitted(inputs, spec.probe, probe, data), int(row["item"]), centre)
+        probe = load_probe(inputs, spec.probe, resolve_applied_layers(spec, inputs)[int(row["unit"])])
+        data = load_applied_data(spec, inputs, probe, game=int(row["item"]))
+        centre = is_centring_needed(probe, data.cache)
+        return build_reading_frames(inputs, *prepare_reading(inputs, spec.probe, probe, data), int(row["item"]), centre)
 
 
-def layers_of(spec: ApplySpec, inputs: Inputs) -> tuple[int, ...]:
+def resolve_applied_layers(spec: ApplySpec, inputs: Inputs) -> tuple[int, ...]:
     return layers_cached(inputs, probe_rows(inputs, spec.probe), spec.cache, spec.layers)
 
 
-def applied_data(spec: ApplySpec, inputs: Inputs, probe: FittedProbe, game: int | None = None) -> ProbeData:
+def load_applied_data(spec: ApplySpec, inputs: Inputs, probe: FittedProbe, game: int | None = None) -> ProbeData:
     """The cache, labelled where the label is read off the position."""
     fitted = RowSelection.of_detail(probe.detail)
     selection = fitted._replace(
@@ -142,7 +145,7 @@ def applied_data(spec: ApplySpec, inputs: Inputs, probe: FittedProbe, game: int 
     )
 
 
-def fitted_positions(spec: ApplySpec, inputs: Inputs) -> np.ndarray | None:
+def load_fitted_positions(spec: ApplySpec, inputs: Inputs) -> np.ndarray | None:
     """Hashes of the positions that the probe was fitted on, uint64, or None where they are unknown."""
     run = inputs.run(spec.probe)
     if run.kind != "probe":
@@ -159,7 +162,7 @@ def fitted_positions(spec: ApplySpec, inputs: Inputs) -> np.ndarray | None:
     return data.positions[data.rows & ~data.held_out(fit.validation, fit.seed, fit.split)]
 
 
-def centring(probe: FittedProbe, cache: CachedActivations) -> bool:
+def is_centring_needed(probe: FittedProbe, cache: CachedActivations) -> bool:
     """Whether the cache's residuals must be centred for this probe (Karvonen specification 2.3).
 
     Raises BadInputError for a probe of raw residuals on a cache of centred ones: what it needs is gone.
@@ -169,7 +172,7 @@ def centring(probe: FittedProbe, cache: CachedActivations) -> bool:
     return probe.centred and not cache.centred
 
 
-def emit_overlap(task: Task[ApplySpec, ExecutionOptions], data: ProbeData) -> None:
+def emit_applied_overlap(task: Task[ApplySpec, ExecutionOptions], data: ProbeData) -> None:
     """What the games share with those that the model and the probe were made from, as metrics of the first unit.
 
     Unknown counts have no metric.
@@ -179,7 +182,7 @@ def emit_overlap(task: Task[ApplySpec, ExecutionOptions], data: ProbeData) -> No
     inputs, spec = task.inputs, task.spec
     mine = data.evaluated(data.rows)
     for name, reference in (("checkpoint", data.cache.checkpoint), ("probe", spec.probe)):
-        counted = overlap.measure(inputs, reference, mine, task.progress)
+        counted = overlap.measure_overlap(inputs, reference, mine, task.progress)
         for what in ("games", "openings", "positions"):
             value = getattr(counted, what)
             if value is not None:
@@ -196,11 +199,11 @@ def emit_scores(
     device: str,
 ) -> None:
     """A score row a game, as on the test games of a probe run."""
-    from chessreg.experiments.probe.reading import score, score_columns
+    from chessreg.experiments.probe.reading import build_score_columns, score_probe
 
     majority = np.array(probe.detail.get("majority", data.majority(data.rows)), np.int8)
-    for game_score in score(probe.weight, data, data.rows, probe.layer, device, centre):
-        columns = score_columns(game_score, data, probe.layer, probe.label, majority, seen, None)
+    for game_score in score_probe(probe.weight, data, data.rows, probe.layer, device, centre):
+        columns = build_score_columns(game_score, data, probe.layer, probe.label, majority, seen, None)
         task.emit(
             "score", unit, columns, split="test", item=game_score.game, layer=probe.layer,
             n=game_score.n, correct=game_score.correct, counts=game_score.counts,
@@ -211,11 +214,11 @@ def emit_reads(
     task: Task[ApplySpec, ExecutionOptions], unit: int, probe: FittedProbe, data: ProbeData, centre: bool, device: str
 ) -> None:
     """A prediction row a game, and how many games and positions are read as which class."""
-    from chessreg.experiments.probe.reading import logits_by_game
+    from chessreg.experiments.probe.reading import iterate_game_logits
 
     classes = probe.weight.shape[-1] if label(probe.label).source == "skill" else 0
     shares = np.zeros((3, classes))
-    for logits in logits_by_game(probe.weight, data, data.rows, probe.layer, device, centre):
+    for logits in iterate_game_logits(probe.weight, data, data.rows, probe.layer, device, centre):
         columns: dict[str, Any] = {}
         if classes:
             named = np.bincount(logits.logits[:, 0].argmax(-1), minlength=classes)

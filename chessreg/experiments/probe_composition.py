@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from chessreg.games.boards.boardframe import BoardFrame
     from chessreg.runs.task import Task
 
-PIECES = tuple("pnbrqkPNBRQK")
+PIECE_LETTERS = tuple("pnbrqkPNBRQK")
 EMPTY = "."
 SECONDS_PER_LAYER = 0.1
 
@@ -76,40 +76,42 @@ class ProbeComposition(Kind):
     queries = ("probe composition",)
 
     def units(self, spec: CompositionSpec, inputs: Inputs) -> int:
-        return len(layers_of(spec, inputs))
+        return len(resolve_composed_layers(spec, inputs))
 
     def estimate(self, spec: CompositionSpec, inputs: Inputs) -> Estimate:
         layers = self.units(spec, inputs)
-        rows = layers * 64 * (len(PIECES) + (spec.color_probe is not None))
+        rows = layers * 64 * (len(PIECE_LETTERS) + (spec.color_probe is not None))
         return Estimate({"prediction": rows}, cpu_seconds=layers * SECONDS_PER_LAYER)
 
     def check(self, spec: CompositionSpec, inputs: Inputs) -> None:
-        layers_of(spec, inputs)
+        resolve_composed_layers(spec, inputs)
 
     def run(self, task: Task[CompositionSpec, ExecutionOptions]) -> None:
         spec = task.spec
-        layers = layers_of(spec, task.inputs)
+        layers = resolve_composed_layers(spec, task.inputs)
         for unit in task.units:
             joint = load_probe(task.inputs, spec.joint_probe, layers[unit])
             references = filter(None, (spec.color_probe, spec.type_probe))
             parts = [load_probe(task.inputs, reference, layers[unit]) for reference in references]
-            for row, cosine in rows_of(joint, parts, spec.direction, sites_of(task.inputs, spec, layers[unit])):
-                item = row.square * 13 + (*PIECES, EMPTY).index(row.piece)
+            for row, cosine in build_composition_rows(
+                joint, parts, spec.direction, get_probe_sites(task.inputs, spec, layers[unit])
+            ):
+                item = row.square * 13 + (*PIECE_LETTERS, EMPTY).index(row.piece)
                 task.emit("prediction", unit, row, item=item, name="cosine", text=row.named, value=cosine)
             task.done(unit)
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         """One board for each piece: on every square the cosine as heat, the class where another is nearest marked."""
         rows = inputs.unit_rows(tables.Prediction, row, tables.Prediction.item)
-        return boards([(row.detail or {}, row.value or 0.0) for row in rows])
+        return build_composition_frames([(row.detail or {}, row.value or 0.0) for row in rows])
 
 
-def boards(rows: list[tuple[dict[str, Any], float]]) -> list[BoardFrame]:
+def build_composition_frames(rows: list[tuple[dict[str, Any], float]]) -> list[BoardFrame]:
     """The boards of one layer, from the extra columns and cosines of its rows."""
     from chessreg.games.boards.boardframe import BoardFrame
 
     views = []
-    for piece in (*PIECES, EMPTY):
+    for piece in (*PIECE_LETTERS, EMPTY):
         mine = {int(extra["square"]): (extra, cosine) for extra, cosine in rows if extra["piece"] == piece}
         if not mine:
             continue
@@ -128,7 +130,7 @@ def boards(rows: list[tuple[dict[str, Any], float]]) -> list[BoardFrame]:
     return views
 
 
-def layers_of(spec: CompositionSpec, inputs: Inputs) -> tuple[int, ...]:
+def resolve_composed_layers(spec: CompositionSpec, inputs: Inputs) -> tuple[int, ...]:
     """The layers to compare. Raises BadInputError for probes that do not go together: of another label, model, place
     or phase."""
     if (spec.color_probe is None) != (spec.type_probe is None):
@@ -152,7 +154,7 @@ def layers_of(spec: CompositionSpec, inputs: Inputs) -> tuple[int, ...]:
             ("model", one.checkpoint_id, joint.checkpoint_id),
             ("model", one.detail.get("model"), joint.detail.get("model")),
             ("tokens", one.positions, joint.positions),
-            ("hook point", pattern(one), pattern(joint)),
+            ("hook point", get_hook_pattern(one), get_hook_pattern(joint)),
         ):
             if other != first:
                 values = "" if what == "model" else f" ({other}, not {first})"
@@ -165,31 +167,31 @@ def layers_of(spec: CompositionSpec, inputs: Inputs) -> tuple[int, ...]:
     return spec.layers or tuple(there)
 
 
-def pattern(row: tables.Probe) -> str:
+def get_hook_pattern(row: tables.Probe) -> str:
     from chessreg.models.hook_points import pattern_of
 
     return pattern_of(row.hook_point)
 
 
-def sites_of(inputs: Inputs, spec: CompositionSpec, layer: int) -> str:
+def get_probe_sites(inputs: Inputs, spec: CompositionSpec, layer: int) -> str:
     return probe_rows(inputs, spec.joint_probe)[layer].positions
 
 
-def rows_of(
+def build_composition_rows(
     joint: FittedProbe, parts: list[FittedProbe], direction: ClassDirection, positions: str
 ) -> list[tuple[CompositionRow, float]]:
     """The rows of one layer with the cosine of each. parts: the probes of color and type, or nothing.
 
     Raises BadInputError where they read residuals of different widths.
     """
-    made = compose(joint, parts, direction)
+    made = compose_directions(joint, parts, direction)
     common: dict[str, Any] = {
         "layer": joint.layer, "hook_point": joint.hook_point, "positions": positions,
         "parts": "probes" if parts else "means",
     }  # fmt: skip
     rows = []
     for square in range(64):
-        for number, piece in enumerate(PIECES):
+        for number, piece in enumerate(PIECE_LETTERS):
             values = {name: float(cosines[square, number]) for name, cosines in made.controls.items()}
             named = label("piece").classes[made.nearest[square, number]]
             row = CompositionRow(square=square, piece=piece, named=named, **common, **values)
@@ -213,42 +215,42 @@ class Composition:
     nearest_to_empty: np.ndarray
 
 
-def compose(joint: FittedProbe, parts: list[FittedProbe], direction: ClassDirection = "raw") -> Composition:
+def compose_directions(joint: FittedProbe, parts: list[FittedProbe], direction: ClassDirection = "raw") -> Composition:
     """cos(W_color + W_type, W_joint) of every piece on every square, with its controls (Davis specification 4.5)."""
     if widths := {len(part.weight) for part in parts} - {len(joint.weight)}:
         raise BadInputError(f"the joint probe reads d_model {len(joint.weight)}, another {widths.pop()}")
     classes = label("piece").classes
-    whole = directions(joint, direction, classes.index(EMPTY))  # [64, class, d_model]
-    wanted = whole[:, [classes.index(piece) for piece in PIECES]].reshape(64, 2, 6, -1)  # color, type
+    whole = stack_class_directions(joint, direction, classes.index(EMPTY))  # [64, class, d_model]
+    wanted = whole[:, [classes.index(piece) for piece in PIECE_LETTERS]].reshape(64, 2, 6, -1)  # color, type
     if parts:
         by_label = {part.label: part for part in parts}
-        color_all = directions(by_label["color"], direction, label("color").classes.index("empty"))
-        type_all = directions(by_label["type"], direction, label("type").classes.index(EMPTY))
+        color_all = stack_class_directions(by_label["color"], direction, label("color").classes.index("empty"))
+        type_all = stack_class_directions(by_label["type"], direction, label("type").classes.index(EMPTY))
         color, kinds = color_all[:, [0, 2]], type_all[:, :6]
-        of_empty = cosines((color_all[:, 1] + type_all[:, 6])[:, None], whole)  # [64, class]
+        of_empty = compute_cosines((color_all[:, 1] + type_all[:, 6])[:, None], whole)  # [64, class]
         empty, nearest_to_empty = of_empty[:, classes.index(EMPTY)], of_empty.argmax(-1)
     else:
         color, kinds, empty, nearest_to_empty = wanted.mean(2), wanted.mean(1), None, np.empty(0, np.int64)
     color, kinds = color[:, :, None], kinds[:, None]  # [64, 2, 1, d], [64, 1, 6, d]
     total = color + kinds
-    nearest = cosines(total.reshape(64, 12, 1, -1), whole[:, None]).argmax(-1)
-    others = [cosines(color + np.roll(kinds, step, 2), wanted) for step in range(1, 6)]
+    nearest = compute_cosines(total.reshape(64, 12, 1, -1), whole[:, None]).argmax(-1)
+    others = [compute_cosines(color + np.roll(kinds, step, 2), wanted) for step in range(1, 6)]
     controls = {
-        "wrong_color": cosines(color[:, ::-1] + kinds, wanted),
+        "wrong_color": compute_cosines(color[:, ::-1] + kinds, wanted),
         "wrong_type": np.mean(others, 0),
-        "color_alone": cosines(color, wanted),
-        "type_alone": cosines(kinds, wanted),
+        "color_alone": compute_cosines(color, wanted),
+        "type_alone": compute_cosines(kinds, wanted),
     }
     by_name = {name: values.reshape(64, 12) for name, values in controls.items()}
-    return Composition(cosines(total, wanted).reshape(64, 12), nearest, by_name, empty, nearest_to_empty)
+    return Composition(compute_cosines(total, wanted).reshape(64, 12), nearest, by_name, empty, nearest_to_empty)
 
 
-def directions(probe: FittedProbe, direction: ClassDirection, empty: int) -> np.ndarray:
+def stack_class_directions(probe: FittedProbe, direction: ClassDirection, empty: int) -> np.ndarray:
     """float64 [squares, classes, d_model]."""
     return class_directions(probe.weight.astype(np.float64), direction, empty).transpose(1, 2, 0)
 
 
-def cosines(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def compute_cosines(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Cosine along the last axis, -1 to 1; 0 where a direction is 0, which is nobody's nearest then."""
     size = np.linalg.norm(one, axis=-1) * np.linalg.norm(other, axis=-1)
     product = (one * other).sum(-1)

@@ -21,7 +21,7 @@ from chessreg.runs.cost import choosing_operations
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import CheckpointRef, DatasetRef, ExecutionOptions
 from chessreg.steering import interventions
-from chessreg.steering.interventions import InterventionSettings, rows_used
+from chessreg.steering.interventions import InterventionSettings, select_vector_rows
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
@@ -90,7 +90,7 @@ class Puzzles(Kind):
     queries = ("puzzles by rating",)
 
     def units(self, spec: PuzzlesSpec, inputs: Inputs) -> int:
-        return len(select(spec, inputs)[1])
+        return len(select_puzzles(spec, inputs)[1])
 
     def estimate(self, spec: PuzzlesSpec, inputs: Inputs) -> Estimate:
         puzzles = self.units(spec, inputs)
@@ -106,9 +106,9 @@ class Puzzles(Kind):
                 f"{encoding.name} writes games, and the games before these puzzles are not known",
                 "a model of positions solves them: --encoding fen-77, or prompts",
             )
-        select(spec, inputs)
+        select_puzzles(spec, inputs)
         if spec.intervention.active:
-            rows_used(spec.intervention, checkpoint, inputs)
+            select_vector_rows(spec.intervention, checkpoint, inputs)
 
     def run(self, task: Task[PuzzlesSpec, PuzzlesOptions]) -> None:
         from chessreg.models.decoding.session import session_of
@@ -116,15 +116,15 @@ class Puzzles(Kind):
         spec, inputs = task.spec, task.inputs
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
         model = task.model(spec.checkpoint)
-        intervention = interventions.load(spec.intervention, checkpoint, inputs)
+        intervention = interventions.load_intervention(spec.intervention, checkpoint, inputs)
         if intervention is not None:
             task.record("intervention", **intervention.row)
         edits = intervention.edits(str(model.device)) if intervention else []
-        positions, places = select(spec, inputs)
+        positions, places = select_puzzles(spec, inputs)
         for start in range(0, len(task.units), task.options.batch_puzzles):
             units = task.units[start : start + task.options.batch_puzzles]
-            puzzles = read(positions, places[units])
-            solve(puzzles, model, session_of(model, len(puzzles), edits), spec)
+            puzzles = read_puzzles(positions, places[units])
+            solve_puzzles(puzzles, model, session_of(model, len(puzzles), edits), spec)
             for unit, puzzle in zip(units, puzzles, strict=True):
                 extra = puzzle.row(intervention.id if intervention else None)
                 text = " ".join(puzzle.chosen) or None
@@ -136,11 +136,11 @@ class Puzzles(Kind):
         """A board for each move that the model chose: its move as an arrow, the solution's beside it."""
         spec = PuzzlesSpec(**inputs.spec_of(row))
         [found] = inputs.unit_rows(tables.Prediction, row)
-        [puzzle] = read(inputs.positions(spec.dataset)[0], np.array([found.item]))
-        return views(puzzle, (found.text or "").split(), found.detail or {})
+        [puzzle] = read_puzzles(inputs.positions(spec.dataset)[0], np.array([found.item]))
+        return build_puzzle_frames(puzzle, (found.text or "").split(), found.detail or {})
 
 
-def select(spec: PuzzlesSpec, inputs: Inputs) -> tuple[Positions, np.ndarray]:
+def select_puzzles(spec: PuzzlesSpec, inputs: Inputs) -> tuple[Positions, np.ndarray]:
     """The dataset, and the places of the puzzles in it, int64 [n], in file order: positions that have a solution.
 
     Raises BadInputError where none has."""
@@ -186,7 +186,7 @@ class Puzzle:
         if move is None:
             self.over = True
             return
-        mates = mating(self.board, move)
+        mates = is_mating_move(self.board, move)
         if move != wanted and not mates:
             self.over = True
             return
@@ -212,14 +212,14 @@ class Puzzle:
         )
 
 
-def mating(board: chess.Board, move: chess.Move) -> bool:
+def is_mating_move(board: chess.Board, move: chess.Move) -> bool:
     """Whether a legal move mates."""
     after = board.copy(stack=False)
     after.push(move)
     return after.is_checkmate()
 
 
-def read(positions: Positions, places: np.ndarray) -> list[Puzzle]:
+def read_puzzles(positions: Positions, places: np.ndarray) -> list[Puzzle]:
     """The puzzles at rows of a dataset."""
     rows = positions.take(places, COLUMNS).to_pylist()
     return [
@@ -233,7 +233,7 @@ def read(positions: Positions, places: np.ndarray) -> list[Puzzle]:
     ]
 
 
-def solve(puzzles: Sequence[Puzzle], model: LanguageModel, session: DecodingSession, spec: PuzzlesSpec) -> None:
+def solve_puzzles(puzzles: Sequence[Puzzle], model: LanguageModel, session: DecodingSession, spec: PuzzlesSpec) -> None:
     """Ask the model move after move, all puzzles together; row r of the session is puzzle r's."""
     encoding, policy, depth = model.encoding, spec.chooser(), 0
     while any(not puzzle.over for puzzle in puzzles):
@@ -241,7 +241,7 @@ def solve(puzzles: Sequence[Puzzle], model: LanguageModel, session: DecodingSess
         for row, puzzle in enumerate(puzzles):
             if puzzle.over:
                 continue
-            tokens = prompt_of(puzzle, encoding, model.block_size)
+            tokens = build_puzzle_prompt(puzzle, encoding, model.block_size)
             if tokens is None:
                 puzzle.readable, puzzle.over = False, True
                 continue
@@ -258,7 +258,7 @@ def solve(puzzles: Sequence[Puzzle], model: LanguageModel, session: DecodingSess
         depth += 1
 
 
-def prompt_of(puzzle: Puzzle, encoding: Encoding, block_size: int) -> tuple[int, ...] | None:
+def build_puzzle_prompt(puzzle: Puzzle, encoding: Encoding, block_size: int) -> tuple[int, ...] | None:
     """What the model reads; None where the encoding or the model's context cannot hold the position."""
     try:
         tokens = encoding.prompt(puzzle.board)
@@ -267,7 +267,7 @@ def prompt_of(puzzle: Puzzle, encoding: Encoding, block_size: int) -> tuple[int,
     return tokens if len(tokens) + encoding.max_move_tokens - 1 <= block_size else None
 
 
-def views(puzzle: Puzzle, chosen: Sequence[str], detail: Mapping[str, Any]) -> list[BoardFrame]:
+def build_puzzle_frames(puzzle: Puzzle, chosen: Sequence[str], detail: Mapping[str, Any]) -> list[BoardFrame]:
     """The boards of a puzzle's steps, seen from the solver's side."""
     rating = "" if puzzle.rating is None else f", rated {puzzle.rating}"
     title = f"puzzle {puzzle.place}{rating}"
@@ -288,7 +288,7 @@ def views(puzzle: Puzzle, chosen: Sequence[str], detail: Mapping[str, Any]) -> l
             own = puzzle.board.san(move)
             role: Role = "best" if move == wanted else "played"
             arrows.append((move.from_square, move.to_square, 1.0, f"{own} (model)", role))
-            right = "right" if move == wanted else "mates" if mating(puzzle.board, move) else f"solution {san}"
+            right = "right" if move == wanted else "mates" if is_mating_move(puzzle.board, move) else f"solution {san}"
             caption = [f"the model plays {own}: {right}"]
             if move == wanted:
                 wanted = move

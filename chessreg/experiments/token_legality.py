@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from chessreg.encodings.uci_square import UciSquare
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings import overlap
-from chessreg.experiments.settings.games import GameBatches, GameSelection, select
+from chessreg.experiments.settings.games import GameBatches, GameSelection, select_games
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.games.boards.boardframe import Arrow, BoardFrame
 from chessreg.games.boards.moves import unpack
@@ -92,7 +92,7 @@ class TokenLegality(Kind):
 
     def units(self, spec: TokenLegalitySpec, inputs: Inputs) -> int:
         inputs.checkpoint(spec.checkpoint)
-        return len(chosen(spec, inputs)[1])
+        return len(select_scored_games(spec, inputs)[1])
 
     def estimate(self, spec: TokenLegalitySpec, inputs: Inputs) -> Estimate:
         games = self.units(spec, inputs)
@@ -105,37 +105,37 @@ class TokenLegality(Kind):
         if encoding.content == "position":
             raise BadInputError(f"{encoding.name} writes positions, and has no token to be looked at in a game",
                                 "chessreg run legality")  # fmt: skip
-        games, places = chosen(spec, inputs)
-        overlap.refuse(inputs, spec.checkpoint, games, places, spec.allow_overlap)
+        games, places = select_scored_games(spec, inputs)
+        overlap.refuse_overlap(inputs, spec.checkpoint, games, places, spec.allow_overlap)
 
     def run(self, task: Task[TokenLegalitySpec, GameBatches]) -> None:
         from chessreg.models.decoding.next_tokens import next_token_logprobs, unused_ids
 
         spec = task.spec
         model = task.model(spec.checkpoint)
-        games, places = chosen(spec, task.inputs)
+        games, places = select_scored_games(spec, task.inputs)
         masked = unused_ids(model.encoding) if spec.mask_unused else ()
         size = task.options.encoded_together
         for start in range(0, len(task.units), size):
             units = task.units[start : start + size]
             rows = places[units]
             tokens, packed = model.encoding.games(games, rows), games.moves(rows)
-            places_of = turns_of(model.encoding, tokens)
+            places_of = find_turns(model.encoding, tokens)
             sequences = [tokens.item(item)[: model.block_size] for item in range(len(tokens))]
             for item, logprobs in next_token_logprobs(model, sequences, task.options.batch_games, masked):
-                made = predictions(model.encoding, sequences[item], places_of[item], unpack(packed[item]), logprobs)
-                emit(task, model.encoding, units[item], int(rows[item]), list(made))
+                made = predict_tokens(model.encoding, sequences[item], places_of[item], unpack(packed[item]), logprobs)
+                emit_phase_scores(task, model.encoding, units[item], int(rows[item]), list(made))
                 task.done(units[item])
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-        return views_of_errors(row, inputs)
+        return build_error_frames(row, inputs)
 
 
-def chosen(spec: TokenLegalitySpec, inputs: Inputs) -> tuple[Games, np.ndarray]:
+def select_scored_games(spec: TokenLegalitySpec, inputs: Inputs) -> tuple[Games, np.ndarray]:
     """The dataset, and the rows of the games that are looked at, int64 [n], the shortest first where these are."""
     if not spec.shortest:
-        return select(spec, inputs)
-    games, places = select(spec.model_copy(update={"games": EVERY_GAME}), inputs)
+        return select_games(spec, inputs)
+    games, places = select_games(spec.model_copy(update={"games": EVERY_GAME}), inputs)
     length = numbers(games.table(["plies"]).column("plies"))[places]
     encoding = inputs.encoding(spec.checkpoint)
     if spec.shortest_by == "tokens" and encoding.content != "position":
@@ -144,7 +144,7 @@ def chosen(spec: TokenLegalitySpec, inputs: Inputs) -> tuple[Games, np.ndarray]:
 
 
 @dataclass(frozen=True)
-class Turns:
+class TokenTurns:
     """Of one game: the token int64 [turns] after which each move is written, its ply, and the phase int8 [tokens]."""
 
     token: np.ndarray
@@ -152,12 +152,12 @@ class Turns:
     phase: np.ndarray
 
 
-def turns_of(encoding: Encoding, tokens: Tokens) -> list[Turns]:
+def find_turns(encoding: Encoding, tokens: Tokens) -> list[TokenTurns]:
     """The turns of each item."""
     turns, every = encoding.sites("turns", tokens), encoding.sites("all", tokens)
     edges = np.searchsorted(turns.item, np.arange(len(tokens) + 1))
     return [
-        Turns(
+        TokenTurns(
             turns.token[edges[item] : edges[item + 1]],
             turns.ply[edges[item] : edges[item + 1]],
             every.phase[tokens.offsets[item] : tokens.offsets[item + 1]],
@@ -167,7 +167,7 @@ def turns_of(encoding: Encoding, tokens: Tokens) -> list[Turns]:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class TokenPrediction:
     """What follows one token: the most probable `predicted` token with its probability, whether it is legal, the
     probability of all strictly legal ones, and the tokens since a move that promoted (None: none yet)."""
 
@@ -184,9 +184,9 @@ class Prediction:
     since_promotion: int | None
 
 
-def predictions(
-    encoding: Encoding, ids: np.ndarray, turns: Turns, moves: list[chess.Move], logprobs: np.ndarray
-) -> Iterator[Prediction]:
+def predict_tokens(
+    encoding: Encoding, ids: np.ndarray, turns: TokenTurns, moves: list[chess.Move], logprobs: np.ndarray
+) -> Iterator[TokenPrediction]:
     """Every prediction of a token of a move, in a game's tokens `ids` [n], of log-probabilities [n, vocabulary]."""
     best = logprobs.argmax(-1)
     squares = isinstance(encoding, UciSquare)
@@ -201,7 +201,7 @@ def predictions(
             place = token + depth
             legal = {a[depth] for a in answers.values() if len(a) > depth and a[:depth] == own[:depth]}
             predicted = int(best[place])
-            yield Prediction(
+            yield TokenPrediction(
                 place=place,
                 ply=ply,
                 phase=int(turns.phase[place]),
@@ -210,7 +210,7 @@ def predictions(
                 predicted=predicted,
                 probability=float(np.exp(logprobs[place, predicted])),
                 strict=predicted in legal,
-                loose=is_loose(answers.values(), depth, predicted) if squares else None,
+                loose=is_loosely_legal(answers.values(), depth, predicted) if squares else None,
                 mass=min(float(np.exp(logprobs[place, sorted(legal)].astype(np.float64)).sum()), 1.0),
                 since_promotion=None if promoted is None else place + 1 - promoted,
             )
@@ -219,13 +219,13 @@ def predictions(
         board.push(moves[ply])
 
 
-def is_loose(answers: Collection[tuple[int, ...]], depth: int, predicted: int) -> bool:
+def is_loosely_legal(answers: Collection[tuple[int, ...]], depth: int, predicted: int) -> bool:
     """Davis's rule: an origin or a destination of any legal move; where a promotion is due everything."""
     return depth == 2 or any(answer[depth] == predicted for answer in answers)
 
 
-def emit(
-    task: Task[TokenLegalitySpec, GameBatches], encoding: Encoding, unit: int, game: int, made: list[Prediction]
+def emit_phase_scores(
+    task: Task[TokenLegalitySpec, GameBatches], encoding: Encoding, unit: int, game: int, made: list[TokenPrediction]
 ) -> None:
     """The scores of one game by phase, and a row for each illegal prediction."""
     for number in sorted({one.phase for one in made}):
@@ -274,12 +274,12 @@ def emit(
             )
 
 
-def views_of_errors(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+def build_error_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
     """One frame for each illegal prediction of a game: the position, what was written of the move, the token."""
-    return [view_of_error(error) for error in inputs.unit_rows(tables.Trial, row, tables.Trial.sample.desc())]
+    return [build_error_frame(error) for error in inputs.unit_rows(tables.Trial, row, tables.Trial.sample.desc())]
 
 
-def view_of_error(row: tables.Trial) -> BoardFrame:
+def build_error_frame(row: tables.Trial) -> BoardFrame:
     """The square that was predicted is marked, with an arrow from the origin where one was written."""
     extra = row.detail or {}
     marks: dict[int, Mark] = {}

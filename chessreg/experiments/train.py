@@ -13,7 +13,7 @@ from pydantic import Field
 from chessreg.encodings import encoding, names
 from chessreg.encodings.fen77 import Fen77
 from chessreg.errors import BadInputError
-from chessreg.experiments.settings.decisions import Decisions, decisions
+from chessreg.experiments.settings.decisions import Decisions, load_decisions
 from chessreg.games.datasets.dataset import numbers
 from chessreg.models.train_config import (
     BranchTraining,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from chessreg.models.training import Corpus, PositionCorpus, TrainerOptions, TrainPoint
     from chessreg.runs.task import Task
 
-MOST_PARAMETERS = 10**11
+MAX_PARAMETERS = 10**11
 DatasetRefs = Annotated[tuple[str, ...], Ref("dataset")]
 SEED = Field(TrainConfig.seed, description="seed of initialisation and of the order of the data (the author's)")
 
@@ -222,17 +222,17 @@ class Train(Kind):
     def units(self, spec: TrainSpec, inputs: Inputs) -> int:
         if spec.n_embd % spec.n_head:
             raise BadInputError(f"--n-embd {spec.n_embd} is not a multiple of --n-head {spec.n_head}")
-        if (parameters := parameters_of(spec)) > MOST_PARAMETERS:
+        if (parameters := count_parameters(spec)) > MAX_PARAMETERS:
             raise BadInputError(f"--n-layer and --n-embd make {parameters:.2g} parameters", "lower one of them")
-        check_fit(spec)
+        check_architecture(spec)
         read = [(reference, "datasets") for reference in spec.datasets]
         for reference, field in [*read, *([(spec.heldout, "heldout")] if spec.heldout else [])]:
-            if (games := games_of(spec, field)) is not None:
-                inputs.dataset(games, field_of_games(field))
+            if (games := get_source_games(spec, field)) is not None:
+                inputs.dataset(games, get_source_field(field))
             if isinstance(spec, TextSpec):
                 inputs.dataset(reference, field)
             elif isinstance(spec, SearchlessSpec):
-                check_positions(spec, reference, inputs, field)
+                check_training_positions(spec, reference, inputs, field)
             elif getattr(spec, "target", "best") == "best" and inputs.items(reference, field)[0].content == "games":
                 hint = "--target played, or a dataset of positions"
                 raise BadInputError("a dataset of games knows no best moves", hint)
@@ -247,13 +247,13 @@ class Train(Kind):
             games, part = inputs.dataset(reference, "datasets")
             if len(games.rows(part)) >= needed:
                 return  # to read them takes its time; Trainer sees whether all but a few are copies
-            there += sum(len(ids) for ids, _ in written_games(spec, reference, inputs, "datasets"))
+            there += sum(len(ids) for ids, _ in encode_games(spec, reference, inputs, "datasets"))
         if there < needed:
             hint = f"--block-size {there // 2}, --packing games, or more games" if there >= 16 else "add more games"
             raise BadInputError(f"the games have {there:,} tokens, and --packing {spec.packing} needs {needed:,}", hint)
 
     def estimate(self, spec: TrainSpec, inputs: Inputs) -> Estimate:
-        parameters = parameters_of(spec)
+        parameters = count_parameters(spec)
         if isinstance(spec, TextSpec):
             tokens = spec.steps * spec.batch_tokens
             remark = f"about {tokens:,} characters, {6 * parameters * tokens:.2g} floating-point operations"
@@ -272,13 +272,13 @@ class Train(Kind):
         from chessreg.models.training import Trainer
 
         spec = task.spec
-        options = trainer_options(task.options)
-        made = corpus(spec, spec.datasets, task.inputs)
+        options = build_trainer_options(task.options)
+        made = build_corpus(spec, spec.datasets, task.inputs)
         trainer_type: type[Trainer] = BranchTrainer if isinstance(spec, BranchSpec) else Trainer
         trainer = trainer_type(spec, made, task.folder, options)  # type: ignore[arg-type]
-        heldout = corpus(spec, (spec.heldout,), task.inputs, "heldout") if spec.heldout else None
+        heldout = build_corpus(spec, (spec.heldout,), task.inputs, "heldout") if spec.heldout else None
         asked = isinstance(spec, MovesOfPositions) and spec.heldout_moves
-        measure = measure_of(spec, task.inputs) if asked else None  # type: ignore[arg-type]
+        measure = make_heldout_measure(spec, task.inputs) if asked else None  # type: ignore[arg-type]
 
         task.resume(trainer.step / spec.steps)
 
@@ -291,15 +291,15 @@ class Train(Kind):
             trainer.run(on_point, heldout, spec.heldout_steps, lambda: task.stopping, measure)
         task.progress(trainer.step / spec.steps, "")  # raises Stop after a signal to end
         for point in trainer.curve:
-            emit_point(task, point)
-        publish(task, trainer)
+            emit_train_point(task, point)
+        publish_trained(task, trainer)
         task.done(0)
 
 
-def check_positions(spec: SearchlessSpec, reference: str, inputs: Inputs, field: str) -> None:
+def check_training_positions(spec: SearchlessSpec, reference: str, inputs: Inputs, field: str) -> None:
     """Raise BadInputError for a dataset without positions that have what is to be predicted."""
     items, part = inputs.items(reference, field)
-    needed = LABELS[spec.head]
+    needed = LABEL_COLUMNS[spec.head]
     if items.content == "games":
         raise BadInputError(f"games have no {' and no '.join(needed)}", "give a dataset of positions, such as a bag")
     places = items.rows(part)
@@ -312,12 +312,12 @@ def check_positions(spec: SearchlessSpec, reference: str, inputs: Inputs, field:
         )
 
 
-def parameters_of(spec: TrainSpec) -> int:
+def count_parameters(spec: TrainSpec) -> int:
     """About how many weights the blocks have."""
     return 12 * spec.n_layer * spec.n_embd**2
 
 
-def check_fit(spec: TrainSpec) -> None:
+def check_architecture(spec: TrainSpec) -> None:
     """BadInputError where the encoding or the held-out data do not fit the rest."""
     if isinstance(spec, SearchlessSpec) and spec.dropout:
         raise BadInputError("this architecture has no dropout", "leave --dropout out")
@@ -336,7 +336,7 @@ def check_fit(spec: TrainSpec) -> None:
         raise BadInputError("all held-out positions are taken, in whatever order", "give --heldout-moves")
 
 
-def trainer_options(options: TrainOptions) -> TrainerOptions:
+def build_trainer_options(options: TrainOptions) -> TrainerOptions:
     from chessreg.models.devices import prepare
     from chessreg.models.training import TrainerOptions
 
@@ -346,7 +346,7 @@ def trainer_options(options: TrainOptions) -> TrainerOptions:
     )
 
 
-def corpus(
+def build_corpus(
     spec: TrainSpec, references: tuple[str, ...], inputs: Inputs, field: str = "datasets"
 ) -> Corpus | PositionCorpus | BranchCorpus:
     """These datasets as token ids, in their order; short games and copies left out.
@@ -356,16 +356,16 @@ def corpus(
     from chessreg.models.training import Corpus
 
     if isinstance(spec, BranchSpec):
-        return branch_corpus(spec, references, inputs, field)
+        return build_branch_corpus(spec, references, inputs, field)
     if isinstance(spec, SearchlessSpec):
-        return labelled_corpus(spec, references, inputs, field)
+        return build_labelled_corpus(spec, references, inputs, field)
     if isinstance(spec, PositionSpec):
         counted = field == "heldout" and spec.heldout_moves
-        of_decisions = games_of(spec, field) is not None or counted
-        return (decision_corpus if of_decisions else position_corpus)(spec, references, inputs, field)
+        of_decisions = get_source_games(spec, field) is not None or counted
+        return (build_decision_corpus if of_decisions else build_position_corpus)(spec, references, inputs, field)
     tokens, lengths = [], []
     for reference in references:
-        for ids, lengths_of in written_games(spec, reference, inputs, field):
+        for ids, lengths_of in encode_games(spec, reference, inputs, field):
             tokens.append(ids)
             lengths.append(lengths_of)
     if not tokens:
@@ -375,17 +375,17 @@ def corpus(
     return made.stream(spec.block_size) if spec.packing == "stream" and field == "datasets" else made
 
 
-def written_games(
-    spec: TextSpec, reference: str, inputs: Inputs, field: str
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def encode_games(spec: TextSpec, reference: str, inputs: Inputs, field: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """The token ids of the games of a dataset that are trained on, and the games' lengths; 10,000 games at a time."""
-    games, places = chosen_games(spec, reference, inputs, field)
+    games, places = select_training_games(spec, reference, inputs, field)
     for start in range(0, len(places), 10_000):
         written = encoding(spec.encoding).games(games, places[start : start + 10_000])
         yield written.ids, np.diff(written.offsets)
 
 
-def chosen_games(spec: TextSpec | PositionSpec, reference: str, inputs: Inputs, field: str) -> tuple[Games, np.ndarray]:
+def select_training_games(
+    spec: TextSpec | PositionSpec, reference: str, inputs: Inputs, field: str
+) -> tuple[Games, np.ndarray]:
     """The games of a dataset and the rows of those that are trained on."""
     games, part = inputs.dataset(reference, field)
     places = games.rows(part)
@@ -397,7 +397,9 @@ def chosen_games(spec: TextSpec | PositionSpec, reference: str, inputs: Inputs, 
     return games, places[np.concatenate(keep)] if keep else places
 
 
-def position_corpus(spec: PositionSpec, references: tuple[str, ...], inputs: Inputs, field: str) -> PositionCorpus:
+def build_position_corpus(
+    spec: PositionSpec, references: tuple[str, ...], inputs: Inputs, field: str
+) -> PositionCorpus:
     """Every position of these datasets, with the action to predict: the best move, or the one that was played. Of
     datasets of positions a copy of an earlier position is left out."""
     from chessreg.models.training import PositionCorpus
@@ -408,7 +410,7 @@ def position_corpus(spec: PositionSpec, references: tuple[str, ...], inputs: Inp
     for reference in references:
         items, part = inputs.items(reference, field)
         if items.content == "games":
-            games, places = chosen_games(spec, reference, inputs, field)
+            games, places = select_training_games(spec, reference, inputs, field)
             for start in range(0, len(places), 2_000):
                 some = places[start : start + 2_000]
                 written = fen.games(games, some)
@@ -421,18 +423,20 @@ def position_corpus(spec: PositionSpec, references: tuple[str, ...], inputs: Inp
         table = items.take(places, ["fen", spec.target]).to_pydict()
         labelled = [(text, move) for text, move in zip(table["fen"], table[spec.target], strict=True) if move]
         tokens.append(fen.boards([text for text, _ in labelled]).ids.reshape(-1, fen.length))
-        actions.append(np.array([action(fen, move) for _, move in labelled], np.int16))
+        actions.append(np.array([encode_action(fen, move) for _, move in labelled], np.int16))
     made = PositionCorpus(np.concatenate(tokens), np.concatenate(actions))
     if not len(made.actions):
         raise BadInputError(f"no position has a {spec.target} move", "chessreg dataset show NAME")
     return made
 
 
-LABELS = {"action": ("best",), "action-value": ("action", "win_prob"), "state-value": ("win_prob",)}
+LABEL_COLUMNS = {"action": ("best",), "action-value": ("action", "win_prob"), "state-value": ("win_prob",)}
 """Head → the columns of a position that it learns from. A win probability is that of the action where there is one."""
 
 
-def labelled_corpus(spec: SearchlessSpec, references: tuple[str, ...], inputs: Inputs, field: str) -> PositionCorpus:
+def build_labelled_corpus(
+    spec: SearchlessSpec, references: tuple[str, ...], inputs: Inputs, field: str
+) -> PositionCorpus:
     """The positions of these datasets that have what is to be predicted: best moves, or buckets of win probabilities.
 
     Raises BadInputError where none has.
@@ -446,17 +450,17 @@ def labelled_corpus(spec: SearchlessSpec, references: tuple[str, ...], inputs: I
     for reference in references:
         items, part = inputs.items(reference, field)
         table = items.take(items.rows(part), ["fen", "best", "action", "win_prob"])
-        known = np.logical_and.reduce([numbers(table[name].is_valid()) for name in LABELS[spec.head]])
+        known = np.logical_and.reduce([numbers(table[name].is_valid()) for name in LABEL_COLUMNS[spec.head]])
         if spec.head == "state-value":
             known &= numbers(table["action"].is_null())
         chosen = table.take(np.flatnonzero(known))
         tokens.append(fen.boards(chosen["fen"].to_pylist()).ids.reshape(-1, fen.length).astype(np.uint16))
         if spec.head == "action":
-            labels.append(np.array([action(fen, move) for move in chosen["best"].to_pylist()], np.int16))
+            labels.append(np.array([encode_action(fen, move) for move in chosen["best"].to_pylist()], np.int16))
             continue
         labels.append(buckets_of(np.array(chosen["win_prob"].to_pylist(), np.float64), spec.buckets).astype(np.int16))
         if spec.head == "action-value":
-            actions.append(np.array([action(fen, move) for move in chosen["action"].to_pylist()], np.uint16))
+            actions.append(np.array([encode_action(fen, move) for move in chosen["action"].to_pylist()], np.uint16))
     read = np.concatenate(tokens)
     if spec.head == "action-value":
         read = np.concatenate([read, np.concatenate(actions)[:, None]], 1)
@@ -466,41 +470,43 @@ def labelled_corpus(spec: SearchlessSpec, references: tuple[str, ...], inputs: I
     return made
 
 
-def games_of(spec: AnyTraining, field: str) -> str | None:
+def get_source_games(spec: AnyTraining, field: str) -> str | None:
     """The games that the positions of `datasets` or of `heldout` are of, where they are named."""
-    name = field_of_games(field)
+    name = get_source_field(field)
     return getattr(spec, name) if isinstance(spec, MovesOfPositions) else None
 
 
-def field_of_games(field: str) -> str:
+def get_source_field(field: str) -> str:
     return "source_games" if field == "datasets" else "heldout_source_games"
 
 
-def chosen_decisions(spec: MovesOfPositions, reference: str, inputs: Inputs, field: str) -> Decisions:
+def select_training_decisions(spec: MovesOfPositions, reference: str, inputs: Inputs, field: str) -> Decisions:
     """The positions of a dataset that are learned, or held out: a position that comes twice is two decisions."""
-    found = decisions(inputs, reference, games_of(spec, field), field, field_of_games(field))
+    found = load_decisions(inputs, reference, get_source_games(spec, field), field, get_source_field(field))
     if field != "heldout" or not 0 < spec.heldout_moves < len(found):
         return found
     order = found.drawn(Stream.HELDOUT) if spec.heldout_order == "drawn" else np.arange(len(found))
     return found.chosen(np.sort(order[: spec.heldout_moves]))
 
 
-def decision_corpus(spec: PositionSpec, references: tuple[str, ...], inputs: Inputs, field: str) -> PositionCorpus:
+def build_decision_corpus(
+    spec: PositionSpec, references: tuple[str, ...], inputs: Inputs, field: str
+) -> PositionCorpus:
     """Decisions as a FEN encoder reads them."""
     from chessreg.models.training import PositionCorpus
 
     fen = Fen77()
-    tables = [chosen_decisions(spec, each, inputs, field).columns("fen", "best") for each in references]
+    tables = [select_training_decisions(spec, each, inputs, field).columns("fen", "best") for each in references]
     tokens = [fen.boards(table["fen"]).ids.reshape(-1, fen.length) for table in tables]
-    actions = [action(fen, move) for table in tables for move in table["best"]]
+    actions = [encode_action(fen, move) for table in tables for move in table["best"]]
     return PositionCorpus(np.concatenate(tokens), np.array(actions, np.int16))
 
 
-def branch_corpus(spec: BranchSpec, references: tuple[str, ...], inputs: Inputs, field: str) -> BranchCorpus:
+def build_branch_corpus(spec: BranchSpec, references: tuple[str, ...], inputs: Inputs, field: str) -> BranchCorpus:
     """Decisions as branches of their games. BadInputError for a game that is longer than the context."""
     from chessreg.models.branches import BranchCorpus
 
-    every = [chosen_decisions(spec, reference, inputs, field) for reference in references]
+    every = [select_training_decisions(spec, reference, inputs, field) for reference in references]
     written = encoding(spec.encoding)
     ids, lengths, games, seen, answers, before = [], [np.zeros(1, np.int64)], [], [], [], 0
     for each in every:
@@ -524,18 +530,18 @@ def branch_corpus(spec: BranchSpec, references: tuple[str, ...], inputs: Inputs,
     return made
 
 
-def measure_of(spec: BranchSpec | PositionSpec, inputs: Inputs) -> Callable[[Any], Mapping[str, float]]:
+def make_heldout_measure(spec: BranchSpec | PositionSpec, inputs: Inputs) -> Callable[[Any], Mapping[str, float]]:
     """What is measured of a model on the held-out positions besides its loss: shares of moves, 0 to 1."""
-    from chessreg.experiments.move_accuracy import judged
+    from chessreg.experiments.move_accuracy import judge_decisions
     from chessreg.models.checkpoint import CheckpointInfo
     from chessreg.models.language_model import LanguageModel
 
     assert spec.heldout is not None
-    held = chosen_decisions(spec, spec.heldout, inputs, "heldout")
+    held = select_training_decisions(spec, spec.heldout, inputs, "heldout")
 
     def measure(network: Any) -> Mapping[str, float]:
         model = LanguageModel(network, CheckpointInfo.of(network, spec.encoding))
-        verdicts = [verdict for _, verdict in judged(model, held)]
+        verdicts = [verdict for _, verdict in judge_decisions(model, held)]
         names = {"valid": "valid", "legal": "legal", "legal_best": "best_of_legal", "mass": "legal_mass"}
         means = {metric: float(np.mean([getattr(each, name) for each in verdicts])) for name, metric in names.items()}
         return {f"heldout_{name}": value for name, value in means.items()}
@@ -543,14 +549,14 @@ def measure_of(spec: BranchSpec | PositionSpec, inputs: Inputs) -> Callable[[Any
     return measure
 
 
-def action(fen: Fen77, uci: str) -> int:
+def encode_action(fen: Fen77, uci: str) -> int:
     """The action of a move in UCI. BadInputError for one that is none."""
     if uci not in fen.action_ids:
         raise BadInputError(f"{uci} is none of the {fen.answer_size:,} actions of {fen.name}")
     return fen.action_ids[uci]
 
 
-def emit_point(task: Task[TrainSpec, TrainOptions], point: TrainPoint) -> None:
+def emit_train_point(task: Task[TrainSpec, TrainOptions], point: TrainPoint) -> None:
     values = {
         "loss": point.loss,
         "heldout_loss": point.heldout_loss,
@@ -564,7 +570,7 @@ def emit_point(task: Task[TrainSpec, TrainOptions], point: TrainPoint) -> None:
             task.emit("metric_point", 0, name=name, step=point.step, value=float(value))
 
 
-def publish(task: Task[TrainSpec, TrainOptions], trainer: Any) -> None:
+def publish_trained(task: Task[TrainSpec, TrainOptions], trainer: Any) -> None:
     """The trained model as the output `checkpoint`, with its row."""
     from chessreg.entities.checkpoint import checkpoint_row, tokenizer_row
     from chessreg.models.checkpoint import CheckpointInfo, read_info, save_checkpoint
@@ -584,7 +590,7 @@ def publish(task: Task[TrainSpec, TrainOptions], trainer: Any) -> None:
         **checkpoint_row(
             info,
             task.last_output.digest,
-            training_datasets=[games] if (games := games_of(spec, "datasets")) else list(spec.datasets),
+            training_datasets=[games] if (games := get_source_games(spec, "datasets")) else list(spec.datasets),
             run_id=task.run_id,
         ),
     )

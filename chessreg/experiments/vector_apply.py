@@ -9,10 +9,10 @@ from pydantic import BaseModel, Field
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings import overlap
-from chessreg.experiments.settings.games import cached_items
+from chessreg.experiments.settings.games import select_cached_items
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
-from chessreg.experiments.settings.skill import SkillSettings, classes_of
-from chessreg.experiments.vector.sums import cached_rows, from_cache
+from chessreg.experiments.settings.skill import SkillSettings, load_skill_classes
+from chessreg.experiments.vector.sums import mask_cached_rows, sum_cached_activations
 from chessreg.models.hook_points import pattern_of
 from chessreg.registry import tables
 from chessreg.runs.activations import load_cache
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
 
-FOLDS = 2
+FOLD_COUNT = 2
 
 
 class VectorApplySpec(Spec):
@@ -64,7 +64,7 @@ class VectorApply(Kind):
     queries = ("accuracy along vectors",)
 
     def units(self, spec: VectorApplySpec, inputs: Inputs) -> int:
-        return len(layers_of(spec, inputs))
+        return len(resolve_projected_layers(spec, inputs))
 
     def estimate(self, spec: VectorApplySpec, inputs: Inputs) -> Estimate:
         layers, run = self.units(spec, inputs), inputs.run(spec.cache, "cache")
@@ -74,9 +74,9 @@ class VectorApply(Kind):
 
     def check(self, spec: VectorApplySpec, inputs: Inputs) -> None:
         run = inputs.run(spec.cache, "cache")
-        games, places = cached_items(inputs, spec.cache)
-        overlap.refuse(inputs, run.spec["checkpoint"], games, places, spec.allow_overlap)
-        overlap.refuse(inputs, spec.vector, games, places, spec.allow_overlap, "the vector")
+        games, places = select_cached_items(inputs, spec.cache)
+        overlap.refuse_overlap(inputs, run.spec["checkpoint"], games, places, spec.allow_overlap)
+        overlap.refuse_overlap(inputs, spec.vector, games, places, spec.allow_overlap, "the vector")
         row: tables.ActivationCache = inputs.rows(tables.ActivationCache, run)[0]
         made = next(iter(vector_rows(inputs, spec.vector).values()))
         if made.checkpoint_id not in (None, row.checkpoint_id):
@@ -84,19 +84,19 @@ class VectorApply(Kind):
 
     def run(self, task: Task[VectorApplySpec, ExecutionOptions]) -> None:
         spec, inputs = task.spec, task.inputs
-        layers = layers_of(spec, inputs)
+        layers = resolve_projected_layers(spec, inputs)
         pattern = pattern_of(next(iter(vector_rows(inputs, spec.vector).values())).hook_point)
         cache = load_cache(inputs, spec.cache, pattern=pattern)
-        rows = cached_rows(cache, spec.first_ply, spec.last_ply)
+        rows = mask_cached_rows(cache, spec.first_ply, spec.last_ply)
         every, positions = np.unique(cache.array.game[rows], return_counts=True)
         if not len(every):
             raise BadInputError(f"no cached site is from ply {spec.first_ply} on", "lower --first-ply")
-        classed = classes_of(inputs, cache.dataset, every, spec.skill, spec.seed)
+        classed = load_skill_classes(inputs, cache.dataset, every, spec.skill, spec.seed)
         highest = int(classed.classes.max())
         kept = np.flatnonzero((classed.classes == 0) | (classed.classes == highest))
         places, strong = every[kept], classed.classes[kept] == highest
-        fold = np.arange(len(places)) % FOLDS
-        for number in range(FOLDS):
+        fold = np.arange(len(places)) % FOLD_COUNT
+        for number in range(FOLD_COUNT):
             if len(set(strong[fold == number].tolist())) < 2:
                 raise BadInputError("half of these games are all of one class", "cache more games")
         for unit in task.units:
@@ -106,8 +106,10 @@ class VectorApply(Kind):
                 raise BadInputError(f"the vector has {len(vector)} numbers, the cache d_model {cache.array.d_model}")
             if not np.linalg.norm(vector) > 0:
                 raise BadInputError(f"the vector of layer {layer} is 0 and has no direction")
-            along = from_cache(cache, layer, places, rows) @ (vector / np.linalg.norm(vector)) / positions[kept]
-            right = (along > thresholds(along, strong, fold)) == strong
+            along = (
+                sum_cached_activations(cache, layer, places, rows) @ (vector / np.linalg.norm(vector)) / positions[kept]
+            )
+            right = (along > compute_thresholds(along, strong, fold)) == strong
             for game, truth, value, correct in zip(places, strong, along, right, strict=True):
                 task.emit(
                     "score",
@@ -122,17 +124,17 @@ class VectorApply(Kind):
             task.done(unit)
 
 
-def thresholds(along: np.ndarray, strong: np.ndarray, fold: np.ndarray) -> np.ndarray:
+def compute_thresholds(along: np.ndarray, strong: np.ndarray, fold: np.ndarray) -> np.ndarray:
     """For each game, float64 [games], the middle between the mean projections of the classes in the other folds.
 
     along float64 [games], strong bool [games], fold int [games].
     """
     middle = [
         (along[(fold != number) & strong].mean() + along[(fold != number) & ~strong].mean()) / 2
-        for number in range(FOLDS)
+        for number in range(FOLD_COUNT)
     ]
     return np.array(middle)[fold]
 
 
-def layers_of(spec: VectorApplySpec, inputs: Inputs) -> tuple[int, ...]:
+def resolve_projected_layers(spec: VectorApplySpec, inputs: Inputs) -> tuple[int, ...]:
     return layers_cached(inputs, vector_rows(inputs, spec.vector), spec.cache, spec.layers)

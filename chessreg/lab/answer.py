@@ -13,17 +13,17 @@ import chess
 import numpy as np
 
 from chessreg.errors import NotFoundError
-from chessreg.experiments.edit.three_boards import HEAT
+from chessreg.experiments.edit.three_boards import HEAT_LABEL
 from chessreg.games.boards.boardframe import EMPTY, Arrow, BoardFrame, Mark, Reading, squares_of
 from chessreg.games.boards.picture import render_text
 from chessreg.games.boards.typed import played
 from chessreg.games.datasets.labels import PIECE_CLASSES
 
-ARROWS = 3  # the moves that are drawn
-LEAST = 0.02  # less probable moves have no arrow
+MAX_ARROWS = 3  # the moves that are drawn
+MIN_ARROW_PROBABILITY = 0.02  # less probable moves have no arrow
 
 
-class Ranked(NamedTuple):
+class RankedMove(NamedTuple):
     """A legal move and the exact probability that the model writes its canonical text."""
 
     uci: str
@@ -32,7 +32,7 @@ class Ranked(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class ModelSide:
     """One model in the position. `original` and `modified` are legal move masses; moves are the most probable first.
 
     beliefs float32 [layer, square, class]: the probe's softmax, classes as in `PIECE_CLASSES`; no layers, no probe.
@@ -42,8 +42,8 @@ class Side:
     legal: bool  # whether that is a move of the original board
     original: float
     modified: float | None
-    moves: tuple[Ranked, ...]  # of the original board
-    moves_modified: tuple[Ranked, ...]
+    moves: tuple[RankedMove, ...]  # of the original board
+    moves_modified: tuple[RankedMove, ...]
     beliefs: np.ndarray
     squares: tuple[float, ...] = ()  # that the next move begins on each; empty where one token does not tell
 
@@ -53,14 +53,14 @@ class Side:
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class LabAnswer:
     """Clean and edited, side by side. Without an edit (`why_not` tells) `edited` is None."""
 
     fen: str
     sans: tuple[str, ...]
     layers: tuple[int, ...]  # of the probe
-    clean: Side
-    edited: Side | None
+    clean: ModelSide
+    edited: ModelSide | None
     edit: str = ""  # in words
     edited_layers: tuple[int, ...] = ()
     scales: tuple[float, ...] = ()  # one for each edited layer
@@ -84,11 +84,11 @@ class Answer:
         return json.dumps(values)
 
     @classmethod
-    def of_json(cls, values: Mapping[str, Any]) -> Answer:
+    def of_json(cls, values: Mapping[str, Any]) -> LabAnswer:
         """From what `as_json` wrote."""
         changed = {
-            "clean": _side(values["clean"]),
-            "edited": None if values["edited"] is None else _side(values["edited"]),
+            "clean": _parse_side(values["clean"]),
+            "edited": None if values["edited"] is None else _parse_side(values["edited"]),
         }
         tuples = {name: tuple(values[name]) for name in ("sans", "layers", "edited_layers", "scales")}
         return cls(**{**values, **changed, **tuples})
@@ -120,14 +120,14 @@ class Answer:
         }
 
 
-def _side(values: Mapping[str, Any]) -> Side:
+def _parse_side(values: Mapping[str, Any]) -> ModelSide:
     stored = values["beliefs"]
     beliefs = np.frombuffer(base64.b64decode(stored["bytes"]), "<f4").reshape(stored["shape"])
-    moves = {name: tuple(Ranked(*move) for move in values[name]) for name in ("moves", "moves_modified")}
-    return Side(**{**values, **moves, "beliefs": beliefs, "squares": tuple(values["squares"])})
+    moves = {name: tuple(RankedMove(*move) for move in values[name]) for name in ("moves", "moves_modified")}
+    return ModelSide(**{**values, **moves, "beliefs": beliefs, "squares": tuple(values["squares"])})
 
 
-class Compared(NamedTuple):
+class MoveComparison(NamedTuple):
     """A move with the probability that each model gives it; None: the model was not run on it, or there is none."""
 
     uci: str
@@ -142,7 +142,7 @@ class Compared(NamedTuple):
         return None if self.clean is None or self.edited is None else self.edited - self.clean
 
 
-def compared(answer: Answer) -> list[Compared]:
+def compare_moves(answer: LabAnswer) -> list[MoveComparison]:
     """Every move of the board and of the one aimed at, once, in one order for both models: by the higher of the two
     probabilities."""
     clean = {move.uci: move for move in answer.clean.moves}
@@ -151,12 +151,12 @@ def compared(answer: Answer) -> list[Compared]:
     aimed = {move.uci: move for move in there.moves_modified}
     named = clean | edited | {uci: move for uci, move in aimed.items() if uci not in clean | edited}
 
-    def probability(of: dict[str, Ranked], uci: str) -> float | None:
+    def probability(of: dict[str, RankedMove], uci: str) -> float | None:
         return of[uci].probability if uci in of else None
 
     before = {move.uci: move for move in answer.clean.moves_modified}
     moves = [
-        Compared(uci, move.san, probability(before | clean, uci), probability(aimed | edited, uci), uci in aimed)
+        MoveComparison(uci, move.san, probability(before | clean, uci), probability(aimed | edited, uci), uci in aimed)
         for uci, move in named.items()
     ]
     return sorted(moves, key=lambda move: (-float(f"{max(move.clean or 0.0, move.edited or 0.0):.6g}"), move.uci))
@@ -165,7 +165,7 @@ def compared(answer: Answer) -> list[Compared]:
 # -- boards and text -------------------------------------------------------------------------------------
 
 
-def layer_place(answer: Answer, layer: int | None) -> int:
+def find_layer_place(answer: LabAnswer, layer: int | None) -> int:
     """Where a layer is in the answer's beliefs: that one, or the last that is edited, or the last there is.
 
     Raises NotFoundError when the probe has no such layer.
@@ -178,17 +178,17 @@ def layer_place(answer: Answer, layer: int | None) -> int:
     raise NotFoundError(f"the probe has no layer {layer}", f"it has {', '.join(map(str, answer.layers))}")
 
 
-def arrows(moves: tuple[Ranked, ...], count: int = ARROWS) -> list[Arrow]:
+def build_arrows(moves: tuple[RankedMove, ...], count: int = MAX_ARROWS) -> list[Arrow]:
     """The most probable moves, each as heavy as it is probable."""
     arrows = []
     for ranked in moves[:count]:
-        if ranked.probability >= LEAST:
+        if ranked.probability >= MIN_ARROW_PROBABILITY:
             move = chess.Move.from_uci(ranked.uci)
             arrows.append(Arrow(move.from_square, move.to_square, min(1.0, ranked.probability), ranked.san))
     return arrows
 
 
-def changes(answer: Answer) -> tuple[dict[int, Mark], dict[int, Mark]]:
+def mark_changes(answer: LabAnswer) -> tuple[dict[int, Mark], dict[int, Mark]]:
     """The squares in which the board and the one aimed at differ, as marks of each."""
     if not answer.modified_fen:
         return {}, {}
@@ -200,17 +200,19 @@ def changes(answer: Answer) -> tuple[dict[int, Mark], dict[int, Mark]]:
     )
 
 
-def position_views(answer: Answer, count: int = ARROWS) -> list[BoardFrame]:
+def build_position_frames(answer: LabAnswer, count: int = MAX_ARROWS) -> list[BoardFrame]:
     """The board as it is with the clean model's moves; with an edit, the board it aims at with the edited model's.
 
     Where the next token is read, the probabilities of squares as heat instead of moves."""
     board = chess.Board(answer.fen)
-    before, after = changes(answer)
+    before, after = mark_changes(answer)
 
-    def frame(of: chess.Board, title: str, side: Side, moves: tuple[Ranked, ...], marks: dict[int, Mark]) -> BoardFrame:
-        shown: dict[str, Any] = {"arrows": arrows(moves, count)}
+    def frame(
+        of: chess.Board, title: str, side: ModelSide, moves: tuple[RankedMove, ...], marks: dict[int, Mark]
+    ) -> BoardFrame:
+        shown: dict[str, Any] = {"arrows": build_arrows(moves, count)}
         if answer.next_token and side.squares:
-            shown = {"heat": side.squares, "heat_label": HEAT}
+            shown = {"heat": side.squares, "heat_label": HEAT_LABEL}
         return BoardFrame.from_board(of, title, marks=marks, caption=(f"writes {side.text.strip()}",), **shown)
 
     original = frame(board, "original, clean model", answer.clean, answer.clean.moves, before)
@@ -224,7 +226,7 @@ def position_views(answer: Answer, count: int = ARROWS) -> list[BoardFrame]:
     return frames
 
 
-def belief_frame(answer: Answer, which: str, place: int, label: int | None = None) -> BoardFrame:
+def build_belief_frame(answer: LabAnswer, which: str, place: int, label: int | None = None) -> BoardFrame:
     """What the probe reads in the `clean` or the `edited` model: the most probable piece of every square.
 
     Squares that it reads otherwise than they are on the board aimed at (the original, or without the piece) are marked.
@@ -248,20 +250,22 @@ def belief_frame(answer: Answer, which: str, place: int, label: int | None = Non
     )
 
 
-def as_text(answer: Answer, layer: int | None = None, top: int = 5) -> str:
+def format_answer(answer: LabAnswer, layer: int | None = None, top: int = 5) -> str:
     """Boards, masses and moves, the clean model's first."""
-    parts = [render_text(frame) for frame in position_views(answer, 0)]
+    parts = [render_text(frame) for frame in build_position_frames(answer, 0)]
     if answer.layers:
-        place = layer_place(answer, layer)
+        place = find_layer_place(answer, layer)
         sides = ("clean", "edited") if answer.edited is not None else ("clean",)
-        parts += [render_text(belief_frame(answer, which, place)) for which in sides]
+        parts += [render_text(build_belief_frame(answer, which, place)) for which in sides]
     lines = [f"edit: {answer.edit}, layers {', '.join(map(str, answer.edited_layers))}, "
              f"scale {', '.join(f'{scale:g}' for scale in answer.scales)}"
              if answer.edited is not None else f"no edit: {answer.why_not}"]  # fmt: skip
-    for name, side in sides_of(answer):
-        lines.append(f"{name:<6}  {mass(side, answer.next_token)}")
+    for name, side in list_sides(answer):
+        lines.append(f"{name:<6}  {describe_mass(side, answer.next_token)}")
         if answer.next_token and side.squares:
-            lines.append(f"  begins {', '.join(f'{chess.square_name(n)} {p:.1%}' for n, p in likeliest(side))}")
+            lines.append(
+                f"  begins {', '.join(f'{chess.square_name(n)} {p:.1%}' for n, p in find_likeliest_squares(side))}"
+            )
         lines += [f"  {m.probability:.3f}  {m.san}" for m in side.moves[:top]]
         if side.moves_modified:
             lines += (
@@ -273,18 +277,18 @@ def as_text(answer: Answer, layer: int | None = None, top: int = 5) -> str:
     return "".join(parts) + "\n".join(lines) + "\n"
 
 
-def sides_of(answer: Answer) -> list[tuple[str, Side]]:
+def list_sides(answer: LabAnswer) -> list[tuple[str, ModelSide]]:
     """The models there are, by name."""
     return [("clean", answer.clean), *([("edited", answer.edited)] if answer.edited is not None else [])]
 
 
-def likeliest(side: Side, count: int = 5) -> list[tuple[int, float]]:
+def find_likeliest_squares(side: ModelSide, count: int = 5) -> list[tuple[int, float]]:
     """The squares on which the next move most probably begins, with their probabilities."""
     order = sorted(range(len(side.squares)), key=lambda square: -side.squares[square])
     return [(square, side.squares[square]) for square in order[:count]]
 
 
-def mass(side: Side, next_token: bool = False) -> str:
+def describe_mass(side: ModelSide, next_token: bool = False) -> str:
     """Legal move mass of a side in words."""
     there = "on the board aimed at" if next_token else "without the piece"
     without = "" if side.modified is None else f", {side.modified:.4f} {there}"

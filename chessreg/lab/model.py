@@ -17,15 +17,15 @@ import numpy as np
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.edit.checks import ProbeMismatchError
-from chessreg.experiments.edit.checks import check as check_edit
-from chessreg.experiments.edit.editor import canonical_probabilities, mass_of, scale_of
-from chessreg.experiments.edit.heat import placed
-from chessreg.experiments.edit.model import PieceRemovals, logits_of
-from chessreg.experiments.edit.spec import EditSettings, EditSpec, NextTokenEditSpec, probed_layers
-from chessreg.experiments.edit.states import NO_GAME, State, after_moves, removal
+from chessreg.experiments.edit.checks import check_edit_spec as check_edit
+from chessreg.experiments.edit.editor import get_edit_scale, score_canonical_answers, sum_mass
+from chessreg.experiments.edit.heat import load_edited_state
+from chessreg.experiments.edit.model import PieceRemovals, compute_square_logits
+from chessreg.experiments.edit.spec import EditSettings, EditSpec, NextTokenEditSpec, list_probed_layers
+from chessreg.experiments.edit.states import NO_GAME, State, build_state_after, remove_moving_piece
 from chessreg.games.boards.moves import pack, sans
-from chessreg.lab.answer import Answer, Ranked, Side
-from chessreg.lab.question import EDIT, Position, StoredState
+from chessreg.lab.answer import LabAnswer, ModelSide, RankedMove
+from chessreg.lab.question import EDIT, LabPosition, StoredState
 from chessreg.models.decoding.sampling import SampledText, sample_trees
 from chessreg.models.decoding.session import session_of
 from chessreg.models.decoding.tree import Prefix, TokenTree
@@ -69,30 +69,30 @@ class Scene:
         [[written]] = sample_trees(trees, self.model.encoding, [self.board], [[(0,)]], temperature=[0.0])
         return written
 
-    def side(self, session: DecodingSession, edits: Sequence[ResidualEdit] = ()) -> Side:
+    def side(self, session: DecodingSession, edits: Sequence[ResidualEdit] = ()) -> ModelSide:
         """What the model says here; `session` holds the prompt under these edits."""
         logits = np.zeros((0, 64, 13), np.float32)
         if self.probes:
             residuals = session.residuals([probe.layer for probe in self.probes])[:, 0]
-            logits = logits_of(residuals, self.model, self.prompt, self.probes, edits)
+            logits = compute_square_logits(residuals, self.model, self.prompt, self.probes, edits)
         trees = TokenTree(session)
-        [probability] = canonical_probabilities(trees, [tuple(frozenset(answers) for answers in self.answers)])
-        masses = [mass_of(probability, frozenset(answers)) for answers in self.answers]
+        [probability] = score_canonical_answers(trees, [tuple(frozenset(answers) for answers in self.answers)])
+        masses = [sum_mass(probability, frozenset(answers)) for answers in self.answers]
         first = np.exp(trees.logprobs(0).astype(np.float64))
         if self.next_token:
             masses = [min(first[sorted({ids[0] for ids in answers})].sum(), 1.0) for answers in self.answers]
         written = self.greedy(trees)
         legal = self.model.encoding.parse(written.tokens, self.board) is not None
-        ranks, modified = ranked(self.answers[0], probability, self.board), self.modified
-        return Side(
+        ranks, modified = rank_moves(self.answers[0], probability, self.board), self.modified
+        return ModelSide(
             written.text,
             legal,
             float(masses[0]),
             float(masses[1]) if modified else None,
             ranks,
-            ranked(self.answers[1], probability, modified) if modified else (),
-            softmax(logits),
-            squares_of(first, self.model.encoding),
+            rank_moves(self.answers[1], probability, modified) if modified else (),
+            softmax_float32(logits),
+            sum_origin_probabilities(first, self.model.encoding),
         )
 
 
@@ -104,9 +104,9 @@ class Lab:
         self._model: tuple[Path, LanguageModel] | None = None
         self._probes: tuple[str, tuple[FittedProbe, ...]] | None = None
         self._clean: tuple[LanguageModel, DecodingSession] | None = None
-        self._side: tuple[object, Side] | None = None
+        self._side: tuple[object, ModelSide] | None = None
 
-    def ask(self, question: Position | StoredState) -> Answer:
+    def ask(self, question: LabPosition | StoredState) -> LabAnswer:
         """The clean and the edited model in a position.
 
         Raises NotFoundError or BadInputError where the question names what there is not, or what does not go together.
@@ -115,8 +115,8 @@ class Lab:
         answer = self._stored(question) if isinstance(question, StoredState) else self._given(question)
         return replace(answer, seconds=time.monotonic() - began)
 
-    def _stored(self, question: StoredState) -> Answer:
-        place = placed(self.inputs, UUID(hex=question.run), question.unit, question.condition)
+    def _stored(self, question: StoredState) -> LabAnswer:
+        place = load_edited_state(self.inputs, UUID(hex=question.run), question.unit, question.condition)
         probes = self.probes(place.spec.probe)
         board = place.state.board
         removed = place.removed
@@ -124,13 +124,13 @@ class Lab:
         moves = tuple(sans(pack(board.move_stack)))
         return replace(self._answer(scene, place.edits, place.condition.name), sans=moves)
 
-    def _given(self, question: Position) -> Answer:
+    def _given(self, question: LabPosition) -> LabAnswer:
         reference = self.inputs.reference("checkpoint", question.checkpoint)
         checkpoint, folder = self.inputs.checkpoint(reference)
         if question.probe is not None:
             self._check_probe(question, self.inputs.reference("run:probe", question.probe), checkpoint)
         model = self.model(folder)
-        state = state_at(question, model.encoding)
+        state = build_state(question, model.encoding)
         if len(state.prompt) + model.encoding.max_move_tokens - 1 > model.block_size:
             raise BadInputError(f"{state.ply} plies are more than this model's context holds", "take moves back")
         if state.board.is_game_over():
@@ -148,7 +148,7 @@ class Lab:
             answer = self._answer(scene, [], why_not="choose a probe or a vector to edit with")
         return replace(answer, sans=tuple(question.moves.split()))
 
-    def _check_probe(self, question: Position, reference: str, checkpoint: tables.Checkpoint) -> None:
+    def _check_probe(self, question: LabPosition, reference: str, checkpoint: tables.Checkpoint) -> None:
         """Raises BadInputError for a probe of another model, or without the layers that are to be edited."""
         probes = self.probes(reference)
         fitted_on = self.inputs.rows(tables.Probe, self.inputs.run(reference, "probe"))[0].checkpoint_id
@@ -164,9 +164,9 @@ class Lab:
                 f"no probe reads layer {missing[0]}", f"there are probes of {', '.join(map(str, known))}"
             )
 
-    def _without_piece(self, scene: Scene, question: Position, reference: str) -> Answer:
+    def _without_piece(self, scene: Scene, question: LabPosition, reference: str) -> LabAnswer:
         """The probe's direction for the piece that the clean model moves, subtracted."""
-        state = state_at(question, scene.model.encoding)
+        state = build_state(question, scene.model.encoding)
         written = scene.greedy(TokenTree(self._session(scene)))
         move = scene.model.encoding.parse(written.tokens, state.board)
         if move is None:
@@ -175,15 +175,21 @@ class Lab:
         spec = self._spec(question, reference)
         assert isinstance(spec, EditSpec)
         check_edit(spec, self.inputs)
-        edited, removed = PieceRemovals(spec, self.inputs, "cpu", scene.model), removal(state, move)
+        edited, removed = PieceRemovals(spec, self.inputs, "cpu", scene.model), remove_moving_piece(state, move)
         edits = edited.edits(edited.condition(question.condition), [scene.prompt], [removed])
         scene = replace(scene, modified=removed.modified, square=removed.square)
-        return self._answer(scene, edits, what_is_done(question, scene))
+        return self._answer(scene, edits, describe_edit(question, scene))
 
-    def _with_changes(self, scene: Scene, question: Position, reference: str) -> Answer:
+    def _with_changes(self, scene: Scene, question: LabPosition, reference: str) -> LabAnswer:
         """The probe's directions for changes of the board, or for taking the piece off the most probable square, or the
         residual of a later board, added at the last token; the next token is read."""
-        from chessreg.experiments.edit.cases import Case, of_moves, reason_to_skip, with_changes, without_favourite
+        from chessreg.experiments.edit.cases import (
+            Case,
+            apply_board_changes,
+            build_single_prefix,
+            explain_case_skip,
+            remove_favourite,
+        )
         from chessreg.experiments.edit.site_editor import CaseEdits
 
         spec = self._spec(question, reference)
@@ -194,27 +200,27 @@ class Lab:
             return self._answer(scene, [], why_not=f"{error.message}: {error.hint}")  # the clean model still answers
         edited = CaseEdits(spec, self.inputs, "cpu", scene.model)
         condition = edited.condition(question.condition)
-        prefix = of_moves(spec, scene.model.encoding)
+        prefix = build_single_prefix(spec, scene.model.encoding)
         prefix = replace(prefix, state=replace(prefix.state, unit=question.unit))
         if condition.source == PATCH:
             assert prefix.later
             case = Case(prefix, prefix.later, ())
         elif spec.board:
-            case = with_changes(prefix, spec.board)
+            case = apply_board_changes(prefix, spec.board)
         else:
             first = TokenTree(self._session(scene)).logprobs(0)
             square = scene.model.encoding.origin_of(int(first.argmax()))
-            if (reason := reason_to_skip(spec, prefix, square)) or square is None:
+            if (reason := explain_case_skip(spec, prefix, square)) or square is None:
                 return self._answer(scene, [], why_not=f"no piece to take off the most probable square: {reason}")
-            case = without_favourite(prefix, square)
+            case = remove_favourite(prefix, square)
         scene = replace(scene, modified=case.target, square=case.square)
         try:
             edits = edited.edits(case, condition)
         except BadInputError as error:
             return self._answer(scene, [], why_not=error.message)
-        return self._answer(scene, edits, what_is_done(question, scene))
+        return self._answer(scene, edits, describe_edit(question, scene))
 
-    def _spec(self, question: Position, reference: str) -> EditSettings:
+    def _spec(self, question: LabPosition, reference: str) -> EditSettings:
         """The spec of the edit, its models and probes as input references."""
         spec = question.spec()
         found: dict[str, Any] = {"checkpoint": reference}
@@ -228,7 +234,7 @@ class Lab:
                 found[name] = self.inputs.reference(ref.noun, given)
         return spec.model_copy(update=found)
 
-    def _steered(self, scene: Scene, question: Position, reference: str) -> Answer:
+    def _steered(self, scene: Scene, question: LabPosition, reference: str) -> LabAnswer:
         """A vector's direction, added."""
         checkpoint, _ = self.inputs.checkpoint(reference)
         if question.scale == 0:
@@ -237,13 +243,13 @@ class Lab:
         settings = InterventionSettings(
             vector=vector, layers=question.layers, scale=question.scale, token_mask=question.token_mask
         )
-        loaded = interventions.load(settings, checkpoint, self.inputs)
+        loaded = interventions.load_intervention(settings, checkpoint, self.inputs)
         assert loaded
         where = "" if question.token_mask == "all" else ", last token"
         words = f"{loaded.row['source']} x {question.scale:g}{where}"
         return self._answer(scene, loaded.edits(), words)
 
-    def _answer(self, scene: Scene, edits: Sequence[ResidualEdit], edit: str = "", why_not: str = "") -> Answer:
+    def _answer(self, scene: Scene, edits: Sequence[ResidualEdit], edit: str = "", why_not: str = "") -> LabAnswer:
         session = self._session(scene)
         aim = scene.modified and scene.modified.fen()
         key = (scene.prompt, id(scene.model), id(scene.probes), aim, scene.next_token)
@@ -251,9 +257,9 @@ class Lab:
             self._side = (key, scene.side(session))
         after = scene.side(session.branch(list(edits)), edits) if edits else None
         taken = None if scene.square is None else scene.board.piece_at(scene.square)
-        return Answer(
+        return LabAnswer(
             scene.board.fen(), (), tuple(probe.layer for probe in scene.probes), self._side[1], after, edit,
-            tuple(edit.layer for edit in edits), tuple(scale_of(edit, 0) for edit in edits),
+            tuple(edit.layer for edit in edits), tuple(get_edit_scale(edit, 0) for edit in edits),
             scene.square, taken.symbol() if taken else "", scene.modified.fen() if scene.modified else "", why_not,
             next_token=scene.next_token,
         )  # fmt: skip
@@ -269,7 +275,9 @@ class Lab:
     def probes(self, reference: str) -> tuple[FittedProbe, ...]:
         """The piece probes of every layer of a run. Raises BadInputError for probes of something else."""
         if self._probes is None or self._probes[0] != reference:
-            probes = tuple(load_probe(self.inputs, reference, layer) for layer in probed_layers(reference, self.inputs))
+            probes = tuple(
+                load_probe(self.inputs, reference, layer) for layer in list_probed_layers(reference, self.inputs)
+            )
             if probes[0].label != "piece":
                 raise BadInputError(f"that probe reads {probes[0].label}, not pieces", "chessreg probe list")
             check_editable("that probe", probes[0].hook_point)
@@ -284,15 +292,15 @@ class Lab:
         return self._clean[1]
 
 
-def ranked(
+def rank_moves(
     answers: Mapping[Prefix, chess.Move], probability: Mapping[Prefix, float], board: chess.Board
-) -> tuple[Ranked, ...]:
+) -> tuple[RankedMove, ...]:
     """The moves, the most probable first; those that agree to six digits by name, as the last bits are the CPU's."""
-    moves = [Ranked(move.uci(), board.san(move), probability[ids]) for ids, move in answers.items()]
+    moves = [RankedMove(move.uci(), board.san(move), probability[ids]) for ids, move in answers.items()]
     return tuple(sorted(moves, key=lambda move: (-float(f"{move.probability:.6g}"), move.uci)))
 
 
-def what_is_done(question: Position, scene: Scene) -> str:
+def describe_edit(question: LabPosition, scene: Scene) -> str:
     """The edit in words."""
     if question.condition == PATCH:
         return f"residual of the board after {question.later}"
@@ -304,10 +312,10 @@ def what_is_done(question: Position, scene: Scene) -> str:
     return f"{taken.symbol()} taken off {chess.square_name(scene.square)}"
 
 
-def state_at(question: Position, written: Encoding) -> State:
+def build_state(question: LabPosition, written: Encoding) -> State:
     """The position of a question. Raises BadInputError for a FEN where the model reads games."""
     if not question.fen:
-        return replace(after_moves(question.moves.split(), written), unit=question.unit)
+        return replace(build_state_after(question.moves.split(), written), unit=question.unit)
     if written.content != "position":
         raise BadInputError(
             f"{written.name} writes games, and a FEN tells none", "give the moves that lead there: --moves"
@@ -316,7 +324,7 @@ def state_at(question: Position, written: Encoding) -> State:
     return State(0, NO_GAME, board.ply(), written.prompt(board), board)
 
 
-def squares_of(probability: np.ndarray, written: Encoding) -> tuple[float, ...]:
+def sum_origin_probabilities(probability: np.ndarray, written: Encoding) -> tuple[float, ...]:
     """The probability that the next move begins on each square, 64 numbers, from those of the next token float64
     [outputs]; none where a token names no square."""
     origins = np.array([-1 if (o := written.origin_of(i)) is None else o for i in range(len(probability))])
@@ -326,7 +334,7 @@ def squares_of(probability: np.ndarray, written: Encoding) -> tuple[float, ...]:
     return tuple(sums.clip(0.0, 1.0).tolist())
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
+def softmax_float32(logits: np.ndarray) -> np.ndarray:
     """Over the last axis, float32."""
     powers = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True, initial=-np.inf))
     shares: np.ndarray = (powers / powers.sum(-1, keepdims=True)).astype(np.float32)

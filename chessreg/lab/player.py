@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
     from chessreg.steering.interventions import InterventionSettings
 
-SHOWN_TEXTS = 3  # of illegal tries, in a message
+MAX_SHOWN_TRIES = 3  # of illegal tries, in a message
 
 
 @dataclass(frozen=True)
-class Edit:
+class PlayerEdit:
     """What is added to the model: an intervention's id or a vector run's name or id (empty: nothing), its layers (none:
     all that it has) and its scale (None: its own; 0: nothing is added)."""
 
@@ -41,7 +41,7 @@ class Edit:
 
 
 @dataclass(frozen=True)
-class Found:
+class PlayerMove:
     """What came out of one position.
 
     `shares` is the model's probability of every legal move, renormalised over them, the most probable first (of
@@ -56,7 +56,7 @@ class Found:
     notes: tuple[str, ...] = ()
 
 
-class Player:
+class LabPlayer:
     """One checkpoint of a registry. Nothing is written to the registry; torch is imported by `load` or the first move.
 
     Raises NotFoundError without the checkpoint, BadInputError for one without weights.
@@ -91,16 +91,16 @@ class Player:
 
     # -- edits ----------------------------------------------------------------------------------------------------
 
-    def edit(self, edit: Edit) -> None:
+    def edit(self, edit: PlayerEdit) -> None:
         """Add this from the next move on. Raises NotFoundError or BadInputError, and leaves the edit as it was, where
         there is no such intervention or layer, or it is of another checkpoint."""
         settings = self._settings(edit)
         if settings is not None:
-            interventions.rows_used(settings, self.row, self.inputs)
+            interventions.select_vector_rows(settings, self.row, self.inputs)
         if settings != self.edit_settings:
             self.edit_settings, self._session = settings, None
 
-    def _settings(self, edit: Edit) -> InterventionSettings | None:
+    def _settings(self, edit: PlayerEdit) -> InterventionSettings | None:
         if not edit.intervention or edit.scale == 0:
             return None
         settings = self._recorded(edit.intervention)
@@ -123,12 +123,12 @@ class Player:
                 found = names.resolve(session, "intervention", text)
             except NotFoundError:
                 return None
-            return interventions.settings_of(session.get_one(tables.Intervention, found))
+            return interventions.read_intervention_settings(session.get_one(tables.Intervention, found))
 
     def _edits(self) -> list[ResidualEdit]:
         if self.edit_settings is None:
             return []
-        loaded = interventions.load(self.edit_settings, self.row, self.inputs)
+        loaded = interventions.load_intervention(self.edit_settings, self.row, self.inputs)
         assert loaded is not None
         return loaded.edits(str(self.load().device))
 
@@ -141,7 +141,7 @@ class Player:
         temperatures: tuple[float, ...],
         key: tuple[int | str, ...],
         among: Collection[chess.Move] = (),
-    ) -> Found:
+    ) -> PlayerMove:
         """A move on this board, whose stack holds the game as far as it is known; `key` names the draws. `among`: only
         these moves, which are legal (none given: all), by the policy `legal`.
 
@@ -149,7 +149,7 @@ class Player:
         """
         model = self.load()
         if not any(board.legal_moves):
-            return Found(None, {}, None)
+            return PlayerMove(None, {}, None)
         try:
             turn, notes = self._turn(model, board, key)
             assert self._session is not None
@@ -163,7 +163,7 @@ class Player:
                 f"the model cannot be asked: {error.message}",
                 "fallback uniform: bestmove is any legal move, drawn by Seed",
             )
-            return Found(drawn, {}, None, why)
+            return PlayerMove(drawn, {}, None, why)
 
     def _turn(
         self, model: LanguageModel, board: chess.Board, key: tuple[int | str, ...]
@@ -216,8 +216,8 @@ class Player:
         temperatures: tuple[float, ...],
         among: Collection[chess.Move],
         notes: tuple[str, ...],
-    ) -> Found:
-        found = Found(None, known.shares(), min(known.legal_mass, 1.0), notes)
+    ) -> PlayerMove:
+        found = PlayerMove(None, known.shares(), min(known.legal_mass, 1.0), notes)
         greedy = make_policy("legal", temperatures[:1]).temperatures[0]
         if among:
             allowed = {move.uci() for move in among}
@@ -230,13 +230,15 @@ class Player:
         if choice.move is not None:
             return replace(found, move=choice.move)
         text = known.choose(greedy, *turn.key, Stream.UCI_LEGAL_FALLBACK)
-        why = f"{policy} {failure(choice)}: fallback legal: bestmove is drawn from the legal moves"
+        why = f"{policy} {describe_failure(choice)}: fallback legal: bestmove is drawn from the legal moves"
         return replace(found, move=chess.Move.from_uci(text), notes=(*notes, why))
 
 
-def failure(choice: Choice) -> str:
+def describe_failure(choice: Choice) -> str:
     """What a policy did instead of a legal move."""
-    tries = ", ".join(map(ascii, choice.illegal[:SHOWN_TEXTS])) + (", …" if len(choice.illegal) > SHOWN_TEXTS else "")
+    tries = ", ".join(map(ascii, choice.illegal[:MAX_SHOWN_TRIES])) + (
+        ", …" if len(choice.illegal) > MAX_SHOWN_TRIES else ""
+    )
     if choice.resigned:
         return "wrote a game's result" + (f" after {tries}" if tries else "")
     return f"wrote no legal move ({tries})"

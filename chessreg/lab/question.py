@@ -15,7 +15,7 @@ from sqlalchemy.orm import aliased
 
 from chessreg import encodings
 from chessreg.errors import BadInputError, ChessregError
-from chessreg.experiments.edit.spec import EditSettings, EditSpec, NextTokenEditSpec, settings_of
+from chessreg.experiments.edit.spec import EditSettings, EditSpec, NextTokenEditSpec, list_edit_settings
 from chessreg.games.boards.moves import sans as all_sans
 from chessreg.games.boards.typed import INITIAL, moves_after, typed_moves
 from chessreg.games.datasets.labels import in_one_order
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 EDIT = "edit"
-SETTINGS = (
+EXTRA_EDIT_SETTINGS = (
     "scale_rule", "piece", "blank", "black_probe", "king", "guard", "random_controls", "shuffled_label_controls",
     "shuffled_probe", "wrong_layer_control", "sham_control", "patch", "random_draw", "other_probes",
     "other_black_probes", "mask_unused", "embedding_probe", "class_mean", "probe_tokens", "probe_shift", "decay", "sae",
@@ -42,7 +42,7 @@ SETTINGS = (
 """Settings of both kinds of edits that the lab accepts in addition to a position's."""
 
 
-class Position(Settings):
+class LabPosition(Settings):
     """A position by its moves, and what is done to the model in it.
 
     With a vector its direction is added; without one the probe's direction for the piece that the clean model moves is
@@ -71,12 +71,12 @@ class Position(Settings):
     settings: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(cls, **settings: Any) -> Position:
+    def of(cls, **settings: Any) -> LabPosition:
         """A question. Raises BadInputError for one without an answer."""
         try:
             return cls(**settings)
         except ValidationError as refused:
-            raise as_one_line(refused) from None
+            raise summarize_validation_error(refused) from None
 
     @field_validator("moves")
     @classmethod
@@ -126,7 +126,7 @@ class Position(Settings):
         if self.vector and self.condition != EDIT:
             raise BadInputError("--condition is of a probe's edit", "leave out --vector")
         for name, _ in self.settings:
-            known = [setting for setting in SETTINGS if setting in self.spec_class.model_fields]
+            known = [setting for setting in EXTRA_EDIT_SETTINGS if setting in self.spec_class.model_fields]
             if name not in known:
                 hint = f"one of {', '.join(setting.replace('_', '-') for setting in known)}"
                 raise BadInputError(f"{clipped(name)!r} is not a setting of this edit in the lab", hint)
@@ -165,7 +165,7 @@ class Position(Settings):
                 **given,
             )
         except ValidationError as refused:
-            raise as_one_line(refused) from None
+            raise summarize_validation_error(refused) from None
 
     @property
     def stored_by(self) -> list[str]:
@@ -211,7 +211,7 @@ class Position(Settings):
         return words
 
 
-def as_one_line(refused: ValidationError) -> ChessregError:
+def summarize_validation_error(refused: ValidationError) -> ChessregError:
     """What was wrong, in one line."""
     first = refused.errors(include_url=False)[0]
     cause = first.get("ctx", {}).get("error")
@@ -243,7 +243,7 @@ class Tool:
 
 
 @dataclass(frozen=True)
-class Choice:
+class CheckpointChoice:
     """A checkpoint and the tools fitted on it, probes first, newest first."""
 
     name: str
@@ -272,14 +272,14 @@ class StoredEdit:
     settings: tuple[tuple[str, str], ...]
 
 
-def stored_edit(inputs: Inputs, run_id: UUID, row: tables.Trial) -> StoredEdit:
+def load_stored_edit(inputs: Inputs, run_id: UUID, row: tables.Trial) -> StoredEdit:
     """The edit behind a trial that is no clean one. Its unit says how random controls are drawn."""
     with inputs.database.read() as session:
         run = session.get_one(tables.Run, run_id)
         made = NextTokenEditSpec if run.kind == "edit-next-token" else EditSpec
         spec: EditSpec | NextTokenEditSpec = made(**run.spec)
     detail = row.detail or {}
-    settings = settings_of(spec, inputs)
+    settings = list_edit_settings(spec, inputs)
     setting = settings[detail.get("setting") or 0]
     of_case = spec if isinstance(spec, NextTokenEditSpec) else None
     sans, later = spec.sans, tuple(of_case.later.split()) if of_case else ()
@@ -294,10 +294,10 @@ def stored_edit(inputs: Inputs, run_id: UUID, row: tables.Trial) -> StoredEdit:
     name = EDIT if source == PATCH and not patched else source
     if source in spec.control_draws:
         name = f"{source}-{int(number) % spec.control_draws[source]}"
-    keys = [key for key in SETTINGS if key in made.model_fields and (key != PATCH or patched)]
+    keys = [key for key in EXTRA_EDIT_SETTINGS if key in made.model_fields and (key != PATCH or patched)]
     differing = {key: getattr(spec, key) for key in keys}
     plain = {key: made.model_fields[key].get_default() for key in differing} | {"king": "include"}
-    given = tuple((key, text_of(value)) for key, value in differing.items() if value != plain[key])
+    given = tuple((key, format_setting(value)) for key, value in differing.items() if value != plain[key])
     checkpoint, probe = inputs.checkpoint(spec.checkpoint)[0].id, inputs.run(spec.probe, "probe").id
     return StoredEdit(
         checkpoint, probe, sans, setting.layers, setting.value,
@@ -306,7 +306,7 @@ def stored_edit(inputs: Inputs, run_id: UUID, row: tables.Trial) -> StoredEdit:
     )  # fmt: skip
 
 
-def strongest_edit(inputs: Inputs) -> StoredEdit | None:
+def find_strongest_edit(inputs: Inputs) -> StoredEdit | None:
     """Return the edit of the registry that moves most probability to legal moves of the board it aims at.
 
     Edits are compared by their mean change of the legal move mass over the states of a complete run; the state is the
@@ -333,12 +333,12 @@ def strongest_edit(inputs: Inputs) -> StoredEdit | None:
         row = session.scalars(its.order_by(gain.desc(), edited.unit).limit(1)).one()
         session.expunge_all()
     try:
-        return stored_edit(inputs, best.run_id, row)
+        return load_stored_edit(inputs, best.run_id, row)
     except ChessregError:
         return None
 
 
-def choices(session: Session) -> list[Choice]:
+def list_checkpoint_choices(session: Session) -> list[CheckpointChoice]:
     """Checkpoints, those with most tools first, then the newest. Those without weights are left out."""
     tools: dict[UUID, list[Tool]] = defaultdict(list)
     for kind, table in (("probe", tables.Probe), ("vector", tables.Vector)):
@@ -363,18 +363,21 @@ def choices(session: Session) -> list[Choice]:
         .order_by(checkpoint.created_at.desc(), checkpoint.id)
     )
     written = dict(session.execute(select(checkpoint.id, checkpoint.tokenizer)).all())
-    made = [Choice(models.get(id) or short(id), id, tuple(tools[id]), names_squares(written[id])) for id in ids]
+    made = [
+        CheckpointChoice(models.get(id) or short(id), id, tuple(tools[id]), has_square_tokens(written[id]))
+        for id in ids
+    ]
     return sorted(made, key=lambda choice: -len(choice.tools))
 
 
-def text_of(value: Any) -> str:
+def format_setting(value: Any) -> str:
     """A setting as its option writes it."""
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def names_squares(name: str | None) -> bool:
+def has_square_tokens(name: str | None) -> bool:
     """Whether one token of an encoding of this name names a square or a move; of prompts, which are no names, not."""
     if name not in encodings.names():
         return False

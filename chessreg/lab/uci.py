@@ -19,21 +19,21 @@ from queue import Queue
 import chess
 
 from chessreg.errors import BadInputError, ChessregError
-from chessreg.lab.player import Edit, Found, Player
+from chessreg.lab.player import LabPlayer, PlayerEdit, PlayerMove
 from chessreg.models.decoding.policies import make_policy
 from chessreg.noise import Stream
 from chessreg.runs.spec import several
 from chessreg.terminal import visible
 
-MAX_LINE = 1 << 20  # bytes; what is longer is no command
-MOST_MOVES = 218  # legal ones in one position
-PATIENCE = 2.0  # seconds that `quit` waits for a pass of the model, or for torch to be imported
+MAX_LINE_BYTES = 1 << 20  # bytes; what is longer is no command
+MAX_LEGAL_MOVES = 218  # legal ones in one position
+QUIT_WAIT_S = 2.0  # seconds that `quit` waits for a pass of the model, or for torch to be imported
 EMPTY = "<empty>"  # how the protocol writes an empty text
-REPEATED = "own"  # the temperatures that a policy has by itself
+POLICY_TEMPERATURES = "own"  # the temperatures that a policy has by itself
 
 
 @dataclass(frozen=True)
-class Settings:
+class UciSettings:
     """What `setoption` sets."""
 
     policy: str = "legal"
@@ -42,11 +42,11 @@ class Settings:
     multipv: int = 1
     probability_as_score: bool = True
     threads: int = 1
-    edit: Edit = field(default_factory=Edit)
+    edit: PlayerEdit = field(default_factory=PlayerEdit)
 
 
 @dataclass
-class Go:
+class GoCommand:
     """A `go`: the position (None: the last `position` was none), the number of the game, the moves to search
     (none: all), and whether to wait for `stop`."""
 
@@ -58,10 +58,10 @@ class Go:
     released: threading.Event
 
 
-class Engine:
+class UciEngine:
     """One session of the protocol. `write` sends one line to the GUI, from any thread."""
 
-    def __init__(self, player: Player, name: str, write: Callable[[str], None], settings: Settings) -> None:
+    def __init__(self, player: LabPlayer, name: str, write: Callable[[str], None], settings: UciSettings) -> None:
         self.player, self.name, self.settings = player, name, settings
         self._write, self._lock = write, threading.Lock()
         self.work: Queue[Callable[[], None] | None] = Queue()
@@ -69,7 +69,7 @@ class Engine:
         self._board: chess.Board | None = chess.Board()
         self._why_not = ""
         self._game = 0
-        self._searches: list[Go] = []  # requested and not answered
+        self._searches: list[GoCommand] = []  # requested and not answered
 
     # -- the thread that reads ------------------------------------------------------------------------------------
 
@@ -89,7 +89,7 @@ class Engine:
             self._fail(error)
         self._release()
         self.work.put(None)
-        if quits and not self.finished.wait(PATIENCE):
+        if quits and not self.finished.wait(QUIT_WAIT_S):
             os._exit(0)
 
     def _fail(self, error: OSError) -> None:
@@ -125,13 +125,13 @@ class Engine:
 
     def _position(self, words: list[str]) -> None:
         try:
-            self._board, played = start_of(words)
+            self._board, played = parse_position(words)
         except BadInputError as error:
             self._board, self._why_not = None, error.message
             self.info(f"no position: {error.message}")
             return
         self._why_not = ""
-        if lost := castling_lost(words, self._board):
+        if lost := find_lost_castling(words, self._board):
             self.info(f"castling {lost} is not possible here and left out; castling of Chess960 is not played")
         for word in played:
             try:
@@ -151,7 +151,7 @@ class Engine:
             named = words[words.index("searchmoves") + 1 :]
             among = tuple(dict.fromkeys(legal[word] for word in named if word in legal))
         waits = "infinite" in words or "ponder" in words
-        go = Go(board, self._why_not, self._game, among, waits, threading.Event())
+        go = GoCommand(board, self._why_not, self._game, among, waits, threading.Event())
         self._searches.append(go)
         self.work.put(lambda: self._search(go))
 
@@ -205,7 +205,7 @@ class Engine:
     def _options(self) -> list[str]:
         """The lines that say which options there are; what they are now is their default."""
         now, edit = self.settings, self.settings.edit
-        heat = ",".join(f"{value:g}" for value in now.temperatures) or REPEATED
+        heat = ",".join(f"{value:g}" for value in now.temperatures) or POLICY_TEMPERATURES
         policies = dict.fromkeys(("legal", "trie", "retry:5", "free", now.policy))
         scale = EMPTY if edit.scale is None else f"{edit.scale:g}"
         score = str(now.probability_as_score).lower()
@@ -216,12 +216,12 @@ class Engine:
             f"option name Intervention type string default {edit.intervention or EMPTY}",
             f"option name Layers type string default {','.join(map(str, edit.layers)) or EMPTY}",
             f"option name Scale type string default {scale}",
-            f"option name MultiPV type spin default {now.multipv} min 1 max {MOST_MOVES}",
+            f"option name MultiPV type spin default {now.multipv} min 1 max {MAX_LEGAL_MOVES}",
             f"option name ProbabilityAsScore type check default {score}",
             f"option name Threads type spin default {now.threads} min 1 max {max(now.threads, os.cpu_count() or 1)}",
         ]
 
-    def _search(self, go: Go) -> None:
+    def _search(self, go: GoCommand) -> None:
         began, settings = time.monotonic(), self.settings
         found = None
         try:
@@ -230,7 +230,7 @@ class Engine:
             else:
                 key = Stream.UCI, settings.seed, go.game, go.board.ply()
                 found = self.player.find(go.board, settings.policy, settings.temperatures, key, go.among)
-                for line in lines_of(found, go.board, settings, round(1000 * (time.monotonic() - began))):
+                for line in format_info_lines(found, go.board, settings, round(1000 * (time.monotonic() - began))):
                     self._say(line)
             if go.waits:
                 go.released.wait()
@@ -249,19 +249,19 @@ class Engine:
                 self._write(line)
 
 
-COMMANDS: dict[str, Callable[[Engine, list[str]], None]] = {
-    "uci": Engine._uci,
-    "isready": Engine._isready,
-    "ucinewgame": Engine._ucinewgame,
-    "position": Engine._position,
-    "go": Engine._go,
-    "stop": Engine._release,
-    "ponderhit": Engine._release,
-    "setoption": Engine._setoption,
+COMMANDS: dict[str, Callable[[UciEngine, list[str]], None]] = {
+    "uci": UciEngine._uci,
+    "isready": UciEngine._isready,
+    "ucinewgame": UciEngine._ucinewgame,
+    "position": UciEngine._position,
+    "go": UciEngine._go,
+    "stop": UciEngine._release,
+    "ponderhit": UciEngine._release,
+    "setoption": UciEngine._setoption,
 }
 
 
-def lines_of(found: Found, board: chess.Board, settings: Settings, milliseconds: int) -> Iterator[str]:
+def format_info_lines(found: PlayerMove, board: chess.Board, settings: UciSettings, milliseconds: int) -> Iterator[str]:
     """The info lines of a move: the legal moves as variations of one move each, that which is played first, then by
     probability. Where it was drawn and another is more probable, an info string says so.
 
@@ -286,7 +286,7 @@ def lines_of(found: Found, board: chess.Board, settings: Settings, milliseconds:
         yield f"info depth 1 seldepth 1 multipv {number} {score}{size} pv {uci} string p={share:.4f}"
 
 
-def start_of(words: list[str]) -> tuple[chess.Board, list[str]]:
+def parse_position(words: list[str]) -> tuple[chess.Board, list[str]]:
     """The position that the words of a `position` begin with, and the moves behind it.
 
     Castling and en passant that a FEN grants and the board does not allow are taken away, as GUIs write them. Raises
@@ -314,7 +314,7 @@ def start_of(words: list[str]) -> tuple[chess.Board, list[str]]:
     return board, moves
 
 
-def castling_lost(words: list[str], board: chess.Board) -> str:
+def find_lost_castling(words: list[str], board: chess.Board) -> str:
     """The rights to castle of a position's FEN that the board does not have."""
     given = words[3] if words[:1] == ["fen"] and len(words) > 3 else "-"
     return "".join(letter for letter in given if letter in "KQkq" and letter not in board.castling_xfen())
@@ -323,24 +323,24 @@ def castling_lost(words: list[str], board: chess.Board) -> str:
 # -- options ---------------------------------------------------------------------------------------------------------
 
 
-def whole(text: str, low: int, high: int) -> int:
+def parse_whole_number(text: str, low: int, high: int) -> int:
     """A number in these bounds. Raises ValueError with words."""
     if not (text.isascii() and text.isdigit() and len(text) < 12 and low <= int(text) <= high):
         raise ValueError(f"a number from {low} to {high}, not {text!r}")
     return int(text)
 
 
-def numbers(text: str) -> tuple[float, ...]:
+def parse_temperatures(text: str) -> tuple[float, ...]:
     """Temperatures: one, or one for each try; `own`: those of the policy."""
-    if text.lower() == REPEATED:
+    if text.lower() == POLICY_TEMPERATURES:
         return ()
     values = several(text, float)
     if not values or not all(0 <= value < 100 for value in values):
-        raise ValueError(f"a temperature is 0 or positive, or {REPEATED}: the policy's; not {text!r}")
+        raise ValueError(f"a temperature is 0 or positive, or {POLICY_TEMPERATURES}: the policy's; not {text!r}")
     return values
 
 
-def scale_of(text: str) -> float | None:
+def parse_scale(text: str) -> float | None:
     """How strongly an edit is added; empty: as it was recorded."""
     if not text:
         return None
@@ -353,29 +353,29 @@ def scale_of(text: str) -> float | None:
     return value
 
 
-def checked(text: str) -> bool:
+def parse_check(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise ValueError(f"true or false, not {text!r}")
     return text.lower() == "true"
 
 
-OPTIONS: dict[str, Callable[[Settings, str], Settings]] = {
+OPTIONS: dict[str, Callable[[UciSettings, str], UciSettings]] = {
     "Policy": lambda now, text: replace(now, policy=text),
-    "Temperature": lambda now, text: replace(now, temperatures=numbers(text)),
-    "Seed": lambda now, text: replace(now, seed=whole(text, 0, (1 << 31) - 1)),
+    "Temperature": lambda now, text: replace(now, temperatures=parse_temperatures(text)),
+    "Seed": lambda now, text: replace(now, seed=parse_whole_number(text, 0, (1 << 31) - 1)),
     "Intervention": lambda now, text: replace(now, edit=replace(now.edit, intervention=text)),
     "Layers": lambda now, text: replace(now, edit=replace(now.edit, layers=several(text, int))),
-    "Scale": lambda now, text: replace(now, edit=replace(now.edit, scale=scale_of(text))),
-    "MultiPV": lambda now, text: replace(now, multipv=whole(text, 1, MOST_MOVES)),
-    "ProbabilityAsScore": lambda now, text: replace(now, probability_as_score=checked(text)),
-    "Threads": lambda now, text: replace(now, threads=whole(text, 1, os.cpu_count() or 1)),
+    "Scale": lambda now, text: replace(now, edit=replace(now.edit, scale=parse_scale(text))),
+    "MultiPV": lambda now, text: replace(now, multipv=parse_whole_number(text, 1, MAX_LEGAL_MOVES)),
+    "ProbabilityAsScore": lambda now, text: replace(now, probability_as_score=parse_check(text)),
+    "Threads": lambda now, text: replace(now, threads=parse_whole_number(text, 1, os.cpu_count() or 1)),
 }
 
 
 # -- the two streams -------------------------------------------------------------------------------------------------
 
 
-def lines_from(descriptor: int) -> Iterator[str]:
+def read_input_lines(descriptor: int) -> Iterator[str]:
     """Lines of a file descriptor, also the last one without its end. What is longer than MAX_LINE is passed over.
 
     Read without Python's buffers: their lock would keep the process from ending while a read waits.
@@ -384,16 +384,16 @@ def lines_from(descriptor: int) -> Iterator[str]:
     while chunk := os.read(descriptor, 1 << 16):
         *whole_lines, rest = (rest + chunk).split(b"\n")
         for line in whole_lines:
-            if not skipping and len(line) <= MAX_LINE:
+            if not skipping and len(line) <= MAX_LINE_BYTES:
                 yield line.decode("utf-8", "replace")
             skipping = False
-        if len(rest) > MAX_LINE:
+        if len(rest) > MAX_LINE_BYTES:
             rest, skipping = b"", True
     if rest and not skipping:
         yield rest.decode("utf-8", "replace")
 
 
-def line_to(descriptor: int) -> Callable[[str], None]:
+def make_line_writer(descriptor: int) -> Callable[[str], None]:
     """Sends one line whole to a file descriptor. It raises OSError when nobody reads there."""
 
     def write(text: str) -> None:
@@ -404,9 +404,9 @@ def line_to(descriptor: int) -> Callable[[str], None]:
     return write
 
 
-def run(engine: Engine, descriptor: int) -> None:
+def run_engine(engine: UciEngine, descriptor: int) -> None:
     """Speak with whoever writes to this descriptor until it ends. Raises what loading the checkpoint raises."""
-    reader = threading.Thread(target=engine.read, args=(lines_from(descriptor),), name="uci", daemon=True)
+    reader = threading.Thread(target=engine.read, args=(read_input_lines(descriptor),), name="uci", daemon=True)
     reader.start()
     engine.serve()
-    reader.join(PATIENCE)  # one that still runs while Python ends aborts the process
+    reader.join(QUIT_WAIT_S)  # one that still runs while Python ends aborts the process

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from chessreg.lab.question import Position, StoredState
+from chessreg.lab.question import LabPosition, StoredState
 
 if TYPE_CHECKING:
     from chessreg.lab.model import Lab
@@ -26,19 +26,19 @@ def main(arguments: list[str]) -> None:
     [store] = arguments
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever a library prints goes elsewhere than the answers
-    serve(sys.stdin, answers, os.environ["CHESSREG_REGISTRY"], Path(store))
+    serve_questions(sys.stdin, answers, os.environ["CHESSREG_REGISTRY"], Path(store))
 
 
-def serve(questions: IO[str], answers: IO[str], registry: str, store: Path, threads: int = 0) -> None:
+def serve_questions(questions: IO[str], answers: IO[str], registry: str, store: Path, threads: int = 0) -> None:
     lab: Lab | None = None
     for line in questions:
         request = json.loads(line)
         try:
             if lab is None:
                 lab = open_lab(registry, store, threads)
-            reply = f'{{"id": {int(request["id"])}, "answer": {lab.ask(question_of(request)).as_json()}}}'
+            reply = f'{{"id": {int(request["id"])}, "answer": {lab.ask(parse_question(request)).as_json()}}}'
         except Exception as error:
-            reply = json.dumps({"id": request["id"], **failure(error)})
+            reply = json.dumps({"id": request["id"], **describe_error(error)})
         answers.write(reply + "\n")
         answers.flush()
 
@@ -57,11 +57,11 @@ def open_lab(registry: str, store: Path, threads: int) -> Lab:
     return Lab(Inputs(database, Store(store, read_only=True)))
 
 
-def question_of(request: dict[str, Any]) -> Any:
-    return StoredState(**request["state"]) if "state" in request else Position.of(**request["position"])
+def parse_question(request: dict[str, Any]) -> Any:
+    return StoredState(**request["state"]) if "state" in request else LabPosition.of(**request["position"])
 
 
-def failure(error: Exception) -> dict[str, str]:
+def describe_error(error: Exception) -> dict[str, str]:
     """A failure in words: ours as it is, others with their class."""
     message = getattr(error, "message", None)
     if message is not None:

@@ -33,7 +33,7 @@ def fitted_on(request: Request) -> str:
 def shared_games(session: Session, request: Request) -> list[str]:
     """Lines (Markdown) that say how many whole games each part shares with each other, and with the model's training
     games. Parts that are not there yet are left out."""
-    from chessreg.experiments.settings.overlap import trained_on
+    from chessreg.experiments.settings.overlap import load_training_items
 
     inputs = session.inputs
     hashes: dict[str, tuple[np.ndarray, np.ndarray]] = {}
@@ -41,7 +41,7 @@ def shared_games(session: Session, request: Request) -> list[str]:
     trained, why = None, None
     try:
         if request.checkpoint:
-            trained, why = trained_on(inputs, inputs.reference("checkpoint", request.checkpoint))
+            trained, why = load_training_items(inputs, inputs.reference("checkpoint", request.checkpoint))
         for name, reference in named.items():
             games, part = inputs.dataset(inputs.reference("dataset", reference))
             places = games.rows(part)

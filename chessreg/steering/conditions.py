@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Setting:
+class EditSetting:
     """One edit: number in its run, layers (0-based, rising), and the scale rule's value."""
 
     number: int
@@ -20,13 +20,13 @@ class Condition:
     """One way to edit: a setting with the direction itself (`edit`), or with another in its place."""
 
     name: str
-    setting: Setting
+    setting: EditSetting
     source: str  # edit, other (probes), patch, or a control
     draw: int = 0
 
 
-def conditions(
-    settings: Sequence[Setting], others: Mapping[str, tuple[str, int]], draws: Mapping[str, int]
+def list_conditions(
+    settings: Sequence[EditSetting], others: Mapping[str, tuple[str, int]], draws: Mapping[str, int]
 ) -> list[Condition]:
     """Return every edit, each followed by its other directions and its controls.
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from chessreg.named import Registry
 from chessreg.noise import Stream, generator
-from chessreg.steering.directions import EMPTY, Change, unit, with_norm
+from chessreg.steering.directions import EMPTY, Change, normalize_rows, scale_to_norm
 
 # Sources of a condition that is not the edit itself: of other probes, the residual of a later board, and controls.
 OTHER, PATCH = "other", "patch"
@@ -28,19 +28,19 @@ CONTROLS.register("none", lambda direction, layer, seed: direction)
 
 
 @CONTROLS.named(RANDOM)
-def random_like(direction: np.ndarray, layer: int, seed: int) -> np.ndarray:
+def draw_random_like(direction: np.ndarray, layer: int, seed: int) -> np.ndarray:
     """Return a direction float32 [d_model] drawn uniformly from the sphere, with the norm of `direction`."""
     drawn = generator(seed, Stream.RANDOM_DIRECTION, layer).standard_normal(direction.shape)
-    return with_norm(drawn, float(np.linalg.norm(direction)))
+    return scale_to_norm(drawn, float(np.linalg.norm(direction)))
 
 
-def random_directions(seed: int, draw: int, layer: int, units: Iterable[int], width: int) -> np.ndarray:
+def draw_random_directions(seed: int, draw: int, layer: int, units: Iterable[int], width: int) -> np.ndarray:
     """Return a direction drawn uniformly from the sphere for each unit and layer, float32 [units, width]."""
     keys = [(seed, f"{Stream.RANDOM}-{draw}", layer, number) for number in units]
-    return unit(np.stack([generator(*key).standard_normal(width) for key in keys]))
+    return normalize_rows(np.stack([generator(*key).standard_normal(width) for key in keys]))
 
 
-def uniform_matrix_directions(
+def draw_uniform_matrix_directions(
     seed: int, draw: int, layer: int, units: Iterable[int], shape: tuple[int, int]
 ) -> np.ndarray:
     """Return the layer's row of a matrix [layers, d_model] of uniform numbers, divided by the norm of the whole, drawn
@@ -53,7 +53,7 @@ def uniform_matrix_directions(
     return np.stack(rows).astype(np.float32)
 
 
-def shuffled_pieces(
+def shuffle_pieces(
     seed: int, draw: int, unit: int, changes: Iterable[Change], pieces: Callable[[int], Sequence[int]]
 ) -> list[Change]:
     """Return the changes with another piece for each, drawn for each state: the control of shuffled labels.
@@ -69,6 +69,6 @@ def shuffled_pieces(
     return others
 
 
-def wrong_layer(layer: int, layers: int) -> int:
+def find_wrong_layer(layer: int, layers: int) -> int:
     """Return the layer that is half the model's depth away."""
     return (layer + layers // 2) % layers

@@ -21,18 +21,18 @@ Change = tuple[int, int, int]
 """A square, the class of the piece on it, and the class that it is changed to."""
 
 
-def class_of(piece: chess.Piece | None) -> int:
+def classify_piece(piece: chess.Piece | None) -> int:
     """Return the class of an occupant of a square."""
     return EMPTY if piece is None else EMPTY + piece.piece_type * (1 if piece.color else -1)
 
 
-def unit(vectors: np.ndarray) -> np.ndarray:
+def normalize_rows(vectors: np.ndarray) -> np.ndarray:
     """Return each row divided by its norm, float32."""
     scaled: np.ndarray = (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
     return scaled
 
 
-def with_norm(direction: np.ndarray, norm: float) -> np.ndarray:
+def scale_to_norm(direction: np.ndarray, norm: float) -> np.ndarray:
     """Return a direction float32 [d_model] scaled to a norm. Raises BadInputError for the zero vector."""
     own = np.linalg.norm(direction.astype(np.float64))
     if not own > 0:
@@ -40,7 +40,7 @@ def with_norm(direction: np.ndarray, norm: float) -> np.ndarray:
     return (direction.astype(np.float64) * (norm / own)).astype(np.float32)
 
 
-def known_pieces(weight: np.ndarray, square: int) -> list[int]:
+def find_known_pieces(weight: np.ndarray, square: int) -> list[int]:
     """Return the pieces that a probe has a direction for on a square.
 
     Differences of means have none for a piece that was hardly seen there.
@@ -48,7 +48,7 @@ def known_pieces(weight: np.ndarray, square: int) -> list[int]:
     return [label for label in PIECES if weight[:, square, label].any()]
 
 
-def piece_directions(
+def compute_piece_directions(
     weight: np.ndarray, squares: Sequence[int], labels: Sequence[int], piece: float, blank: float
 ) -> np.ndarray:
     """Return piece · p - blank · b, normalised, float32 [states, d_model] (Karvonen specification 6.2).
@@ -57,17 +57,18 @@ def piece_directions(
     weights are used as fitted, also where its residuals are centred (2.3 there).
     """
     blend = piece * weight[:, list(squares), list(labels)] - blank * weight[:, list(squares), EMPTY]
-    return unit(blend.T)
+    return normalize_rows(blend.T)
 
 
-def change_directions(
+def compute_change_directions(
     weight: np.ndarray, changes: Sequence[Sequence[Change]], piece: float, blank: float, remove_class_mean: bool = False
 ) -> np.ndarray:
     """Return the appearing classes minus the disappearing ones, normalised, float32 [boards, d_model].
 
     A piece counts with coefficient `piece`, the empty square with `blank` (0: it is ignored, as in Davis's code,
-    specification 6.2). For one removed piece the result is minus that of `piece_directions`. A row is zero where the
-    probe has no direction for one of the classes. `remove_class_mean` first subtracts the mean of the square's classes.
+    specification 6.2). For one removed piece the result is the negative of `compute_piece_directions`. A row is zero
+    where the probe has no direction for one of the classes. `remove_class_mean` first subtracts the mean of the
+    square's classes.
     """
     if remove_class_mean:
         known = np.linalg.norm(weight, axis=0, keepdims=True) > 0
@@ -87,7 +88,7 @@ def change_directions(
     return units
 
 
-def board_direction(weight: np.ndarray, board: str) -> Direction:
+def compute_board_direction(weight: np.ndarray, board: str) -> Direction:
     """Return the direction that a board probe reads as `board`, such as `d1=. e5=p`. Not normalised.
 
     Of each square it is the class that `board` names minus the mean of the square's classes, summed (Davis
@@ -95,10 +96,10 @@ def board_direction(weight: np.ndarray, board: str) -> Direction:
     """
     centred = weight - weight.mean(axis=2, keepdims=True)
     parts = [centred[:, square, PIECE_CLASSES.index(piece)] for square, piece in board_changes(board)]
-    return Direction(as_float32(np.sum(parts, axis=0)))
+    return Direction(cast_float32(np.sum(parts, axis=0)))
 
 
-def class_difference(weight: np.ndarray, side: str = "both") -> Direction:
+def compute_class_difference(weight: np.ndarray, side: str = "both") -> Direction:
     """Return highest class minus lowest of a skill probe's weights [d_model, 1, classes] (Karvonen 2024, section 4.1).
 
     `side` high takes the highest alone, low the lowest alone with its sign turned: added, either should raise skill
@@ -113,11 +114,11 @@ def class_difference(weight: np.ndarray, side: str = "both") -> Direction:
     if weight.shape[2] == 1:
         if side != "both":
             raise BadInputError(f"a probe that reads a rating has no {side} class", "leave out --side")
-        return Direction(as_float32(weight[:, 0, 0]))
+        return Direction(cast_float32(weight[:, 0, 0]))
     low, high = weight[:, 0, 0], weight[:, 0, -1]
     vector = {"both": high - low, "high": high, "low": -low}[side]
-    return Direction(as_float32(vector), as_float32(high), as_float32(low))
+    return Direction(cast_float32(vector), cast_float32(high), cast_float32(low))
 
 
-def as_float32(values: np.ndarray) -> np.ndarray:
+def cast_float32(values: np.ndarray) -> np.ndarray:
     return values.astype(np.float32)

@@ -90,7 +90,7 @@ class InterventionSettings(Settings):
 
 
 @dataclass(frozen=True)
-class Intervention:
+class LoadedIntervention:
     """Directions ready to be added: layer → float32 [d_model], the control already in their place."""
 
     settings: InterventionSettings
@@ -116,7 +116,9 @@ class Intervention:
         return made
 
 
-def load(settings: InterventionSettings, checkpoint: tables.Checkpoint, inputs: Inputs) -> Intervention | None:
+def load_intervention(
+    settings: InterventionSettings, checkpoint: tables.Checkpoint, inputs: Inputs
+) -> LoadedIntervention | None:
     """The intervention on this checkpoint; None when the settings have no vector.
 
     Raises NotFoundError for a layer that the vector run lacks, BadInputError when it is of another checkpoint or not
@@ -124,7 +126,7 @@ def load(settings: InterventionSettings, checkpoint: tables.Checkpoint, inputs: 
     """
     if settings.vector is None:
         return None
-    rows = rows_used(settings, checkpoint, inputs)
+    rows = select_vector_rows(settings, checkpoint, inputs)
     directions = {}
     for layer in rows:
         real = load_vector(inputs, settings.vector, layer)
@@ -139,15 +141,15 @@ def load(settings: InterventionSettings, checkpoint: tables.Checkpoint, inputs: 
         "token_mask": settings.token_mask,
         "detail": {name: getattr(settings, name) for name in ("control", "control_seed", "form", "layers_label")},
     }
-    return Intervention(settings, directions, with_id(columns))
+    return LoadedIntervention(settings, directions, add_row_id(columns))
 
 
-def with_id(columns: dict[str, Any]) -> dict[str, Any]:
+def add_row_id(columns: dict[str, Any]) -> dict[str, Any]:
     """Return a row of `intervention`. Its id is a hash of all other columns."""
     return {"id": uuid_of(digest_of(columns)), **columns}
 
 
-def settings_of(row: tables.Intervention) -> InterventionSettings:
+def read_intervention_settings(row: tables.Intervention) -> InterventionSettings:
     """The settings behind a recorded intervention.
 
     Raises BadInputError for one that is no vector's: an edit of pieces, whose directions are each position's own.
@@ -163,7 +165,7 @@ def settings_of(row: tables.Intervention) -> InterventionSettings:
     )
 
 
-def rows_used(
+def select_vector_rows(
     settings: InterventionSettings, checkpoint: tables.Checkpoint, inputs: Inputs
 ) -> dict[int, tables.Vector]:
     """The rows of the vector run that are used, by layer, after the checks that need no file."""

@@ -24,7 +24,7 @@ from chessreg.named import Registry
 if TYPE_CHECKING:
     from chessreg.models.language_model import LanguageModel
 
-MEASURE_TOKENS = 16_384  # the most positions in one measuring pass: bounds memory, not results
+MAX_PASS_TOKENS = 16_384  # the most positions in one measuring pass: bounds memory, not results
 
 Target = Callable[[float, Tensor], Tensor]
 """(the spec's value, mean clean logit float32 [state] of squares without that piece) → target logits [state]."""
@@ -54,7 +54,7 @@ SCALE_RULES |= {
 
 
 @dataclass(frozen=True)
-class Reading:
+class RuleReading:
     """Inputs of a rule at one layer: the probe's directions of the pieces, and the mean logits that it may aim at.
 
     probe float32 [state, d_model], average float32 [state, d_model]: the mean of that class's directions over the
@@ -76,7 +76,7 @@ class Reading:
         return residual - (residual.mean(-1) - added)[:, None]
 
 
-def target_scale(residual: Tensor, probe: Tensor, direction: Tensor, target: Tensor) -> Tensor:
+def solve_target_scale(residual: Tensor, probe: Tensor, direction: Tensor, target: Tensor) -> Tensor:
     """s [state] such that (residual - s · direction) · probe = target; all vectors [state, d_model].
 
     Raises ChessregError where the direction does not move that logit.
@@ -90,11 +90,11 @@ def target_scale(residual: Tensor, probe: Tensor, direction: Tensor, target: Ten
 
 
 @torch.inference_mode()
-def with_scales(
+def apply_scale_rule(
     model: LanguageModel,
     prompts: Sequence[Sequence[int]],
     edits: Sequence[ResidualEdit],
-    readings: Sequence[Reading | None],
+    readings: Sequence[RuleReading | None],
     rule: ScaleRule,
     value: float,
 ) -> list[ResidualEdit]:
@@ -107,7 +107,7 @@ def with_scales(
         return [replace(edit, scale=value) for edit in edits]
     scales = [torch.zeros(len(prompts)) for _ in edits]
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-    for group in group_by_length(order, [len(prompts[i]) for i in order], MEASURE_TOKENS):
+    for group in group_by_length(order, [len(prompts[i]) for i in order], MAX_PASS_TOKENS):
         rows = torch.tensor(group)
         lengths = torch.tensor([len(prompts[i]) for i in group])
         tokens = torch.zeros(len(group), int(lengths.max()), dtype=torch.int64)
@@ -128,7 +128,7 @@ def with_scales(
             mean = (reading.residual(clean[number], torch.zeros(len(group))) * reading.average[rows]).sum(-1)
             direction = own.vector.float().cpu()
             target = rule.target(value, mean)
-            scale = target_scale(reading.residual(at, added), reading.probe[rows], direction, target)
+            scale = solve_target_scale(reading.residual(at, added), reading.probe[rows], direction, target)
             scales[number][rows] = scale
             done.append(replace(own, scale=scale.to(model.device)))
             added = added - scale * direction.mean(-1)

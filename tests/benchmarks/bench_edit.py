@@ -39,9 +39,9 @@ from chessreg.entities.dataset import split_dataset
 from chessreg.experiments.cache import CacheSpec
 from chessreg.experiments.edit.editor import Editor
 from chessreg.experiments.edit.spec import EditOptions, EditSpec
-from chessreg.experiments.edit.states import State, removal, states
+from chessreg.experiments.edit.states import State, build_states, remove_moving_piece
 from chessreg.experiments.probe import ProbeSpec
-from chessreg.experiments.settings.games import select
+from chessreg.experiments.settings.games import select_games
 from chessreg.models.decoding.sampling import draw
 from chessreg.models.edits import ResidualEdit
 from chessreg.models.language_model import LanguageModel
@@ -102,7 +102,7 @@ def plain_way(network: FoldedModel, editor: Editor, chosen: list[State]) -> dict
                 if name == "clean" and sample < 0:
                     move = encoding.parse(found[state.unit, name, sample], state.board)
                     assert move is not None
-                    removed = removal(state, move)
+                    removed = remove_moving_piece(state, move)
             edits = editor.edited.edits(condition.setting, [prompt], [removed])
     return found
 
@@ -147,8 +147,8 @@ def bench(session: Session, arguments: argparse.Namespace) -> dict[str, Any]:
     )
     sink = Sink(spec, session, arguments.threads)
     editor = Editor(sink)  # type: ignore[arg-type]
-    games, places = select(spec, inputs)
-    candidates = states(spec, editor.encoding, games, places, range(spec.games))
+    games, places = select_games(spec, inputs)
+    candidates = build_states(spec, editor.encoding, games, places, range(spec.games))
     editor.batch(candidates[:4])  # warm
     sink.rows.clear()
     editor.batch(candidates)

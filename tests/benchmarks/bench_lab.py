@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from chessreg.lab.question import choices
+from chessreg.lab.question import list_checkpoint_choices
 from chessreg.registry.database import Database
 
 LINE = "e4 e5 Nf3 Nc6 Bb5 a6 Ba4 Nf6 O-O Be7 Re1 b5 Bb3 d6 c3 O-O h3 Na5 Bc2 c5 d4 Qc7 Nbd2 cxd4 cxd4 Nc6 Nb3 a5"
@@ -49,7 +49,12 @@ def main() -> None:
         print(f"skipped: no registry in {options.home}, name one with --home (make demo leaves one)")
         return
     with Database.open(registry, create=False) as database, database.read() as session:
-        tools = [tool for choice in choices(session) if choice.name == options.checkpoint for tool in choice.tools]
+        tools = [
+            tool
+            for choice in list_checkpoint_choices(session)
+            if choice.name == options.checkpoint
+            for tool in choice.tools
+        ]
     probe = next((tool.run_id.hex for tool in tools if tool.kind == "probe"), None)
     if probe is None:
         print(f"skipped: no probe of {options.checkpoint} in {options.home}")

@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from bench_play import NOISE, TRIES, RecordingPool, forward_bound, load, passes_timed, plain_move, warm_up
 
-from chessreg.experiments.matches import PlayedGame, Rules
+from chessreg.experiments.matches import MatchRules, PlayedGame
 from chessreg.experiments.play.arena import Arena, ModelPlayer
 from chessreg.games.boards.openings import Opening
 from chessreg.games.engines.opponents import ENGINE_OPTIONS, find_stockfish, parse_ladder
@@ -58,7 +58,7 @@ def arena_ladder(model: LanguageModel, games: int) -> tuple[list[PlayedGame], fl
         warm_up(pool)
         arena = Arena(
             ModelPlayer(model, make_policy(f"retry:{TRIES}")),
-            Rules(None, MOVE_LIMIT),
+            MatchRules(None, MOVE_LIMIT),
             pool,
             lambda unit: Opening(unit),
             noise=NOISE,

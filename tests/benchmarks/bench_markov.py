@@ -21,12 +21,12 @@ import torch
 
 from chessreg.experiments.markov.similarity import (
     Layout,
-    compare,
-    dealt,
-    pair_means,
-    population,
-    squared_lengths,
-    unit_vectors,
+    compute_pair_means,
+    compute_squared_lengths,
+    deal_random_sets,
+    measure_population,
+    normalize_states,
+    run_similarity_test,
 )
 from chessreg.noise import generator
 
@@ -84,22 +84,22 @@ def main() -> None:
     layout = Layout(np.repeat(np.arange(len(sizes)), sizes), np.repeat(random.integers(2, size=len(sizes)), sizes))
     centres = random.normal(size=(len(sizes), given.width))
     states = centres[layout.number] + random.normal(size=(len(layout.number), given.width))
-    (units,) = unit_vectors(states.astype(np.float32), False, layout)
+    (units,) = normalize_states(states.astype(np.float32), False, layout)
 
     began = time.process_time()
-    test = compare(units, layout, population(units, layout), RESAMPLES, 0, False)
+    test = run_similarity_test(units, layout, measure_population(units, layout), RESAMPLES, 0, False)
     ours = time.process_time() - began
 
-    loops, squares = [], squared_lengths(units)
+    loops, squares = [], compute_squared_lengths(units)
     for vectors, alike in ((states.astype(np.float32), cosine), (units.numpy(), product)):
         seconds = 0.0
         for resample in range(LOOPS):
             began = time.process_time()
-            drawn = dealt(layout, 0, resample, False)
+            drawn = deal_random_sets(layout, 0, resample, False)
             means = by_pairs(vectors, drawn, sizes.tolist(), alike)
             seconds += time.process_time() - began
             assert abs(np.mean(means) - test.population.mean - test.null[resample]) < 1e-6
-            np.testing.assert_allclose(means, pair_means(units, squares, drawn, layout.sizes), atol=1e-6)
+            np.testing.assert_allclose(means, compute_pair_means(units, squares, drawn, layout.sizes), atol=1e-6)
         loops.append(seconds / LOOPS * RESAMPLES)
 
     pairs = int((sizes * (sizes - 1) // 2).sum())

@@ -45,7 +45,7 @@ import psutil
 import torch
 
 from chessreg.encodings import encoding
-from chessreg.experiments.matches import PlayedGame, Rules
+from chessreg.experiments.matches import MatchRules, PlayedGame
 from chessreg.experiments.play.arena import Arena, ModelPlayer
 from chessreg.games.boards.openings import Opening, openings, parse_opening
 from chessreg.games.engines.opponents import ENGINE_OPTIONS, find_stockfish, parse_engine
@@ -92,7 +92,7 @@ def arena_games(
     """Games by the arena, and the seconds that they took, engines started."""
     with pool:
         warm_up(pool)
-        policy, rules = make_policy(f"retry:{TRIES}"), Rules(chess.WHITE, move_limit)
+        policy, rules = make_policy(f"retry:{TRIES}"), MatchRules(chess.WHITE, move_limit)
         settings: dict[str, Any] = {"noise": NOISE, "batch_games": batch_games, "engines_slow": on_slow}
         arena = Arena(ModelPlayer(model, policy), rules, pool, opening, **settings)
         began = time.perf_counter()

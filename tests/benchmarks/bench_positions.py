@@ -36,7 +36,7 @@ import torch
 from bench_play import load
 
 from chessreg.encodings.fen77 import Fen77
-from chessreg.experiments.move_accuracy import judged
+from chessreg.experiments.move_accuracy import judge_decisions
 from chessreg.experiments.settings.decisions import Decisions
 from chessreg.games.datasets.bags import Bag, record, write_bag
 from chessreg.games.datasets.positions import Positions, build
@@ -162,7 +162,7 @@ def scoring(positions: Positions, count: int, repeat: int) -> None:
                     model.logits(tokens)
 
         passes()
-        bare, ours = (seconds(work, repeat) for work in (passes, lambda: list(judged(model, asked))))
+        bare, ours = (seconds(work, repeat) for work in (passes, lambda: list(judge_decisions(model, asked))))
         rates = f"{len(asked) / ours:>12,.0f} /s   passes {len(asked) / bare:>8,.0f} /s"
         print(f"{'scoring':<12} {rates}   {bare / ours:.0%} of the time (goal at least 60 %)")
 

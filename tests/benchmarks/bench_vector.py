@@ -32,7 +32,7 @@ from chessreg.entities.adding import add_sample
 from chessreg.entities.checkpoint import import_reference
 from chessreg.experiments.settings.skill import SkillSettings
 from chessreg.experiments.vector import VectorOptions
-from chessreg.experiments.vector.contrast import gather
+from chessreg.experiments.vector.contrast import gather_games
 from chessreg.models.devices import prepare
 from chessreg.models.language_model import LanguageModel
 from chessreg.runs.resolve import with_references
@@ -109,7 +109,7 @@ def main() -> None:
         session.model("reference", device)
         loading = time.process_time() - began
         recipes = with_references(settings, session.inputs)
-        games = gather(recipes, session.inputs)
+        games = gather_games(recipes, session.inputs)
         texts = games.games.texts(games.places)
 
         author = AuthorsLoop(model, texts, games.classes)

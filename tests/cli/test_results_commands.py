@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from chessreg.experiments.imported.file import sample_file
+from chessreg.experiments.imported.file import locate_sample
 
-GAMES, MEANS = sample_file("sample-results.csv"), sample_file("sample-aggregates.csv")
+GAMES, MEANS = locate_sample("sample-results.csv"), locate_sample("sample-aggregates.csv")
 
 
 def test_an_import_prints_its_report_and_the_same_bytes_are_recognised(here, tmp_path):
@@ -105,7 +105,7 @@ def test_aggregates_stand_in_a_table_of_their_own(here):
 
 
 def test_a_sweep_and_a_log_stand_in_tables_marked_as_imported(here, tmp_path):
-    sweep, log = sample_file("sample-sweep.csv"), sample_file("sample-training.log")
+    sweep, log = locate_sample("sample-sweep.csv"), locate_sample("sample-training.log")
     assert here("import", "results", sweep) == 4
     assert "give --players NAME, or --checkpoint" in here.err
     given = ("--players", "another", "--color", "white", "--assist", "none", "--limit", "time=0.1", "--name", "sweep")

@@ -21,8 +21,8 @@ from chessreg.errors import NotFoundError
 from chessreg.experiments.play import PlaySpec
 from chessreg.games.boards.typed import shortest_game
 from chessreg.games.engines.opponents import find_stockfish
-from chessreg.lab.player import Player
-from chessreg.lab.uci import MAX_LINE, Engine, Settings, lines_from
+from chessreg.lab.player import LabPlayer
+from chessreg.lab.uci import MAX_LINE_BYTES, UciEngine, UciSettings, read_input_lines
 from chessreg.models.decoding.legal import MoveDistribution, move_logprobs
 from chessreg.models.decoding.session import DecodingSession
 from chessreg.models.edits import ResidualEdit
@@ -58,8 +58,8 @@ class Talk:
 
     def __init__(self, session: Session, name: str = "pgn-char-32") -> None:
         self.said: list[str] = []
-        player = Player(session.inputs, MODELS[name], "cpu", 1)
-        self.engine = Engine(player, MODELS[name], self.said.append, Settings())
+        player = LabPlayer(session.inputs, MODELS[name], "cpu", 1)
+        self.engine = UciEngine(player, MODELS[name], self.said.append, UciSettings())
 
     def __call__(self, *lines: str) -> list[str]:
         """What is answered to these lines: all are heard before anything is done."""
@@ -287,7 +287,7 @@ def test_options_that_cannot_be_stay_as_they_were(talk: Any) -> None:
     ):  # fmt: skip
         [said] = engine(f"setoption name {name} value {value}")
         assert said.startswith(f"info string {name} stays as it was: ")
-        assert engine.engine.settings == Settings()
+        assert engine.engine.settings == UciSettings()
     assert (
         engine("setoption", "setoption name", "setoption value 3")
         == ["info string setoption name NAME value VALUE"] * 3
@@ -352,7 +352,7 @@ def test_garbage_is_passed_over(talk: Any) -> None:
 def test_lines_come_whole_from_any_pieces() -> None:
     read, write = os.pipe()
     os.write(write, b"uci\r\nis")
-    lines = lines_from(read)
+    lines = read_input_lines(read)
     assert next(lines) == "uci\r"
     os.write(write, b"ready\nposition fen \xff\xfe")
     assert next(lines) == "isready"
@@ -362,9 +362,9 @@ def test_lines_come_whole_from_any_pieces() -> None:
 
 
 def test_a_line_without_end_is_no_command_and_fills_no_memory(tmp_path: Path) -> None:
-    (tmp_path / "long").write_bytes(b"isready " + b"x" * (3 * MAX_LINE) + b"\nuci\n")
+    (tmp_path / "long").write_bytes(b"isready " + b"x" * (3 * MAX_LINE_BYTES) + b"\nuci\n")
     descriptor = os.open(tmp_path / "long", os.O_RDONLY)
-    assert list(lines_from(descriptor)) == ["uci"]
+    assert list(read_input_lines(descriptor)) == ["uci"]
     os.close(descriptor)
 
 

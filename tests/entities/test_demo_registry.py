@@ -19,7 +19,7 @@ from chessreg.registry import tables
 from chessreg.registry.database import Database
 from chessreg.runs.kind import kinds
 from chessreg.session import Session, open_session
-from chessreg.steering.interventions import with_id
+from chessreg.steering.interventions import add_row_id
 
 DEMO = Path(__file__).resolve().parents[1] / "fixtures" / "demo"
 ANSWERS = json.loads((DEMO / "answers.json").read_text())
@@ -90,7 +90,7 @@ def test_the_id_of_an_intervention_is_the_hash_of_its_columns(demo):
     assert len(edits) > 3
     for row in edits:
         columns = {name: value for name, value in row.items() if name != "id"}
-        assert with_id(columns)["id"] == row["id"]
+        assert add_row_id(columns)["id"] == row["id"]
 
 
 def test_a_finished_run_is_not_done_again(demo, capsys):

@@ -11,7 +11,15 @@ import torch
 
 from chessreg.encodings.prompts import PromptEncoding, PromptSettings
 from chessreg.errors import BadInputError
-from chessreg.experiments.decoding import ALONE, FORCED, Answer, DecodingSpec, TargetMove, answered, prompted_by
+from chessreg.experiments.decoding import (
+    ALONE,
+    FORCED,
+    DecodedAnswer,
+    DecodingSpec,
+    TargetMove,
+    answer_positions,
+    choose_encoding,
+)
 from chessreg.experiments.finetune import FinetuneOptions, FinetuneSpec
 from chessreg.models.decoding.policies import Turn, choose, make_policy
 from chessreg.models.decoding.session import DecodingSession
@@ -65,7 +73,7 @@ def test_both_modes_are_what_the_model_says_step_by_step(world_session: Any, mod
     targets = [TargetMove.of(row["fen"], row["best"]) for row in known]
     written = model.encoding
     texts = set()
-    for one, got in zip(targets, answered(model, written, targets, False), strict=True):
+    for one, got in zip(targets, answer_positions(model, written, targets, False), strict=True):
         if one.board.fullmove_number > 999:
             assert got == {FORCED: None, ALONE: None}  # three digits hold it no more
             continue
@@ -85,7 +93,7 @@ def test_both_modes_are_what_the_model_says_step_by_step(world_session: Any, mod
         assert got[ALONE] is not None
         assert got[ALONE].text == (choice.text if choice.move else choice.illegal[-1])
         texts.add(got[ALONE].text)
-        [cut] = answered(model, written, [one], True)
+        [cut] = answer_positions(model, written, [one], True)
         assert cut[ALONE] is not None
         assert cut[ALONE].ids == got[ALONE].ids[: len(right) - 1]
     assert len(texts) > 1
@@ -114,7 +122,7 @@ def test_a_text_counts_as_it_is(text: str, notation: Any, expected: dict[str, bo
 
     written = PromptEncoding(write_tokenizer(tmp_path, merged=False), PromptSettings(notation=notation))
     ids = tuple(written._words.encode(text))
-    found = Answer(ids, text, True).columns(TargetMove(chess.Board(), chess.Move.from_uci("e2e4")), written)
+    found = DecodedAnswer(ids, text, True).columns(TargetMove(chess.Board(), chess.Move.from_uci("e2e4")), written)
     assert {name: found[name] for name in expected} == expected
 
 
@@ -188,10 +196,10 @@ def test_another_template_has_the_same_tokenizer(tmp_path: Path) -> None:
     from chessreg.encodings.prompts import write_tokenizer
 
     own = PromptEncoding(write_tokenizer(tmp_path, merged=True), PromptSettings("junkin-3", notation="san"))
-    other = prompted_by(DecodingSpec(checkpoint="c", dataset="d", template="junkin-4"), own)
+    other = choose_encoding(DecodingSpec(checkpoint="c", dataset="d", template="junkin-4"), own)
     assert isinstance(other, PromptEncoding)
     assert (other.settings.called, other.settings.notation) == ("junkin-4", "san")
-    assert prompted_by(DecodingSpec(checkpoint="c", dataset="d"), own) is own
+    assert choose_encoding(DecodingSpec(checkpoint="c", dataset="d"), own) is own
 
 
 def test_samples_are_counted_by_their_edit_distance_from_the_greedy_answer(

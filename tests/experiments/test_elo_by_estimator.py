@@ -11,7 +11,7 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.engine_match import EngineMatchSpec
 from chessreg.experiments.imported.sweep import ImportedSweepSpec
 from chessreg.experiments.rating import Rating, RatingSpec
-from chessreg.experiments.rating.pool import load
+from chessreg.experiments.rating.pool import load_rating_pool
 from chessreg.games.engines.estimators import SIDE_BY_SIDE
 from chessreg.queries.published import beside
 from chessreg.registry import tables
@@ -134,7 +134,7 @@ def test_games_from_one_line_of_a_short_book_are_drawn_together(session, tmp_pat
         match = EngineMatchSpec(player="capture", opponent="random", games=6, opening=opening, adjudication="none")
         run = session.run(match).run_id.hex
         spec = RatingSpec(runs=(run,), estimator="davidson", anchors="none", resamples=20)
-        pool = load(resolve(Rating(), spec, session.inputs).spec, session.inputs).pool
+        pool = load_rating_pool(resolve(Rating(), spec, session.inputs).spec, session.inputs).pool
         assert len(set(pool.cluster.tolist())) == clusters
 
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from chessreg.encodings.prompts import TEMPLATES, PromptEncoding, PromptSettings, write_tokenizer
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.experiments.finetune import FinetuneOptions, FinetuneSpec, tunable
+from chessreg.experiments.finetune import FinetuneOptions, FinetuneSpec, check_tunable
 from chessreg.models.finetuning import FinetuneConfig, Finetuner, PromptCorpus
 from chessreg.models.training import IGNORED, TrainerOptions
 from chessreg.registry import tables
@@ -279,17 +279,17 @@ def test_a_tuned_model_is_refused_its_own_positions_and_does_not_know_what_its_p
     row, _ = tuned(world_session, checkpoint=start.id.hex, steps=1, warmup_steps=0, batch_positions=2)
     inputs, reference = world_session.inputs, world_session.inputs.reference("checkpoint", row.id.hex)
     positions, _ = inputs.positions(inputs.reference("dataset", "puzzles"))
-    evaluated = overlap.Evaluated.of(positions, np.arange(3))
-    found = overlap.measure(inputs, reference, evaluated)
+    evaluated = overlap.EvaluatedGames.of(positions, np.arange(3))
+    found = overlap.measure_overlap(inputs, reference, evaluated)
     assert found.positions == found.of_positions > 1
     with pytest.raises(BadInputError, match="3 of the 3 games"):
-        overlap.refuse(inputs, reference, positions, np.arange(3), allow=False)
+        overlap.refuse_overlap(inputs, reference, positions, np.arange(3), allow=False)
     with world_session.database.write() as sql:
         sql.get_one(tables.Checkpoint, start.id).training_datasets = None
-    found = overlap.measure(inputs, reference, evaluated)
+    found = overlap.measure_overlap(inputs, reference, evaluated)
     assert (found.positions, "tuned from was imported" in (found.why_unknown or "")) == (None, True)
     with pytest.raises(BadInputError, match="3 of the 3 games"):
-        overlap.refuse(inputs, reference, positions, np.arange(3), allow=False)
+        overlap.refuse_overlap(inputs, reference, positions, np.arange(3), allow=False)
 
 
 def test_a_template_of_a_file_is_its_text(tmp_path: Path) -> None:
@@ -355,7 +355,7 @@ def test_models_and_datasets_that_do_not_fit_are_refused(world_session: Any) -> 
 
 def test_an_architecture_that_the_library_does_not_have_is_refused() -> None:
     with pytest.raises(BadInputError, match="cannot tune a model of the architecture own-kind") as caught:
-        tunable(tables.Checkpoint(tokenizer="prompt-junkin-small-0123456789ab", architecture="own-kind"))
+        check_tunable(tables.Checkpoint(tokenizer="prompt-junkin-small-0123456789ab", architecture="own-kind"))
     assert "qwen2" in caught.value.hint
 
 

@@ -14,15 +14,15 @@ from sqlalchemy import select
 from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.cache import CacheOptions, CacheSpec
-from chessreg.experiments.edit.heat import readings
+from chessreg.experiments.edit.heat import load_readings
 from chessreg.experiments.edit.spec import EditOptions, EditSpec
 from chessreg.experiments.probe import ProbeOptions, ProbeSpec
 from chessreg.games.datasets.labels import PIECE_CLASSES
 from chessreg.lab import answer as text
 from chessreg.lab import worker
-from chessreg.lab.answer import Answer
+from chessreg.lab.answer import LabAnswer
 from chessreg.lab.model import Lab
-from chessreg.lab.question import Position, StoredState, stored_edit
+from chessreg.lab.question import LabPosition, StoredState, load_stored_edit
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.registry import tables
 from chessreg.session import open_session
@@ -52,7 +52,7 @@ def lab(likes_nc3, world_session) -> Lab:
 @pytest.fixture
 def stored(world_session, lab):
     """The edit run of that position: its id, and its greedy rows by condition."""
-    spec = Position.of(**EDIT).spec()
+    spec = LabPosition.of(**EDIT).spec()
     report = world_session.run(spec, EditOptions(threads=1))
     with world_session.database.read() as sql:
         trial = tables.Trial
@@ -63,7 +63,7 @@ def stored(world_session, lab):
 
 def test_masses_and_texts_are_those_that_the_edit_run_stores(lab: Lab, stored) -> None:
     run_id, rows = stored
-    answer = lab.ask(Position.of(**EDIT))
+    answer = lab.ask(LabPosition.of(**EDIT))
     again = lab.ask(StoredState(run=run_id.hex, unit=0))
     assert answer.edited is not None
     for found in (answer, again):
@@ -84,7 +84,7 @@ def test_beliefs_of_every_layer_are_the_heat_maps(lab: Lab, stored, world_sessio
     run_id, _ = stored
     answer = lab.ask(StoredState(run=run_id.hex, unit=0, condition="random-0"))
     for place in (0, len(answer.layers) - 1):
-        found = readings(world_session.inputs, run_id, 0, "random-0", answer.layers[place])
+        found = load_readings(world_session.inputs, run_id, 0, "random-0", answer.layers[place])
         for which, side in (("clean", answer.clean), ("edited", answer.edited)):
             for label in (0, 6, 12):
                 heat = found.values(which, label, "probability")
@@ -92,7 +92,7 @@ def test_beliefs_of_every_layer_are_the_heat_maps(lab: Lab, stored, world_sessio
 
 
 def test_moves_are_ranked_and_sum_to_the_mass(lab: Lab) -> None:
-    answer = lab.ask(Position.of(**EDIT))
+    answer = lab.ask(LabPosition.of(**EDIT))
     board = chess.Board(answer.fen)
     for side in (answer.clean, answer.edited):
         assert {move.uci for move in side.moves} == {move.uci() for move in board.legal_moves}
@@ -107,7 +107,7 @@ def test_moves_are_ranked_and_sum_to_the_mass(lab: Lab) -> None:
 
 
 def test_only_the_edited_side_follows_the_scale(lab: Lab) -> None:
-    small, large = (lab.ask(Position.of(**{**EDIT, "scale": scale, "layers": (0,)})) for scale in (0.5, 40.0))
+    small, large = (lab.ask(LabPosition.of(**{**EDIT, "scale": scale, "layers": (0,)})) for scale in (0.5, 40.0))
     assert small.clean is large.clean  # not computed anew
     assert small.edited.original != pytest.approx(large.edited.original, abs=1e-3)
     assert (small.scales, large.scales) == ((0.5,), (40.0,))
@@ -115,18 +115,18 @@ def test_only_the_edited_side_follows_the_scale(lab: Lab) -> None:
 
 def test_a_vector_is_added_and_leaves_the_board_alone(lab: Lab) -> None:
     with_vector = {"checkpoint": "reference", "moves": MOVES, "vector": "skill", "probe": "reference-board"}
-    answer = lab.ask(Position.of(**with_vector, scale=3.0))
+    answer = lab.ask(LabPosition.of(**with_vector, scale=3.0))
     assert answer.edited is not None
     assert (answer.square, answer.modified_fen, answer.edited.modified) == (None, "", None)
     assert answer.edited_layers
     assert not np.array_equal(answer.clean.beliefs, answer.edited.beliefs)
-    nothing = lab.ask(Position.of(**with_vector, scale=0))
+    nothing = lab.ask(LabPosition.of(**with_vector, scale=0))
     assert nothing.edited is None
     assert "scale 0" in nothing.why_not
 
 
 def test_black_to_move_and_no_edit(lab: Lab) -> None:
-    answer = lab.ask(Position.of(checkpoint="reference", moves="e4"))
+    answer = lab.ask(LabPosition.of(checkpoint="reference", moves="e4"))
     assert chess.Board(answer.fen).turn == chess.BLACK
     assert 0 < answer.clean.original < 1
     assert answer.edited is None
@@ -134,7 +134,7 @@ def test_black_to_move_and_no_edit(lab: Lab) -> None:
 
 @pytest.mark.parametrize("moves", ["", "startpos", chess.STARTING_FEN])
 def test_the_initial_position_is_edited_stored_and_taken_up_as_any_other(lab: Lab, world_session, moves: str) -> None:
-    question = Position.of(**{**EDIT, "moves": moves})
+    question = LabPosition.of(**{**EDIT, "moves": moves})
     answer, spec = lab.ask(question), question.spec()
     assert answer.edited is not None
     assert (answer.sans, chess.square_name(answer.square or 0)) == ((), "b1")
@@ -146,7 +146,7 @@ def test_the_initial_position_is_edited_stored_and_taken_up_as_any_other(lab: La
         [row] = sql.scalars(select(trial).where(trial.run_id == run_id, trial.sample == -1, trial.condition == "edit"))
         sql.expunge_all()
     assert (row.ply, row.mass_modified) == (0, pytest.approx(answer.edited.modified, abs=1e-6))
-    taken = stored_edit(world_session.inputs, run_id, row)
+    taken = load_stored_edit(world_session.inputs, run_id, row)
     assert (taken.sans, taken.scale, taken.condition) == ((), 2.0, "edit")
     assert lab.ask(StoredState(run=run_id.hex, unit=0)).edited.modified == pytest.approx(row.mass_modified, abs=1e-6)
 
@@ -164,8 +164,8 @@ def test_a_control_is_the_one_that_the_run_drew(lab: Lab, world_session) -> None
         sql.expunge_all()
     assert any(row.unit > 0 for row in rows)
     for row in rows:
-        taken = stored_edit(world_session.inputs, run_id, row)
-        question = Position.of(
+        taken = load_stored_edit(world_session.inputs, run_id, row)
+        question = LabPosition.of(
             checkpoint=taken.checkpoint_id.hex, probe=taken.probe_run.hex, moves=" ".join(taken.sans),
             layers=taken.layers, scale=taken.scale, token_mask=taken.token_mask, condition=taken.condition,
             unit=taken.unit, settings=taken.settings,
@@ -193,13 +193,13 @@ def test_a_control_is_the_one_that_the_run_drew(lab: Lab, world_session) -> None
 )
 def test_what_cannot_be_looked_at_is_told(lab: Lab, wrong: dict, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
-        lab.ask(Position.of(**{**EDIT, **wrong}))
+        lab.ask(LabPosition.of(**{**EDIT, **wrong}))
 
 
 def test_frames_mark_what_is_read_otherwise(lab: Lab) -> None:
-    answer = lab.ask(Position.of(**EDIT))
-    place = text.layer_place(answer, None)
-    clean, edited = (text.belief_frame(answer, which, place, 12) for which in ("clean", "edited"))
+    answer = lab.ask(LabPosition.of(**EDIT))
+    place = text.find_layer_place(answer, None)
+    clean, edited = (text.build_belief_frame(answer, which, place, 12) for which in ("clean", "edited"))
     original = chess.Board(answer.fen)
     for square in range(64):
         read = PIECE_CLASSES[int(answer.clean.beliefs[place, square].argmax())]
@@ -207,13 +207,13 @@ def test_frames_mark_what_is_read_otherwise(lab: Lab) -> None:
         assert (clean.marks.get(square) == "wrong") == (read != (piece.symbol() if piece else "."))
         assert clean.heat[square] == pytest.approx(answer.clean.beliefs[place, square, 12])
     assert edited.squares == answer.edited.board(place)
-    before, after = text.position_views(answer)
+    before, after = text.build_position_frames(answer)
     assert before.arrows[0].label == answer.clean.moves[0].san
-    drawn = [move for move in answer.edited.moves_modified[:3] if move.probability >= text.LEAST]
+    drawn = [move for move in answer.edited.moves_modified[:3] if move.probability >= text.MIN_ARROW_PROBABILITY]
     assert [(arrow.label, arrow.weight) for arrow in after.arrows] == [(m.san, m.probability) for m in drawn]
     assert after.marks[answer.square] == "removed"
     with pytest.raises(NotFoundError, match="no layer 77"):
-        text.layer_place(answer, 77)
+        text.find_layer_place(answer, 77)
 
 
 def test_the_worker_answers_line_by_line_and_survives_what_fails(lab: Lab, world: Path) -> None:
@@ -225,18 +225,18 @@ def test_the_worker_answers_line_by_line_and_survives_what_fails(lab: Lab, world
     ]
     said = io.StringIO()
     lines = io.StringIO("".join(json.dumps(question) + "\n" for question in asked))
-    worker.serve(lines, said, f"sqlite:///{world / 'registry.db'}", world / "store", 1)
+    worker.serve_questions(lines, said, f"sqlite:///{world / 'registry.db'}", world / "store", 1)
     first, second, third, fourth = (json.loads(line) for line in said.getvalue().splitlines())
-    answer, same = Answer.of_json(first["answer"]), lab.ask(Position.of(**EDIT))
+    answer, same = LabAnswer.of_json(first["answer"]), lab.ask(LabPosition.of(**EDIT))
     assert answer.clean.moves == same.clean.moves
     np.testing.assert_array_equal(answer.edited.beliefs, same.edited.beliefs)
     assert answer.summary() == same.summary()
     assert "not legal" in second["message"]
     assert "nothing" in third["message"]
     assert third["hint"]
-    assert Answer.of_json(fourth["answer"]).edited is None
+    assert LabAnswer.of_json(fourth["answer"]).edited is None
 
 
 def test_a_command_gives_every_digit_of_the_scale() -> None:
-    question = Position.of(**{**EDIT, "scale": 0.12345678})
+    question = LabPosition.of(**{**EDIT, "scale": 0.12345678})
     assert [words[words.index("--scale") + 1] for words in (question.command, question.stored_by)] == ["0.12345678"] * 2

@@ -16,8 +16,8 @@ from chessreg.entities.adding import add_dataset
 from chessreg.entities.dataset import split_dataset
 from chessreg.errors import BadInputError
 from chessreg.experiments.move_accuracy import MoveAccuracyOptions, MoveAccuracySpec, has_form
-from chessreg.experiments.settings.decisions import Decisions, decisions
-from chessreg.experiments.train import TrainOptions, chosen_decisions, corpus
+from chessreg.experiments.settings.decisions import Decisions, load_decisions
+from chessreg.experiments.train import TrainOptions, build_corpus, select_training_decisions
 from chessreg.games.boards.moves import unpack
 from chessreg.models.branches import BranchCorpus
 from chessreg.registry import tables
@@ -81,7 +81,7 @@ def test_held_out_positions_that_are_drawn_are_of_more_games_and_do_not_go_by_th
         spec = train_spec(**SHAPE, **LEARN, **TWINS["causal"], heldout_moves=12, **settings)
         read = session.inputs
         spec = resolve(kind("train"), spec, read).spec
-        return chosen_decisions(spec, spec.heldout, read, "heldout")
+        return select_training_decisions(spec, spec.heldout, read, "heldout")
 
     first, drawn, again = held(), held(heldout_order="drawn"), held(heldout_order="drawn", seed=5)
     assert first.places.tolist() == sorted(first.places)[:12] == list(range(first.places[0], first.places[0] + 12))
@@ -214,10 +214,10 @@ def test_a_game_is_written_once_with_its_branches(session: Session) -> None:
     spec = train_spec(**SHAPE, **LEARN, **TWINS["games"])
     references = (session.inputs.reference("dataset", "decisions"),)
     resolved = spec.model_copy(update={"source_games": session.inputs.reference("dataset", "fit")})
-    made = corpus(resolved, references, session.inputs)
+    made = build_corpus(resolved, references, session.inputs)
     assert isinstance(made, BranchCorpus)
     assert (len(made.games), len(made.seen)) == (12, 12 * len(PLIES))
-    found = decisions(session.inputs, references[0], resolved.source_games, "datasets")
+    found = load_decisions(session.inputs, references[0], resolved.source_games, "datasets")
     pgn = encoding("pgn-char-32")
     prompts = sorted(pgn.decode(prompt) for prompt in found.prompts(pgn) if prompt)
     starts = np.repeat(made.offsets[made.games], made.moves)
@@ -233,7 +233,7 @@ def test_a_game_is_written_once_with_its_branches(session: Session) -> None:
 def test_what_is_read_before_a_decision_is_the_prompt_of_the_moves_before_it(session: Session, name: str) -> None:
     written = encoding(name)
     references = [session.inputs.reference("dataset", each) for each in ("decisions", "test")]
-    found = decisions(session.inputs, *references, "dataset")
+    found = load_decisions(session.inputs, *references, "dataset")
     assert found.games is not None
     moves = dict(zip(found.game.tolist(), found.games.moves(found.game), strict=True))  # type: ignore[union-attr]
     for prompt, game, ply in zip(found.prompts(written), found.game, found.ply, strict=True):  # type: ignore[arg-type]

@@ -33,7 +33,7 @@ def positions(session: Session, tmp_path: Path) -> list[str]:
 def test_the_table_has_every_number_of_moves_and_the_share_up_to_it(
     session: Session, positions: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(move_counts, "BLOCK", 4)  # two blocks
+    monkeypatch.setattr(move_counts, "BLOCK_POSITIONS", 4)  # two blocks
     counts = Counter(chess.Board(fen).legal_moves.count() for fen in positions[:-1])
     session.run(MoveCountsSpec(dataset="some"))
     rows = {row["moves"]: row for row in session.query("legal moves per position").table.to_pylist()}

@@ -13,14 +13,14 @@ from chessreg.entities import checkpoint
 from chessreg.errors import BadInputError
 from chessreg.experiments.cache import CacheSpec
 from chessreg.experiments.edit import EditSpec
-from chessreg.experiments.edit.states import states
+from chessreg.experiments.edit.states import build_states
 from chessreg.experiments.legality import LegalitySpec
 from chessreg.experiments.play import PlaySpec
 from chessreg.experiments.probe import ProbeSpec
-from chessreg.experiments.settings.games import select as select_games
+from chessreg.experiments.settings.games import select_games as select_games
 from chessreg.games.boards.moves import unpack
 from chessreg.lab.model import Lab
-from chessreg.lab.question import Position, StoredState
+from chessreg.lab.question import LabPosition, StoredState
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.models.edits import ResidualEdit
@@ -158,7 +158,7 @@ def test_a_piece_is_taken_off_at_the_sites_of_the_encoding(session, name, tokens
     games, places = select_games(stored, session.inputs)
     model = session.model(called)
     layer = layer_of(session, report)
-    for state in states(stored, model.encoding, games, places, edited[:3]):
+    for state in build_states(stored, model.encoding, games, places, edited[:3]):
         clean, after = rows[state.unit, "clean", -1], rows[state.unit, "edit", -1]
         move = chess.Move.from_uci(clean.detail["move"])
         assert model.encoding.parse(clean.text, state.board) == move
@@ -192,7 +192,7 @@ def layer_of(session, report) -> int:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_lab_asks_any_model(session, name):
     called = f"{NAMES[name]}-moves"
-    answer = Lab(session.inputs).ask(Position.of(checkpoint=called, probe=f"{called}-board", moves="e4 e5"))
+    answer = Lab(session.inputs).ask(LabPosition.of(checkpoint=called, probe=f"{called}-board", moves="e4 e5"))
     assert answer.sans == ("e4", "e5")
     assert sum(move.probability for move in answer.clean.moves) == pytest.approx(answer.clean.original, abs=1e-6)
     assert answer.clean.moves[0].san == "Nc3"

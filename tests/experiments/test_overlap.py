@@ -9,7 +9,7 @@ from sqlalchemy import update
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings import overlap
-from chessreg.experiments.settings.overlap import Evaluated
+from chessreg.experiments.settings.overlap import EvaluatedGames
 from chessreg.games.boards.moves import HashSet, pack, position_hashes, unpack
 from chessreg.games.datasets.reader import boards_of
 from chessreg.registry import tables
@@ -29,7 +29,7 @@ def test_hashes_tell_positions_apart_as_fens_do(world_session):
     games = world_session.dataset("sample")
     packed = games.moves(np.arange(len(games)))
     boards, offsets = boards_of(games.texts(np.arange(len(games))))
-    hashes = position_hashes(boards, overlap.plies_of(offsets))
+    hashes = position_hashes(boards, overlap.number_plies(offsets))
     fens = [fen for moves in packed for fen in states(moves)]
     assert len(fens) == len(hashes)
     assert len(set(zip(fens, hashes.tolist(), strict=True))) == len(set(fens)) == len(np.unique(hashes))
@@ -67,7 +67,7 @@ def test_counts_equal_those_of_sets_of_fens(world_session):
     fit = games.rows(part)
     other = np.setdiff1d(np.arange(len(games)), fit)
     places = np.concatenate([fit[:3], other[:10]])
-    found = overlap.measure(inputs, recipe, Evaluated.of(games, places))
+    found = overlap.measure_overlap(inputs, recipe, EvaluatedGames.of(games, places))
     old = {fen for moves in games.moves(fit) for fen in states(moves)}
     new = {fen for moves in games.moves(places) for fen in states(moves)}
     openings = {moves[:40] for moves in games.moves(fit)}
@@ -75,9 +75,9 @@ def test_counts_equal_those_of_sets_of_fens(world_session):
     assert found.openings == sum(moves[:40] in openings for moves in games.moves(places)) >= 3
     assert (found.positions, found.of_positions) == (len(old & new), len(new))
     with pytest.raises(BadInputError, match="3 of the 13 games"):
-        overlap.refuse(inputs, recipe, games, places, allow=False)
-    overlap.refuse(inputs, recipe, games, places, allow=True)
-    overlap.refuse(inputs, recipe, games, other, allow=False)
+        overlap.refuse_overlap(inputs, recipe, games, places, allow=False)
+    overlap.refuse_overlap(inputs, recipe, games, places, allow=True)
+    overlap.refuse_overlap(inputs, recipe, games, other, allow=False)
 
 
 @pytest.mark.usefixtures("forget")
@@ -87,23 +87,23 @@ def test_only_positions_looked_at_are_compared(world_session):
     games, part = inputs.dataset(inputs.reference("dataset", "sample:test"))
     places = games.rows(part)[:4]
     item, ply = np.repeat(places, 2), np.tile([0, 30], 4)
-    found = overlap.measure(inputs, recipe, Evaluated.of(games, places, item, ply))
+    found = overlap.measure_overlap(inputs, recipe, EvaluatedGames.of(games, places, item, ply))
     assert (found.positions, found.of_positions) == (1, 5)  # all share the initial position
 
 
 def test_what_is_not_known_is_said_to_be_unknown(world_session):
     inputs = world_session.inputs
     games = world_session.dataset("sample")
-    mine = Evaluated.of(games, np.arange(3))
-    found = overlap.measure(inputs, inputs.reference("checkpoint", "reference"), mine)
+    mine = EvaluatedGames.of(games, np.arange(3))
+    found = overlap.measure_overlap(inputs, inputs.reference("checkpoint", "reference"), mine)
     assert (found.games, found.positions, found.of_games) == (None, None, 3)
     assert "unknown" in str(found)
 
 
 @pytest.mark.usefixtures("forget")
 def test_training_games_that_are_elsewhere_are_unknown(world_session):
-    found = overlap.measure(
-        world_session.inputs, trained(world_session, "dataset:" + "0" * 64), Evaluated.of_moves([pack([])])
+    found = overlap.measure_overlap(
+        world_session.inputs, trained(world_session, "dataset:" + "0" * 64), EvaluatedGames.of_moves([pack([])])
     )
     assert found.games is None
     assert "not in this registry" in (found.why_unknown or "")
@@ -112,13 +112,13 @@ def test_training_games_that_are_elsewhere_are_unknown(world_session):
 def test_a_probe_and_a_cache_lead_to_the_same_games(world_session):
     inputs = world_session.inputs
     games = world_session.dataset("sample")
-    cached, _ = overlap.trained_on(inputs, inputs.reference("run:cache", "reference-fit"))
-    probed, _ = overlap.trained_on(inputs, inputs.reference("run:probe", "reference-board"))
+    cached, _ = overlap.load_training_items(inputs, inputs.reference("run:cache", "reference-fit"))
+    probed, _ = overlap.load_training_items(inputs, inputs.reference("run:probe", "reference-board"))
     assert cached is not None
     assert probed is not None
     assert cached[0][1].tolist() == probed[0][1].tolist()
-    found = overlap.measure(
-        inputs, inputs.reference("run:vector", "skill"), Evaluated.of_moves(games.moves(cached[0][1][:2]))
+    found = overlap.measure_overlap(
+        inputs, inputs.reference("run:vector", "skill"), EvaluatedGames.of_moves(games.moves(cached[0][1][:2]))
     )
     assert (found.games, found.of_games) == (2, 2)
 

@@ -15,9 +15,15 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.cache import CacheOptions, CacheSpec
 from chessreg.experiments.probe import Probe, ProbeSpec
 from chessreg.experiments.probe.data import Labelling, ProbeData
-from chessreg.experiments.probe.reading import Standard, score
+from chessreg.experiments.probe.reading import RatingScaler, score_probe
 from chessreg.experiments.probe.spec import PAPER
-from chessreg.experiments.probe.work import AdamW, clipped_gradient, fit, gradient_by_autograd, gradient_in_one_pass
+from chessreg.experiments.probe.work import (
+    SingleTensorAdamW,
+    clip_gradient,
+    compute_gradient_by_autograd,
+    compute_gradient_in_one_pass,
+    fit_probes,
+)
 from chessreg.registry import tables
 from chessreg.runs.fitted import best_layer, load_probe
 
@@ -53,10 +59,10 @@ def test_a_linear_rule_is_learnt_whatever_the_size_of_the_layer():
     made = Readable()
     rows = made.data.item < 240
     spec = ProbeSpec(cache="run:" + "0" * 64, epochs=12)
-    weight = fit(spec, made.data, rows, [0, 1], "cpu", lambda fraction, text: None)
+    weight = fit_probes(spec, made.data, rows, [0, 1], "cpu", lambda fraction, text: None)
     right = {}
     for layer in (0, 1):
-        scored = list(score(weight[layer], made.data, ~rows, layer))
+        scored = list(score_probe(weight[layer], made.data, ~rows, layer))
         assert [found.game for found in scored] == list(range(240, 300))
         right[layer] = sum(found.correct for found in scored) / sum(found.n for found in scored)
     assert right[1] > 0.93
@@ -67,7 +73,7 @@ def test_our_adamw_is_that_of_torch_bit_for_bit():
     drawn = torch.Generator().manual_seed(5)
     first, wanted = torch.randn(3, 8, 26, generator=drawn), torch.randn(3, 8, 26, generator=drawn)
     ours, theirs = first.clone().requires_grad_(), first.clone().requires_grad_()
-    optimizer = AdamW(ours, 0.9, 0.99, 0.01)
+    optimizer = SingleTensorAdamW(ours, 0.9, 0.99, 0.01)
     reference = torch.optim.AdamW([theirs], lr=1.0, betas=(0.9, 0.99), weight_decay=0.01)
     for step in range(50):
         rate = 1e-2 * (1 - 0.9 * step / 50)
@@ -117,8 +123,8 @@ def test_the_gradient_in_one_pass_is_that_of_autograd(squares, outputs):
     target = torch.randint(0, outputs, (10, squares), generator=drawn)
     if outputs == 1:
         target = torch.randn(10, 1, generator=drawn)
-    wanted = gradient_by_autograd(residual, weight, target, outputs)
-    found = gradient_in_one_pass(residual, by_class(weight, outputs), target, outputs)
+    wanted = compute_gradient_by_autograd(residual, weight, target, outputs)
+    found = compute_gradient_in_one_pass(residual, by_class(weight, outputs), target, outputs)
     assert wanted.abs().max() > 0.1
     torch.testing.assert_close(found, by_class(wanted, outputs), atol=1e-5, rtol=1e-4)
 
@@ -129,7 +135,7 @@ def test_a_gradient_is_clipped_as_that_of_a_loss_averaged_over_squares(limit):
     torch.manual_seed(0)
     residual, target = torch.randn(2, 10, 6), torch.randint(0, 3, (10, 4))
     weight = torch.randn(2, 6, 4 * 3)
-    found = clipped_gradient(gradient_by_autograd(residual, weight, target, 3), 4, limit)
+    found = clip_gradient(compute_gradient_by_autograd(residual, weight, target, 3), 4, limit)
     for layer in range(2):
         leaf = weight[layer].clone().requires_grad_()
         logits = (residual[layer] @ leaf).view(-1, 3)
@@ -143,7 +149,9 @@ def test_a_fit_clips_the_gradients_that_its_spec_says():
     rows, spec = made.data.item < 24, ProbeSpec(cache="run:" + "0" * 64, epochs=2)
     assert spec.max_grad_norm is None
     free, wide, narrow = (
-        fit(spec.model_copy(update={"max_grad_norm": norm}), made.data, rows, [1], "cpu", lambda share, text: None)
+        fit_probes(
+            spec.model_copy(update={"max_grad_norm": norm}), made.data, rows, [1], "cpu", lambda share, text: None
+        )
         for norm in (None, 1e9, 1e-9)
     )
     np.testing.assert_allclose(free, wide, atol=1e-6)
@@ -154,7 +162,7 @@ def test_whole_games_are_fitted_as_torch_alone_would_fit_them():
     made = Readable(rows=300)
     rows = made.data.item < 24
     spec = ProbeSpec(cache="run:" + "0" * 64, **{**PAPER, "epochs": 3, "learning_rate": 0.02})
-    found = fit(spec, made.data, rows, [1], "cpu", lambda fraction, text: None)[0]
+    found = fit_probes(spec, made.data, rows, [1], "cpu", lambda fraction, text: None)[0]
     weight = torch.randn(1, 48, 64 * 3, generator=torch.Generator().manual_seed(0))[0] / 48**0.5
     weight.requires_grad_()
     optimizer = torch.optim.AdamW([weight], lr=0.02, betas=(0.9, 0.99), weight_decay=0.01)
@@ -176,7 +184,7 @@ def test_a_layer_is_fitted_alike_whichever_others_are_missing():
     spec = ProbeSpec(cache="run:" + "0" * 64, batch_games=3, epochs=2)
 
     def fitted(*layers):
-        return fit(spec, made.data, rows, list(layers), "cpu", lambda fraction, text: None, every=[0, 1])
+        return fit_probes(spec, made.data, rows, list(layers), "cpu", lambda fraction, text: None, every=[0, 1])
 
     np.testing.assert_array_equal(fitted(0, 1)[1], fitted(1)[0])
 
@@ -187,7 +195,7 @@ def test_every_seed_that_a_spec_takes_draws_first_weights():
     drawn = []
     for seed in (0, 1 - 2**63, 2**63 - 1):
         spec = ProbeSpec(cache="run:" + "0" * 64, batch_games=3, epochs=1, seed=seed)
-        drawn.append(fit(spec, made.data, rows, [0], "cpu", lambda fraction, text: None))
+        drawn.append(fit_probes(spec, made.data, rows, [0], "cpu", lambda fraction, text: None))
     assert not any(np.array_equal(drawn[0], other) for other in drawn[1:])
 
 
@@ -204,9 +212,9 @@ def test_regression_learns_a_linear_rule():
     elo = (1500 + 300 * made.stored[1] @ np.random.default_rng(1).standard_normal(48) / 140).astype(np.float32)[:, None]
     data = ProbeData(made, None, made.data.item, elo, 0)
     rows = data.item < 240
-    standard = Standard.of(elo[rows])
+    standard = RatingScaler.of(elo[rows])
     spec = ProbeSpec(cache="run:" + "0" * 64, epochs=12, label="rating")
-    weight = fit(spec, data, rows, [0, 1], "cpu", lambda fraction, text: None, standard)
+    weight = fit_probes(spec, data, rows, [0, 1], "cpu", lambda fraction, text: None, standard)
     read = made.stored[1] @ weight[1, :, 0, 0] * standard.std + standard.mean
     assert np.abs(read - elo[:, 0])[~rows].mean() < 0.1 * standard.std
     noise = made.stored[0] @ weight[0, :, 0, 0] * standard.std + standard.mean

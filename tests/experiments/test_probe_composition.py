@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.imported.directions import ImportedProbe, spec_of
+from chessreg.experiments.imported.directions import ImportedProbe, build_import_spec
 from chessreg.experiments.probe import ProbeSpec
-from chessreg.experiments.probe_composition import CompositionSpec, ProbeComposition, compose
+from chessreg.experiments.probe_composition import CompositionSpec, ProbeComposition, compose_directions
 from chessreg.games.datasets.labels import label
 from chessreg.queries import run_query
 from chessreg.queries.published import beside
@@ -40,16 +40,16 @@ def additive(noise: float = 0.0):
 def test_sums_are_found_and_controls_are_not():
     joint, parts = additive()
     for probes in (parts, parts[::-1]):
-        made = compose(joint, probes)
+        made = compose_directions(joint, probes)
         np.testing.assert_allclose(made.cosine, 1, atol=1e-6)
         np.testing.assert_allclose(made.empty, 1, atol=1e-6)
     assert (np.array(label("piece").classes)[made.nearest] == list("pnbrqkPNBRQK")).all()
     assert {name: round(float(values.mean()), 1) for name, values in made.controls.items()} == {
         "wrong_color": 0.5, "wrong_type": 0.5, "color_alone": 0.7, "type_alone": 0.7,
     }  # fmt: skip
-    noisy = compose(*additive(2.0))
+    noisy = compose_directions(*additive(2.0))
     assert 0.4 < noisy.cosine.mean() < 0.7
-    alone = compose(joint, [])
+    alone = compose_directions(joint, [])
     assert alone.empty is None
     assert alone.cosine.mean() > 0.9
 
@@ -62,7 +62,7 @@ def test_a_class_direction_does_not_know_what_is_added_to_all_classes():
         np.testing.assert_allclose(one, other, atol=1e-5)
     assert class_directions(shifted, "raw", 6) is shifted
     assert not class_directions(shifted, "empty-minus-piece", 6)[..., 6].any()
-    empty = compose(joint, [], "empty-minus-piece")
+    empty = compose_directions(joint, [], "empty-minus-piece")
     assert (empty.nearest != 6).all()  # a direction of length 0 is nobody's nearest
 
 
@@ -70,7 +70,7 @@ def test_davis_weights_give_the_numbers_measured_on_them(session, shared_data):
     """Specification 4.5 and its errata."""
     for name, part in (("color", "to_color"), ("type", "to_piece"), ("joint", "to_piece_by_color")):
         file = shared_data / "probes" / f"davis-{part}-layer-07-phase-0.safetensors"
-        session.run(spec_of(ImportedProbe, [file], session.inputs), name=name)
+        session.run(build_import_spec(ImportedProbe, [file], session.inputs), name=name)
     assert session.probe("joint", 6).weight.shape == (768, 64, 13)
     session.run(CompositionSpec(joint_probe="joint", color_probe="color", type_probe="type"))
     inner, everywhere = run_query(session.database, "probe composition").rows
@@ -125,7 +125,7 @@ def test_probes_of_another_phase_or_model_are_refused(session, tmp_path):
         path.parent.mkdir(parents=True)
         shape = (classes, 8)
         save_file({f"submodules.{s}.weight": random.standard_normal(shape).astype(np.float32) for s in range(64)}, path)
-        session.run(spec_of(ImportedProbe, [path], session.inputs), name=name)
+        session.run(build_import_spec(ImportedProbe, [path], session.inputs), name=name)
     for settings, why in (
         (
             {"color_probe": "color", "type_probe": "type"},

@@ -13,10 +13,10 @@ from chessreg.entities.run import board_views
 from chessreg.errors import BadInputError
 from chessreg.experiments.cache import CacheSpec
 from chessreg.experiments.probe import ProbeOptions, ProbeSpec
-from chessreg.experiments.probe.data import Labelling, ProbeData, RowSelection, allocator, guesses
-from chessreg.experiments.probe.reading import packed_plies
+from chessreg.experiments.probe.data import Labelling, ProbeData, RowSelection, make_allocator, predict_from_keys
+from chessreg.experiments.probe.reading import pack_plies
 from chessreg.experiments.probe.spec import ProbeScore
-from chessreg.experiments.probe.work import fit
+from chessreg.experiments.probe.work import fit_probes
 from chessreg.experiments.probe_apply import ApplySpec
 from chessreg.experiments.settings.skill import SkillSettings
 from chessreg.games.datasets.reader import boards_of
@@ -56,9 +56,9 @@ def test_scratch_files_in_place_of_memory_change_nothing(world_session, tmp_path
     recipe = world_session.inputs.reference("run:cache", "reference-fit")
     spec = ProbeSpec(cache=recipe, epochs=1)
     weights = []
-    for allocate in (np.empty, allocator(tmp_path, memory_mib=0)):
+    for allocate in (np.empty, make_allocator(tmp_path, memory_mib=0)):
         data = ProbeData.load(world_session.inputs, recipe, Labelling("piece"), "cache", allocate=allocate)
-        weights.append(fit(spec, data, ~data.held_out(0.1, 0), [0, 1], "cpu", lambda fraction, text: None))
+        weights.append(fit_probes(spec, data, ~data.held_out(0.1, 0), [0, 1], "cpu", lambda fraction, text: None))
     assert isinstance(data.labels, np.memmap)
     assert np.array_equal(*weights)
     assert not list(tmp_path.iterdir())  # a scratch file has no name
@@ -69,7 +69,7 @@ def test_a_scratch_file_on_a_full_disk_is_an_error_and_not_the_end_of_the_proces
         pytest.raises(DiskFullError, match=f"keep 4 MiB of labels .* the disk is full at {tmp_path}"),
         no_space_beyond(1 << 20),
     ):
-        allocator(tmp_path, memory_mib=0)((1 << 20,), np.int32)[:] = 1
+        make_allocator(tmp_path, memory_mib=0)((1 << 20,), np.int32)[:] = 1
     assert not list(tmp_path.iterdir())
 
 
@@ -89,12 +89,12 @@ def test_right_squares_by_ply_add_up_in_sql_as_the_docstring_says(world_session)
 
 
 def test_irregular_plies_are_written_out():
-    assert packed_plies(np.array([0, 2, 4]), np.array([64, 0, 9])) == {
+    assert pack_plies(np.array([0, 2, 4]), np.array([64, 0, 9])) == {
         "right_at": "400009",
         "ply_first": 0,
         "ply_step": 2,
     }
-    assert packed_plies(np.array([0, 0, 300]), np.array([1, 2, 3]))["ply_at"] == "00000012c"
+    assert pack_plies(np.array([0, 0, 300]), np.array([1, 2, 3]))["ply_at"] == "00000012c"
 
 
 def test_unseen_positions_are_those_that_no_fitted_position_equals(world_session):
@@ -182,9 +182,9 @@ def test_skill_keeps_the_outer_classes_and_stands_beside_its_baselines(world_ses
 def test_baselines_say_what_is_most_frequent_among_fitted_games_of_their_key():
     keys = ["a"] * 6 + ["b"] * 6 + ["rare"]
     truth = np.array([1, 1, 1, 1, 0, np.nan, 0, 0, 0, 0, 0, 1, 1.0])
-    assert guesses(keys, truth, ["a", "b", "rare", "new"], 2).tolist() == [1, 0, 0, 0]
+    assert predict_from_keys(keys, truth, ["a", "b", "rare", "new"], 2).tolist() == [1, 0, 0, 0]
     elo = np.array([1000.0, 1200, 1400, 1600, 1800, np.nan, 2000, 2000, 2000, 2000, 2000, 2000, 900])
-    assert guesses(keys, elo, ["a", "b", "rare"], 0)[:2].tolist() == [1400, 2000]
+    assert predict_from_keys(keys, elo, ["a", "b", "rare"], 0)[:2].tolist() == [1400, 2000]
 
 
 def test_a_rating_is_read_by_regression_with_its_error_in_elo(world_session):
@@ -273,7 +273,7 @@ def test_black_probes_see_the_board_after_whites_move(world_session):
 
 
 def test_a_probe_of_centred_residuals_reads_raw_ones_centred(world_session):
-    from chessreg.experiments.probe.reading import logits_by_game
+    from chessreg.experiments.probe.reading import iterate_game_logits
 
     data = ProbeData.load(
         world_session.inputs, world_session.inputs.reference("run:cache", "reference-test"), Labelling("piece"), "cache"
@@ -281,7 +281,7 @@ def test_a_probe_of_centred_residuals_reads_raw_ones_centred(world_session):
     weight = np.random.default_rng(0).standard_normal((32, 64, 13)).astype(np.float32)
     residual = data.cache.values(1)
     centred = np.einsum("rd,dsk->rsk", residual - residual.mean(1, keepdims=True), weight)
-    for found in logits_by_game(weight, data, data.rows, 1, centre=True):
+    for found in iterate_game_logits(weight, data, data.rows, 1, centre=True):
         np.testing.assert_allclose(found.logits, centred[found.rows], atol=1e-3)
 
 

@@ -11,8 +11,8 @@ from chessreg.entities import checkpoint
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.experiments.cache import CacheSpec
 from chessreg.experiments.probe import Probe, ProbeSpec
-from chessreg.experiments.probe.data import Labelling, ProbeData, RowSelection, selected_rows
-from chessreg.experiments.probe.reading import Rankings
+from chessreg.experiments.probe.data import Labelling, ProbeData, RowSelection, select_rows
+from chessreg.experiments.probe.reading import ScoreRankings
 from chessreg.experiments.probe_apply import ApplySpec
 from chessreg.experiments.settings.sites import EncodedGames
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
@@ -57,19 +57,19 @@ def test_the_phase_and_the_board_of_a_token_are_those_of_davis_table(session):
     first = np.flatnonzero((cache.array.game == game) & (cache.array.token < 6))
     first = first[np.argsort(cache.array.token[first])]
     for alignment, plies in (("pre-ply", [0, 0, 0, 1, 1, 2]), ("post-ply", [0, 0, 1, 1, 2, 2])):
-        _, ply, phase = selected_rows(session.inputs, cache, RowSelection(alignment=alignment))
+        _, ply, phase = select_rows(session.inputs, cache, RowSelection(alignment=alignment))
         assert phase[first].tolist() == [5, 0, 1, 2, 3, 0]
         assert ply[first].tolist() == plies
-    by_phase = [selected_rows(session.inputs, cache, RowSelection(phase=phase))[0] for phase in range(6)]
+    by_phase = [select_rows(session.inputs, cache, RowSelection(phase=phase))[0] for phase in range(6)]
     assert (np.sum(by_phase, 0) == 1).all()
-    alone, _, _ = selected_rows(session.inputs, cache, RowSelection(phase=2), game=game)
+    alone, _, _ = select_rows(session.inputs, cache, RowSelection(phase=2), game=game)
     assert alone.tolist() == (by_phase[2] & (cache.array.game == game)).tolist()
 
 
 def test_the_last_positions_of_a_cache_and_of_a_probe_are_the_same(session):
     session.run(CacheSpec(checkpoint="uci", dataset="sample:fit", sites="all", last_sites=5), name="ends")
     cache, ends = cached(session), cached(session, "ends")
-    usable, _, _ = selected_rows(session.inputs, cache, RowSelection(last_sites=5))
+    usable, _, _ = select_rows(session.inputs, cache, RowSelection(last_sites=5))
 
     def places(array, keep=slice(None)):
         return sorted(zip(array.game[keep].tolist(), array.token[keep].tolist(), strict=True))
@@ -85,7 +85,7 @@ def test_the_last_positions_of_a_cache_and_of_a_probe_are_the_same(session):
         (RowSelection(last_sites=6), "holds the last 5 sites of each game, not 6"),
     ):
         with pytest.raises(BadInputError, match=why):
-            selected_rows(session.inputs, ends, selection)
+            select_rows(session.inputs, ends, selection)
 
 
 def test_a_game_beyond_the_context_has_no_last_positions(session):
@@ -236,7 +236,7 @@ def test_areas_are_exact_where_scores_lie_apart_and_none_without_both_sides():
     logits = 3 * random.standard_normal((500, 4)).astype(np.float32)
     logits[:, 3] += 400  # a softmax of 1 to the last bit: log-odds still rank it
     truth = random.integers(0, 3, 500)
-    rankings = Rankings(4)
+    rankings = ScoreRankings(4)
     rankings.add(logits[:200], truth[:200])
     rankings.add(logits[200:], truth[200:])
     for k, found in enumerate(rankings.by_class("logits")[:3]):
@@ -244,7 +244,7 @@ def test_areas_are_exact_where_scores_lie_apart_and_none_without_both_sides():
         assert found == pytest.approx((right[:, None] > wrong).mean(), abs=2e-3)
     assert rankings.by_class("softmax")[3] is None
     assert 0 < rankings.flat("softmax") < 0.5
-    assert Rankings(2).flat("logits") is None
+    assert ScoreRankings(2).flat("logits") is None
 
 
 def test_what_a_preset_fills_in_is_taken_away_by_none():

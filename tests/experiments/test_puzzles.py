@@ -14,7 +14,7 @@ import torch
 
 from chessreg.entities.adding import add_dataset
 from chessreg.errors import BadInputError
-from chessreg.experiments.puzzles import Puzzle, PuzzlesOptions, PuzzlesSpec, views
+from chessreg.experiments.puzzles import Puzzle, PuzzlesOptions, PuzzlesSpec, build_puzzle_frames
 from chessreg.registry import tables
 from chessreg.runs.kind import kind
 from chessreg.session import Session, open_session
@@ -119,16 +119,16 @@ def test_another_mate_solves_a_puzzle_and_another_promotion_does_not() -> None:
 
 
 def test_steps_are_drawn_with_the_solution_beside_a_wrong_move() -> None:
-    first, second = views(puzzle_of(0), ["e6e7", "e7e1"], {"share": 0.25, "mass": 0.5})
+    first, second = build_puzzle_frames(puzzle_of(0), ["e6e7", "e7e1"], {"share": 0.25, "mass": 0.5})
     assert [arrow.label for arrow in first.arrows] == ["Rxe7 (model)"]
     assert first.caption[0] == "the model plays Rxe7: right"
     assert "legal mass 0.500" in first.caption[1]
     assert [arrow.label for arrow in second.arrows] == ["Re1 (model)", "Nc1 (solution)"]
     assert second.last_move == (chess.B2, chess.B1)
-    [illegal] = views(puzzle_of(1), ["Qh9_#"], {})
+    [illegal] = build_puzzle_frames(puzzle_of(1), ["Qh9_#"], {})
     assert illegal.flipped
     assert illegal.caption[0] == "the model writes 'Qh9_#': illegal"
-    [mate] = views(puzzle_of(3), ["b1b8"], {})
+    [mate] = build_puzzle_frames(puzzle_of(3), ["b1b8"], {})
     assert "mates" in mate.caption[0]
 
 

@@ -14,7 +14,7 @@ from chessreg.entities.adding import add_dataset
 from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.errors import BadInputError
 from chessreg.experiments.move_accuracy import MoveAccuracyOptions, MoveAccuracySpec
-from chessreg.experiments.settings.returns import kendall_tau
+from chessreg.experiments.settings.returns import compute_kendall_tau
 from chessreg.games.datasets.bags import record, write_bag
 from chessreg.games.datasets.positions import Positions
 from chessreg.models.importers import UnrecordedSettings
@@ -104,6 +104,6 @@ def test_positions_of_a_bag_that_lack_a_move_are_left_out_or_refused(session: Se
 
 def test_tau_counts_ties_as_tau_b() -> None:
     one, other = np.array([1, 2, 2, 3]), np.array([1, 3, 2, 2])
-    assert kendall_tau(one, other) == pytest.approx(2 / 5)
-    assert kendall_tau(one, np.ones(4)) == 0.0
-    assert kendall_tau(np.array([5.0]), np.array([1.0])) == 1.0
+    assert compute_kendall_tau(one, other) == pytest.approx(2 / 5)
+    assert compute_kendall_tau(one, np.ones(4)) == 0.0
+    assert compute_kendall_tau(np.array([5.0]), np.array([1.0])) == 1.0

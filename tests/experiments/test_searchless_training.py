@@ -12,7 +12,7 @@ import pytest
 from chessreg.encodings.fen77 import Fen77
 from chessreg.entities.adding import add_dataset
 from chessreg.errors import BadInputError
-from chessreg.experiments.train import TrainOptions, corpus
+from chessreg.experiments.train import TrainOptions, build_corpus
 from chessreg.games.datasets.bags import record, write_bag
 from chessreg.models.decoding.values import score_moves
 from chessreg.registry import tables
@@ -76,7 +76,7 @@ def test_it_learns_what_a_bag_says(bags: Session, head: str, dataset: str) -> No
 
 def test_labels_are_buckets_behind_the_action_read(bags: Session) -> None:
     spec = train_spec(**SHAPE, head="action-value", datasets=("actions",))
-    made = corpus(spec, (bags.inputs.reference("dataset", "actions"),), bags.inputs)
+    made = build_corpus(spec, (bags.inputs.reference("dataset", "actions"),), bags.inputs)
     assert made.tokens.shape[1] == 78
     start = fen.encode(chess.STARTING_FEN)
     rows = (made.tokens[:, :77] == start).all(1)

@@ -18,7 +18,7 @@ from chessreg.errors import BadInputError, DivergedError
 from chessreg.experiments import token_legality
 from chessreg.experiments.perplexity import PerplexitySpec
 from chessreg.experiments.settings.games import GameBatches
-from chessreg.experiments.token_legality import TokenLegalitySpec, predictions, turns_of
+from chessreg.experiments.token_legality import TokenLegalitySpec, find_turns, predict_tokens
 from chessreg.games.boards.moves import pack, unpack
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
@@ -232,8 +232,8 @@ def test_the_shortest_games_and_pgn_characters(session: Any) -> None:
 def test_the_shortest_games_by_tokens_count_promotions(session: Any) -> None:
     spec = TokenLegalitySpec(checkpoint="uci", dataset="sample", games=30, shortest=True, shortest_by="tokens")
     resolved = with_references(spec, session.inputs)
-    games, places = token_legality.chosen(resolved, session.inputs)
-    every = token_legality.chosen(resolved.model_copy(update={"games": games.total}), session.inputs)[1]
+    games, places = token_legality.select_scored_games(resolved, session.inputs)
+    every = token_legality.select_scored_games(resolved.model_copy(update={"games": games.total}), session.inputs)[1]
     encoding = session.inputs.encoding(resolved.checkpoint)
     length = {int(place): len(encoding.games(games, np.array([place])).ids) for place in every}
     assert [length[int(place)] for place in every] == sorted(length.values())
@@ -257,12 +257,12 @@ def test_a_promotion_is_due_and_what_comes_after_it_is_counted_apart(session: An
         logprobs[:, predicted] = -0.1
         (due,) = [
             one
-            for one in predictions(davis, ids, turns_of(davis, tokens)[0], board.move_stack, logprobs)
+            for one in predict_tokens(davis, ids, find_turns(davis, tokens)[0], board.move_stack, logprobs)
             if one.place == place
         ]
         assert (due.strict, due.loose, due.phase, len(due.written)) == (legal, True, 1, 2)
         assert due.mass == pytest.approx(4 * np.exp(-9) if not legal else 3 * np.exp(-9) + np.exp(-0.1), rel=1e-3)
-    after = list(predictions(davis, ids, turns_of(davis, tokens)[0], board.move_stack, logprobs))[-2:]
+    after = list(predict_tokens(davis, ids, find_turns(davis, tokens)[0], board.move_stack, logprobs))[-2:]
     assert [(one.phase, one.since_promotion) for one in after] == [(4, 1), (2, 2)]
     spec = TokenLegalitySpec(checkpoint="uci", dataset="promotes", near_promotion=1)
     report = session.run(spec, GameBatches(threads=1))

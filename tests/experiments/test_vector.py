@@ -73,12 +73,12 @@ def test_sums_over_positions_are_as_many_times_the_averages(world_session):
 
 
 def test_sums_over_games_of_unequal_length_are_refused():
-    from chessreg.experiments.vector.contrast import contrast
+    from chessreg.experiments.vector.contrast import compute_contrast
 
     sums, classes = np.ones((4, 3)), np.array([0, 0, 1, 1])
     with pytest.raises(BadInputError, match="games of 6 and of 8 positions"):
-        contrast(sums, np.array([8, 8, 6, 8]), classes, "summed")
-    averaged = contrast(sums * [[8], [8], [6], [8]], np.array([8, 8, 6, 8]), classes, "averaged")
+        compute_contrast(sums, np.array([8, 8, 6, 8]), classes, "summed")
+    averaged = compute_contrast(sums * [[8], [8], [6], [8]], np.array([8, 8, 6, 8]), classes, "averaged")
     np.testing.assert_allclose(averaged.vector, 0, atol=1e-7)  # each position counts once
 
 
@@ -98,7 +98,7 @@ def test_a_killed_pass_goes_on_from_the_games_it_had(world_session, monkeypatch)
 
     spec = vector_spec(**STREAM, skill=SkillSettings(bins=2), layers=(1,))
     expected = load_vector(world_session.inputs, made(world_session, spec, "undisturbed"), 1)
-    monkeypatch.setattr(sums, "GROUP", 10)
+    monkeypatch.setattr(sums, "GROUP_GAMES", 10)
     forward, seen = LanguageModel.residuals, []
 
     def dying(self, tokens, *given, **more):
@@ -125,7 +125,7 @@ def test_each_layer_of_a_cascade_sees_the_earlier_vectors_added(world_session):
     import torch
 
     from chessreg.encodings.pgn_char import PgnChar
-    from chessreg.experiments.vector.contrast import gather
+    from chessreg.experiments.vector.contrast import gather_games
     from chessreg.models.edits import ResidualEdit
 
     spec = vector_spec(**STREAM | {"source": "cascade-uncached"}, skill=SkillSettings(bins=2))
@@ -141,7 +141,7 @@ def test_each_layer_of_a_cascade_sees_the_earlier_vectors_added(world_session):
     np.testing.assert_allclose(first, load_vector(inputs, plain, 0), atol=1e-6)
 
     frozen = spec.model_copy(update={n: inputs.reference(n, getattr(spec, n)) for n in ("checkpoint", "dataset")})
-    games, model = gather(frozen, inputs), world_session.model("reference")
+    games, model = gather_games(frozen, inputs), world_session.model("reference")
     sides = {0: [], 1: []}
     for text, k in zip(games.games.texts(games.places), games.classes, strict=True):
         encoded = PgnChar().texts([text])
@@ -158,7 +158,7 @@ def test_each_layer_of_a_cascade_sees_the_earlier_vectors_added(world_session):
 def test_a_coefficient_on_sums_and_its_scale_on_averages_are_one_edit(world_session):
     import torch
 
-    from chessreg.experiments.vector.spec import scale_of
+    from chessreg.experiments.vector.spec import convert_coefficient
     from chessreg.models.edits import ResidualEdit
 
     whole = {**STREAM, "whole_games": True}
@@ -169,7 +169,9 @@ def test_a_coefficient_on_sums_and_its_scale_on_averages_are_one_edit(world_sess
         row = vector_rows(world_session.inputs, run)[1]
         vector = torch.from_numpy(load_vector(world_session.inputs, run, 1))
         logits.append(
-            model.logits(tokens, edits=[ResidualEdit(1, vector, scale_of(0.1, row.detail["positions_summed"]))])
+            model.logits(
+                tokens, edits=[ResidualEdit(1, vector, convert_coefficient(0.1, row.detail["positions_summed"]))]
+            )
         )
     torch.testing.assert_close(logits[0], logits[1], atol=1e-5, rtol=0)
     assert (logits[0] - model.logits(tokens)).abs().max() > 1e-4
@@ -238,14 +240,14 @@ def test_a_layer_that_is_not_there_is_told(world_session):
 
 
 def test_the_games_behind_a_vector_are_known_also_without_a_cache(world_session):
-    from chessreg.experiments.settings.overlap import trained_on
+    from chessreg.experiments.settings.overlap import load_training_items
 
     inputs = world_session.inputs
     run = made(world_session, vector_spec(**STREAM), "from-model")
     control = made(world_session, vector_spec(source="random", of="from-model", seed=1), "its-control")
     games, part = inputs.dataset(inputs.reference("dataset", "sample:fit"))
     for reference in (run, control):
-        ((_, places),), _ = trained_on(inputs, reference)
+        ((_, places),), _ = load_training_items(inputs, reference)
         np.testing.assert_array_equal(places, games.rows(part))
 
 
@@ -253,7 +255,7 @@ def test_games_that_the_model_was_trained_on_are_refused(world_session, monkeypa
     from chessreg.experiments.settings import overlap
 
     games, _ = world_session.inputs.dataset(world_session.inputs.reference("dataset", "sample"))
-    monkeypatch.setattr(overlap, "trained_on", lambda inputs, recipe: ([(games, np.arange(20))], None))
+    monkeypatch.setattr(overlap, "load_training_items", lambda inputs, recipe: ([(games, np.arange(20))], None))
     spec = vector_spec(**STREAM, replicate=2)
     with pytest.raises(BadInputError, match="--allow-overlap"):
         world_session.run(spec)

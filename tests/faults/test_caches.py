@@ -110,8 +110,8 @@ def earlier(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, int], None]:
 
             written = fragments.place
             patched.setattr(fragments, "place", place)
-            patched.setattr(cache, "record_group", record_group)
-            patched.setattr(cache, "take_up", lambda *_: set())
+            patched.setattr(cache, "record_activation_group", record_group)
+            patched.setattr(cache, "resume_groups", lambda *_: set())
             patched.setattr(task, "FLUSH_SECONDS", -1.0)
             patched.setattr(attempt.Heartbeat, "run", lambda heartbeat: None)
             with suppress(Killed):
@@ -233,7 +233,7 @@ def test_a_damaged_chunk_is_fetched_again_where_it_is_whole(own, undisturbed, tm
 
 def test_what_was_published_and_not_yet_said_is_taken_up_however_groups_are_cut_now(own, monkeypatch):
     with monkeypatch.context() as patched, suppress(Killed):
-        patched.setattr(cache, "record_group", lambda *_: (_ for _ in ()).throw(Killed()))
+        patched.setattr(cache, "record_activation_group", lambda *_: (_ for _ in ()).throw(Killed()))
         run_command_line(words(own, "run", "cache", *SETTINGS, "--group-games", "5"))
     assert run_command_line(words(own, "run", "cache", *SETTINGS, "--group-games", "3")) == 0
     with opened(own) as session:

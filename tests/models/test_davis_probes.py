@@ -10,7 +10,7 @@ import torch
 from safetensors.numpy import save_file
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.imported.directions import ImportedProbe, spec_of
+from chessreg.experiments.imported.directions import ImportedProbe, build_import_spec
 from chessreg.games.datasets.labels import label
 from chessreg.models.importers.davis_probes import ORDER, hook_point_of, read_probe
 from chessreg.models.importers.source import is_safetensors
@@ -120,14 +120,14 @@ def broken(folder, what):
 )
 def test_another_file_is_refused_in_one_line_and_leaves_nothing(session, tmp_path, what, why):
     with pytest.raises(BadInputError, match=why) as caught:
-        spec_of(ImportedProbe, [broken(tmp_path, what)], session.inputs)
+        build_import_spec(ImportedProbe, [broken(tmp_path, what)], session.inputs)
     assert "\n" not in str(caught.value)
     assert not list(session.store.root.glob("artifacts/*/*"))
 
 
 def test_an_import_names_place_and_phase_and_refuses_what_does_not_go_together(session, tmp_path):
     paths = [saved(tmp_path, f"to_piece_by_color/layer-{n:02}/phase-2/model.safetensors") for n in (1, 2)]
-    report = session.run(spec_of(ImportedProbe, paths, session.inputs), name="joint")
+    report = session.run(build_import_spec(ImportedProbe, paths, session.inputs), name="joint")
     probe = session.probe("joint", 1)
     assert (probe.hook_point, probe.label, probe.centred) == ("blocks.1.hook_resid_post", "piece", False)
     assert {k: probe.detail[k] for k in ("phase", "alignment", "last_sites")} == {
@@ -150,9 +150,11 @@ def test_an_import_names_place_and_phase_and_refuses_what_does_not_go_together(s
         ),
     ):
         with pytest.raises(BadInputError, match=why):
-            spec_of(ImportedProbe, files, session.inputs, **options)
+            build_import_spec(ImportedProbe, files, session.inputs, **options)
     plain = saved(tmp_path, "plain.safetensors")
     with pytest.raises(BadInputError, match="does not say its layer"):
-        spec_of(ImportedProbe, [plain], session.inputs)
-    named = spec_of(ImportedProbe, [plain], session.inputs, layers=(0,), phase=0, hook_point="ln_final.hook_out")
+        build_import_spec(ImportedProbe, [plain], session.inputs)
+    named = build_import_spec(
+        ImportedProbe, [plain], session.inputs, layers=(0,), phase=0, hook_point="ln_final.hook_out"
+    )
     assert (named.phase, named.hook_point) == (0, "ln_final.hook_out")

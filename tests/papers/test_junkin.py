@@ -14,7 +14,7 @@ from chessreg.cli.root import run_command_line
 from chessreg.encodings.prompts import TEMPLATES
 from chessreg.entities.adding import add_dataset
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.experiments.train import AnyTraining, check_fit
+from chessreg.experiments.train import AnyTraining, check_architecture
 from chessreg.papers import find
 from chessreg.papers.expected import TITLE, each
 from chessreg.papers.junkin import sizes
@@ -71,7 +71,7 @@ def test_every_step_has_what_it_needs_and_settings_that_its_kind_takes(size):
     specs = planned(size)
     for spec in specs.values():
         if isinstance(spec, AnyTraining):
-            check_fit(spec)
+            check_architecture(spec)
     assert all(spec.checkpoint.endswith("/checkpoint") for name, spec in specs.items() if name.startswith("accuracy-"))
     without = {step.name for step in find("junkin").steps(asked(size, None))}
     assert specs.keys() - without == {name for name in specs if name.startswith("puzzles-")} != set()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from chessreg.lab.question import strongest_edit
+from chessreg.lab.question import find_strongest_edit
 from chessreg.session import Session, open_session
 from tui.screens.boards import BoardScreen, PairScreen
 from tui.screens.lab import LabScreen
@@ -107,14 +107,14 @@ async def test_the_lab_opens_with_the_strongest_edit(drive: Any, world: Path, tm
         sql.execute("UPDATE trial SET mass_modified = 0.1")
     place = str(own / "registry.db"), own / "store"
     with open_session(*place) as session:
-        assert strongest_edit(session.inputs) is None, "no edit raises the mass"
+        assert find_strongest_edit(session.inputs) is None, "no edit raises the mass"
     with sqlite3.connect(own / "registry.db") as sql:
         sql.execute(
             "UPDATE trial SET mass_modified = 0.9 WHERE condition = 'edit' AND sample = -1 AND unit = ?", (unit,)
         )
         sql.execute("UPDATE trial SET mass_modified = 1.0 WHERE condition LIKE 'random%'")
     with open_session(*place) as session:
-        edit = strongest_edit(session.inputs)
+        edit = find_strongest_edit(session.inputs)
     assert edit is not None
     assert (edit.unit, edit.stored_condition) == (unit, "edit"), "controls are no edits"
     async with drive(own, size=(120, 40), start="lab") as driver:
@@ -154,4 +154,4 @@ async def test_only_the_lines_that_differ_are_painted_and_all_of_them(drive: Any
 
 def test_a_registry_without_edits_has_no_strongest(session: Session, tmp_path: Path) -> None:
     with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as empty:
-        assert strongest_edit(empty.inputs) is None
+        assert find_strongest_edit(empty.inputs) is None

@@ -17,10 +17,10 @@ import pytest
 from chessreg.cli.root import run_command_line
 from chessreg.experiments.edit import three_boards
 from chessreg.experiments.edit.spec import NextTokenEditSpec
-from chessreg.experiments.edit.three_boards import StoredCase, stored_case
+from chessreg.experiments.edit.three_boards import StoredCase, load_stored_case
 from chessreg.games.boards.boardframe import squares_of
 from chessreg.games.datasets.labels import PIECE_CLASSES, board_changes
-from chessreg.lab.answer import Answer, Ranked, Side
+from chessreg.lab.answer import LabAnswer, ModelSide, RankedMove
 from chessreg.registry import names, tables
 from chessreg.session import open_session
 from tui.model_process import ModelProcess
@@ -84,7 +84,7 @@ def case_of(root: Path, condition: str) -> StoredCase:
             run_id = names.resolve(sql, "run", "edits")
             trial = tables.Trial
             unit = sql.query(trial.unit).filter_by(run_id=run_id, condition=condition).order_by(trial.unit).first()[0]
-        return stored_case(session.inputs, run_id, unit)
+        return load_stored_case(session.inputs, run_id, unit)
 
 
 async def opened(driver: Any, condition: str) -> CaseScreen:
@@ -223,7 +223,7 @@ def test_the_boards_of_a_case(squares: Path, app_on: Any, snap_compare: Any, mon
     heat = {name: np.bincount([chess.E4, chess.G1, chess.D2], [0.75 - n / 4, 0.125, 0.125 + n / 4], 64)
             for n, name in enumerate(rows)}  # fmt: skip
     fixed = StoredCase(case.spec, "game 3, ply 2", boards, rows, heat)
-    monkeypatch.setattr(three_boards, "stored_case", lambda *_: fixed)
+    monkeypatch.setattr(three_boards, "load_stored_case", lambda *_: fixed)
 
     async def steps(pilot: Any) -> None:
         await settled(pilot)
@@ -240,7 +240,7 @@ def test_the_boards_of_a_case(squares: Path, app_on: Any, snap_compare: Any, mon
 def test_the_lab_while_a_board_is_changed(
     squares: Path, app_on: Any, snap_compare: Any, monkeypatch: Any, size: str
 ) -> None:
-    async def answered(process: Any, question: Any) -> Answer:
+    async def answered(process: Any, question: Any) -> LabAnswer:
         return answer_of(question.board)
 
     monkeypatch.setattr(ModelProcess, "ask", answered)
@@ -259,22 +259,22 @@ def test_the_lab_while_a_board_is_changed(
     assert snap_compare(app_on(squares, start="lab"), terminal_size=(wide, high), run_before=steps)
 
 
-def answer_of(changes: str) -> Answer:
+def answer_of(changes: str) -> LabAnswer:
     """An answer about 1.e4 d5 under these changes of the board, with numbers that no model had to give."""
     board, aim = chess.Board(FENS[0]), chess.Board(FENS[0])
     for square, piece in board_changes(changes):
         aim.set_piece_at(square, None if piece == "." else chess.Piece.from_symbol(piece))
 
-    def side(target: float, e4: float) -> Side:
+    def side(target: float, e4: float) -> ModelSide:
         heat = np.bincount([chess.E4, chess.D2], [e4, 1 - e4], 64)
         moves = tuple(
-            Ranked(uci, board.san(chess.Move.from_uci(uci)), p) for uci, p in (("e4d5", e4), ("d2d4", 1 - e4))
+            RankedMove(uci, board.san(chess.Move.from_uci(uci)), p) for uci, p in (("e4d5", e4), ("d2d4", 1 - e4))
         )
         beliefs = np.zeros((2, 64, 13), np.float32)
         beliefs[:, np.arange(64), [PIECE_CLASSES.index(letter) for letter in squares_of(board)]] = 1
-        return Side("e4d5", True, 0.9375, target if changes else None, moves, moves[1:], beliefs, tuple(heat))
+        return ModelSide("e4d5", True, 0.9375, target if changes else None, moves, moves[1:], beliefs, tuple(heat))
 
-    return Answer(
+    return LabAnswer(
         FENS[0], ("e4", "d5"), (0, 1), side(0.25, 0.75), side(0.5, 0.5), changes, (0,), (0.5,),
         modified_fen=aim.fen() if changes else "", next_token=True,
     )  # fmt: skip

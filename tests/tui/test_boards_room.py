@@ -348,13 +348,13 @@ async def test_a_puzzle_is_gone_through_by_steps_with_the_models_moves_and_the_b
 
 
 def test_a_puzzle_of_two_moves_is_gone_through_and_two_ways_to_one_position_stand_side_by_side() -> None:
-    from chessreg.experiments.puzzles import Puzzle, views
+    from chessreg.experiments.puzzles import Puzzle, build_puzzle_frames
     from tui.data.board_views import Boards
     from tui.data.pages import Listed
 
     screen = BoardScreen(Listed([]), 0, {})
     line = tuple(chess.Move.from_uci(word) for word in ("e2e4", "e7e5", "g1f3"))
-    solved = views(Puzzle(0, chess.Board(), line, 1500), ["e2e4", "g1f3"], {})
+    solved = build_puzzle_frames(Puzzle(0, chess.Board(), line, 1500), ["e2e4", "g1f3"], {})
     assert [frame.title[-11:] for frame in solved] == ["move 1 of 2", "move 2 of 2"]
     assert not any("1.00" in told for frame in solved for told in legend(frame)), (
         "a weight that is no share is not told"

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Engine
 from chessreg.cli.root import run_command_line
 from chessreg.entities import entity
 from chessreg.experiments.sae import SaeSpec
-from chessreg.lab.question import choices
+from chessreg.lab.question import list_checkpoint_choices
 from chessreg.registry import lineage
 from chessreg.session import open_session
 from tui import show
@@ -196,7 +196,7 @@ def test_a_list_reads_the_words_about_what_it_lists_and_not_those_about_every_ru
             rows = entity_rows.listed(session)
             things = [entity_rows.thing(session, noun, one["thing"]) for noun, of in rows.items() for one in of[:1]]
             with session.database.read() as sql:
-                choices(sql)
+                list_checkpoint_choices(sql)
                 lineage.describe(sql, [lineage.Node("run", row["thing"].hex) for row in rows["probe"]])
             candidates(session, "checkpoint")
             words = offered(session)

@@ -21,7 +21,7 @@ from textual.widgets import Static
 
 from chessreg.cli.root import run_command_line
 from chessreg.lab import answer as text
-from chessreg.lab.answer import Answer
+from chessreg.lab.answer import LabAnswer
 from chessreg.registry import read
 from chessreg.registry.database import Database
 from chessreg.registry.tables import Trial
@@ -79,7 +79,7 @@ async def test_an_edit_is_scrubbed_by_layer_class_and_condition(drive, session: 
     async with drive(size=(200, 60)) as driver:
         screen = await opened(driver, session)
         answer = screen.answer
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, LabAnswer)
         assert answer.edited is not None
         panes = {name: screen.query_one(f"#{name}", BoardPane).squares for name in PANES}
         assert panes["original"].frame.fen == chess.Board(answer.fen).board_fen()
@@ -95,10 +95,10 @@ async def test_an_edit_is_scrubbed_by_layer_class_and_condition(drive, session: 
             best = told[side]["moves"][0]
             assert f"{best['san']:<7} {best['probability']:.3f}" in driver.text
         shown = screen.heat_label
-        assert text.belief_frame(answer, "clean", 0, shown).heat == panes["before"].frame.heat
+        assert text.build_belief_frame(answer, "clean", 0, shown).heat == panes["before"].frame.heat
         await driver.press("full_stop")
         assert screen.heat_label == (shown + 1) % 13
-        assert panes["before"].frame.heat == text.belief_frame(answer, "clean", 0, (shown + 1) % 13).heat
+        assert panes["before"].frame.heat == text.build_belief_frame(answer, "clean", 0, (shown + 1) % 13).heat
         await driver.press("comma", "H")
         assert panes["before"].frame.heat is None
         await driver.press("H", "right", "left", "left")
@@ -309,11 +309,11 @@ async def test_both_models_moves_stand_in_one_order_with_their_change_and_boards
     async with drive(size=(120, 40), start="lab") as driver:
         lab = driver.screen
         assert isinstance(lab, LabScreen)
-        order = [move.san for move in text.compared(lab.answer)]
+        order = [move.san for move in text.compare_moves(lab.answer)]
         shown = {name: str(lab.query_one(f"#of-{name}").content).splitlines()[2:] for name in ("clean", "edited")}
         for name, lines in shown.items():
             assert [line[2:].split()[0] for line in lines] == order[: len(lines)], name
-        for move, line in zip(text.compared(lab.answer), shown["edited"], strict=False):
+        for move, line in zip(text.compare_moves(lab.answer), shown["edited"], strict=False):
             if move.change is not None:
                 assert line[2:].split()[2] == f"Δ{move.change:+.3f}"
         assert {pane.squares.square_size for pane in lab.query(BoardPane)} == {2}

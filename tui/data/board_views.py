@@ -133,13 +133,13 @@ class BoardPreview(NamedTuple):
 
 def preview(session: Session, row: Mapping[str, Any]) -> BoardPreview | None:
     """Return the boards of a row of a list; None where there are none."""
-    from chessreg.experiments.edit.three_boards import views_of_case
+    from chessreg.experiments.edit.three_boards import build_case_frames
 
     try:
         drawn = boards(session, row)
         views = drawn.views
         if drawn.kind == "edit-next-token":
-            views = views_of_case(drawn.row, session.inputs)
+            views = build_case_frames(drawn.row, session.inputs)
         elif not views:
             views = edited_state(session, row).boards
     except ChessregError:
@@ -159,10 +159,10 @@ def model_of(session: Session, spec: Mapping[str, Any]) -> str:
 
 def newest_model(session: Session) -> str:
     """The model that the lab begins with; empty where there is none."""
-    from chessreg.lab.question import choices
+    from chessreg.lab.question import list_checkpoint_choices
 
     with session.database.read() as sql:
-        known = choices(sql)
+        known = list_checkpoint_choices(sql)
     return known[0].checkpoint_id.hex if known else ""
 
 
@@ -199,9 +199,9 @@ def edited_state(session: Session, row: Mapping[str, Any], condition: str = "") 
 
     Raises NotFoundError when the run has no such state.
     """
-    from chessreg.experiments.edit.board_views import boards_of_state
-    from chessreg.experiments.edit.three_boards import stored_case
-    from chessreg.lab.question import stored_edit
+    from chessreg.experiments.edit.board_views import build_state_boards
+    from chessreg.experiments.edit.three_boards import load_stored_case
+    from chessreg.lab.question import load_stored_edit
 
     run_id, unit, trial = UUID(str(row["run_id"])), int(row["unit"]), tables.Trial
     with session.database.read() as sql:
@@ -219,12 +219,12 @@ def edited_state(session: Session, row: Mapping[str, Any], condition: str = "") 
     case, boards = None, list["BoardFrame"]()
     conditions = sorted((r.condition for r in rows if r.condition not in ("clean", "skipped")), key=edits_first)
     if kind == "edit-next-token":
-        case = stored_case(session.inputs, run_id, unit)
+        case = load_stored_case(session.inputs, run_id, unit)
         drawn = "" if case.skipped else wanted if wanted in conditions else conditions[0]
     else:
-        boards, drawn = boards_of_state(key, session.inputs)
+        boards, drawn = build_state_boards(key, session.inputs)
     chosen = next((r for r in rows if r.condition == drawn), rows[0])
-    edit = stored_edit(session.inputs, run_id, chosen) if drawn else None
+    edit = load_stored_edit(session.inputs, run_id, chosen) if drawn else None
     return EditedState(called, run_id, unit, boards, drawn, conditions, flat(chosen), edit, case)
 
 

@@ -19,7 +19,7 @@ from tui.widgets.board import BoardPane, Squares, extent, sizes_of, square_words
 from tui.widgets.moves import Rankings
 
 if TYPE_CHECKING:
-    from chessreg.lab.answer import Answer
+    from chessreg.lab.answer import LabAnswer
 
 
 class DrawingScreen(AppScreen):
@@ -133,7 +133,7 @@ class FourBoardsScreen(DrawingScreen):
 
     def __init__(self) -> None:
         super().__init__(classes="-row -empty")
-        self.answer: Answer | None = None
+        self.answer: LabAnswer | None = None
         self.stored: list[BoardFrame] = []  # what is drawn while there is no answer
         self.shown_layer: int | None = None
         self.label: int | None = None  # the class of the heat; None: the piece that is taken off
@@ -160,11 +160,11 @@ class FourBoardsScreen(DrawingScreen):
     @property
     def layer_place(self) -> int:
         """Where the shown layer is in the answer's beliefs."""
-        from chessreg.lab.answer import layer_place
+        from chessreg.lab.answer import find_layer_place
 
         assert self.answer
         layer = self.shown_layer if self.shown_layer in self.answer.layers else None
-        return layer_place(self.answer, layer)
+        return find_layer_place(self.answer, layer)
 
     @property
     def heat_label(self) -> int | None:
@@ -179,18 +179,18 @@ class FourBoardsScreen(DrawingScreen):
 
     def views(self) -> dict[str, BoardFrame]:
         """The boards there are now, by pane."""
-        from chessreg.lab.answer import belief_frame, position_views
+        from chessreg.lab.answer import build_belief_frame, build_position_frames
 
         if self.answer is None:
             return dict(zip(PANES, self.stored, strict=False))
         answer = self.answer
-        views = dict(zip(PANES, position_views(answer), strict=False))
+        views = dict(zip(PANES, build_position_frames(answer), strict=False))
         if not self.heated:
             views = {pane: replace(frame, heat=None, heat_label="") for pane, frame in views.items()}
         if answer.layers:
             for pane, which in (("before", "clean"), ("after", "edited")):
                 if which == "clean" or answer.edited is not None:
-                    views[pane] = belief_frame(answer, which, self.layer_place, self.heat_label)
+                    views[pane] = build_belief_frame(answer, which, self.layer_place, self.heat_label)
         return views
 
     def titles(self) -> dict[str, str]:
@@ -346,7 +346,7 @@ class FourBoardsScreen(DrawingScreen):
 LEAST = 0.001  # lower probabilities are not shown
 
 
-def begins_line(answer: Answer) -> str:
+def begins_line(answer: LabAnswer) -> str:
     """Where the next move begins, before and after: the shade of original and target."""
     import chess
 

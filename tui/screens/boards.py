@@ -41,7 +41,7 @@ from tui.widgets.table import PageTable
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from chessreg.lab.answer import Answer
+    from chessreg.lab.answer import LabAnswer
     from chessreg.session import Session
     from tui.data.board_views import Boards, Sides
 
@@ -236,7 +236,7 @@ class BoardScreen(DrawingScreen):
         self.frame = 0
         self.evaluations: list[float | None] = []  # of each view; None: not known
         self.asks_model = False
-        self.answers: dict[int, Answer] = {}  # what the model says of a view
+        self.answers: dict[int, LabAnswer] = {}  # what the model says of a view
         self.evaluating = 0  # counts up: what an earlier evaluation still finds is dropped
 
     def body(self) -> ComposeResult:
@@ -319,9 +319,9 @@ class BoardScreen(DrawingScreen):
         frame = replace(views[place], evaluation=self.evaluations[place])
         if not self.asks_model or (answer := self.answers.get(place)) is None:
             return frame
-        from chessreg.lab.answer import arrows
+        from chessreg.lab.answer import build_arrows
 
-        moves: list[Arrow] = arrows(answer.clean.moves, MODEL_MOVES)
+        moves: list[Arrow] = build_arrows(answer.clean.moves, MODEL_MOVES)
         follows = views[place + 1] if place + 1 < len(views) else None
         if follows is not None and follows.moves[:-1] == frame.moves and follows.last_move is not None:
             start, end = follows.last_move
@@ -529,12 +529,12 @@ class BoardScreen(DrawingScreen):
         place, drawn = self.frame, self.boards
         if drawn is None or not self.asks_model or place in self.answers:
             return
-        from chessreg.lab.question import Position
+        from chessreg.lab.question import LabPosition
 
         frame = drawn.views[place]
         known = {"moves": " ".join(frame.moves)} if frame.moves or is_initial(frame) else {"fen": frame.position}
         try:
-            answer = await self.app.model.ask(Position.of(checkpoint=drawn.checkpoint, **known))
+            answer = await self.app.model.ask(LabPosition.of(checkpoint=drawn.checkpoint, **known))
         except ChessregError as error:
             self.require_shown()
             self.app.trouble(self, error)

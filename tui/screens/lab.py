@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from textual.widget import Widget
 
     from chessreg.games.boards.boardframe import BoardFrame, Mark
-    from chessreg.lab.answer import Compared
-    from chessreg.lab.question import Choice, Position, StoredEdit, Tool
+    from chessreg.lab.answer import MoveComparison
+    from chessreg.lab.question import CheckpointChoice, LabPosition, StoredEdit, Tool
     from chessreg.session import Session
     from tui.host import Host
 
@@ -85,7 +85,7 @@ class LabScreen(FourBoardsScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self.choices: list[Choice] = []
+        self.choices: list[CheckpointChoice] = []
         self.model = self.tool = 0
         self.sans: tuple[str, ...] = tuple(START.split())
         self.ahead: tuple[str, ...] = ()  # moves that were taken back
@@ -103,7 +103,7 @@ class LabScreen(FourBoardsScreen):
         self.cursor: int | None = None  # the square that keys put pieces on
         self.row = 0  # which of the model's moves is pointed at
         self.asking = False
-        self.answered: Position | None = None  # the question that the answer is of
+        self.answered: LabPosition | None = None  # the question that the answer is of
         self.answered_sans: tuple[str, ...] = ()  # the moves that it is after
 
     def body(self) -> ComposeResult:
@@ -114,14 +114,14 @@ class LabScreen(FourBoardsScreen):
     # -- asking ---------------------------------------------------------------------------------------------------
 
     async def fill(self) -> None:
-        from chessreg.lab.question import choices, strongest_edit
+        from chessreg.lab.question import find_strongest_edit, list_checkpoint_choices
 
         opens = not self.opened and self.pending is None
 
-        def read(session: Session) -> tuple[list[Choice], StoredEdit | None]:
+        def read(session: Session) -> tuple[list[CheckpointChoice], StoredEdit | None]:
             with session.database.read() as sql:
-                known = choices(sql)
-            return known, strongest_edit(session.inputs) if opens else None
+                known = list_checkpoint_choices(sql)
+            return known, find_strongest_edit(session.inputs) if opens else None
 
         found = await self.ask("reading models and probes", read)
         if found is None:
@@ -140,7 +140,7 @@ class LabScreen(FourBoardsScreen):
         elif self.answer is None or self.question() != self.answered:
             await self.look_now()
 
-    def choose_again(self, known: list[Choice]) -> None:
+    def choose_again(self, known: list[CheckpointChoice]) -> None:
         """What there is to choose from now; what was chosen stays chosen."""
         model, tool = (self.choice.checkpoint_id, self.chosen) if self.choices else (None, None)
         self.choices = known
@@ -152,7 +152,7 @@ class LabScreen(FourBoardsScreen):
         self.query_one("#message", Static).update(words)
 
     @property
-    def choice(self) -> Choice:
+    def choice(self) -> CheckpointChoice:
         return self.choices[self.model]
 
     @property
@@ -161,9 +161,9 @@ class LabScreen(FourBoardsScreen):
         tools = self.choice.tools
         return tools[self.tool % len(tools)] if tools else None
 
-    def question(self, named: bool = False) -> Position:
+    def question(self, named: bool = False) -> LabPosition:
         """The present question; `named` as a person would write it."""
-        from chessreg.lab.question import Position
+        from chessreg.lab.question import LabPosition
 
         tool = self.chosen
         probe = next((one for one in self.choice.tools if one.kind == "probe"), None)
@@ -177,7 +177,7 @@ class LabScreen(FourBoardsScreen):
         edits = probe is not None and vector is None
         later = self.ahead if edits and self.condition == PATCH else ()
         settings = tuple(pair for pair in self.settings if pair[0] != PATCH or later)
-        return Position.of(
+        return LabPosition.of(
             checkpoint=self.choice.name if named else self.choice.checkpoint_id.hex,
             moves=" ".join(self.sans),
             probe=reference(probe),
@@ -249,14 +249,14 @@ class LabScreen(FourBoardsScreen):
     # -- what is drawn --------------------------------------------------------------------------------------------
 
     @property
-    def moves(self) -> list[Compared]:
+    def moves(self) -> list[MoveComparison]:
         """The moves of the board, in the order in which both models' are listed."""
-        from chessreg.lab.answer import compared
+        from chessreg.lab.answer import compare_moves
 
         if self.answer is None:
             return []
         legal = {move.uci for move in self.answer.clean.moves}
-        return [move for move in compared(self.answer) if move.uci in legal]
+        return [move for move in compare_moves(self.answer) if move.uci in legal]
 
     @property
     def answers_this(self) -> bool:

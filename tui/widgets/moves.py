@@ -23,7 +23,7 @@ from chessreg.games.boards.boardframe import BoardFrame
 from tui.columns import fitted
 
 if TYPE_CHECKING:
-    from chessreg.lab.answer import Answer, Compared, Side
+    from chessreg.lab.answer import LabAnswer, ModelSide, MoveComparison
 
 
 PLY = re.compile(r"(\d+)(\.+) ?(\S+)")
@@ -159,7 +159,7 @@ class Rankings(Horizontal):
     Rankings > Static { width: 1fr; height: 1fr; padding: 0 1; }
     """
 
-    shown: tuple[Answer, str | None] | None = None
+    shown: tuple[LabAnswer, str | None] | None = None
 
     def compose(self) -> ComposeResult:
         yield Static("", id="of-clean")
@@ -169,14 +169,14 @@ class Rankings(Horizontal):
         if self.shown is not None:
             self.show(*self.shown)
 
-    def show(self, answer: Answer, chosen: str | None = None) -> None:
+    def show(self, answer: LabAnswer, chosen: str | None = None) -> None:
         """Draw these numbers; `chosen` is the move (UCI) that is pointed at."""
-        from chessreg.lab.answer import compared
+        from chessreg.lab.answer import compare_moves
 
         self.shown = answer, chosen
         wide = max(20, self.size.width // 2 - 2)
         lines = max(1, self.size.height - HEAD)
-        moves = compared(answer)
+        moves = compare_moves(answer)
         at = next((n for n, move in enumerate(moves) if move.uci == chosen), None)
         first = 0 if at is None else max(0, min(at - lines // 2, len(moves) - lines))
         seen = [(place == at, move) for place, move in enumerate(moves)][first : first + lines]
@@ -193,7 +193,7 @@ class Rankings(Horizontal):
             pane.update("")
 
 
-def ranking(name: str, side: Side, moves: Sequence[tuple[bool, Compared]], wide: int) -> Text:
+def ranking(name: str, side: ModelSide, moves: Sequence[tuple[bool, MoveComparison]], wide: int) -> Text:
     """One model's numbers: mass on the board and on the one aimed at, greedy text, moves with bars, of the edited model
     with their change. `moves`: whether it is pointed at, and the move."""
     both = "" if side.modified is None else f", target {side.modified:.3f}"
@@ -209,7 +209,7 @@ def ranking(name: str, side: Side, moves: Sequence[tuple[bool, Compared]], wide:
     return text
 
 
-def line_of_move(move: Compared, edited: bool, here: bool, wide: int) -> str:
+def line_of_move(move: MoveComparison, edited: bool, here: bool, wide: int) -> str:
     """`= Nf3     0.412 ━━━━━`, of the edited model with the change, `= Nf3     0.812 Δ+0.400 ━━━`: the first sign says
     that the move is legal on the board aimed at too."""
     sign = "›" if here else "=" if move.legal_modified else " "

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.edit.checks import check, check_context
+from chessreg.experiments.edit.checks import check_context, check_edit_spec
 from chessreg.experiments.edit.spec import (
     DAVIS_PRESETS,
     PAPER,
@@ -23,12 +23,12 @@ from chessreg.experiments.edit.spec import (
     NextTokenEditOptions,
     NextTokenEditRow,
     NextTokenEditSpec,
-    settings_of,
+    list_edit_settings,
 )
-from chessreg.experiments.edit.states import after_moves, states
+from chessreg.experiments.edit.states import build_state_after, build_states
 from chessreg.experiments.settings import games as selections
 from chessreg.experiments.settings import overlap
-from chessreg.experiments.settings.overlap import Evaluated
+from chessreg.experiments.settings.overlap import EvaluatedGames
 from chessreg.games.boards.boardframe import BoardFrame
 from chessreg.games.datasets.dataset import numbers
 from chessreg.runs.cost import LEGAL_MOVE_TOKENS, TOKENS_PER_MOVE, reading_operations
@@ -42,20 +42,20 @@ if TYPE_CHECKING:
 __all__ = ["BoardEdit", "EditOptions", "EditSpec", "NextTokenEdit", "NextTokenEditOptions", "NextTokenEditSpec"]
 
 
-MOST_TRIALS = 100_000_000  # of one run
+MAX_TRIALS = 100_000_000  # of one run
 
 
-class Edit(Kind):
+class EditKind(Kind):
     """What both kinds of edits share: one unit is one state, and every state has a row for each condition."""
 
     tables = ("trial", "metric_point")
 
     def units(self, spec: EditSettings, inputs: Inputs) -> int:
-        check(spec, inputs)
-        return 1 if spec.moves else len(selections.select(spec, inputs)[1]) * spec.states_per_game
+        check_edit_spec(spec, inputs)
+        return 1 if spec.moves else len(selections.select_games(spec, inputs)[1]) * spec.states_per_game
 
     def estimate(self, spec: EditSettings, inputs: Inputs) -> Estimate:
-        tried = len(settings_of(spec, inputs))
+        tried = len(list_edit_settings(spec, inputs))
         each = 1 + len(spec.other_directions) + sum(spec.control_draws.values())
         remarks = (f"{tried} edits of every state: layers x scales",) if tried > 1 else ()
         states = self.units(spec, inputs)
@@ -68,19 +68,19 @@ class Edit(Kind):
         return reading_operations(spec.checkpoint, inputs, games + edits / 2)
 
     def check(self, spec: EditSettings, inputs: Inputs) -> None:
-        if (trials := self.estimate(spec, inputs).rows["trial"]) > MOST_TRIALS:
+        if (trials := self.estimate(spec, inputs).rows["trial"]) > MAX_TRIALS:
             raise BadInputError(
-                f"this grid has {trials:,} cells", f"lower --games or --random-controls: {MOST_TRIALS:,} fit"
+                f"this grid has {trials:,} cells", f"lower --games or --random-controls: {MAX_TRIALS:,} fit"
             )
         if spec.moves:  # one position that somebody looks at claims nothing about unseen games
             return
-        games, places = selections.select(spec, inputs)
-        overlap.refuse(inputs, spec.checkpoint, games, places, spec.allow_overlap)
+        games, places = selections.select_games(spec, inputs)
+        overlap.refuse_overlap(inputs, spec.checkpoint, games, places, spec.allow_overlap)
         for probe in spec.probes.values():
-            overlap.refuse(inputs, probe, games, places, spec.allow_overlap, what="the probe")
+            overlap.refuse_overlap(inputs, probe, games, places, spec.allow_overlap, what="the probe")
 
 
-class BoardEdit(Edit):
+class BoardEdit(EditKind):
     """Board-state edits: subtract the probe's direction for the piece about to move; legal moves on either board.
 
     Karvonen 2024, section 4.1 and Tables 2, 6 and 8. A state whose clean greedy text is no legal move, or moves the
@@ -131,25 +131,25 @@ class BoardEdit(Edit):
 
         spec, editor = task.spec, Editor(task)
         if spec.moves:
-            editor.batch([after_moves(spec.sans, editor.encoding)])
+            editor.batch([build_state_after(spec.sans, editor.encoding)])
             task.done(0)
             return
-        games, places = selections.select(spec, task.inputs)
+        games, places = selections.select_games(spec, task.inputs)
         for start in range(0, len(task.units), task.options.batch_states):
             units = task.units[start : start + task.options.batch_states]
-            editor.batch(states(spec, editor.encoding, games, places, units))
+            editor.batch(build_states(spec, editor.encoding, games, places, units))
             if 0 in units:
-                measure_overlap(task, games, places)
+                emit_edit_overlap(task, games, places)
             for unit in units:
                 task.done(unit)
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-        from chessreg.experiments.edit.board_views import views_of_state
+        from chessreg.experiments.edit.board_views import build_state_frames
 
-        return views_of_state(row, inputs)
+        return build_state_frames(row, inputs)
 
 
-class NextTokenEdit(Edit):
+class NextTokenEdit(EditKind):
     """Edits of a model whose next token names a square or a move: legal move mass before and after.
 
     Davis, Vasquez Ferrer & Sukthankar 2026, section 4. The piece on the model's most probable square is taken off by a
@@ -188,7 +188,7 @@ class NextTokenEdit(Edit):
 
     def check(self, spec: NextTokenEditSpec, inputs: Inputs) -> None:  # type: ignore[override]
         if spec.prefixes:
-            games, places = selections.select(spec, inputs)
+            games, places = selections.select_games(spec, inputs)
             longest = int(numbers(games.table(["plies"]).column("plies"))[places].max())
             if longest <= min(spec.prefixes):
                 raise BadInputError(
@@ -201,22 +201,22 @@ class NextTokenEdit(Edit):
     def run(self, task: Task[NextTokenEditSpec, NextTokenEditOptions]) -> None:
         from chessreg.experiments.edit.site_editor import SiteEditor
 
-        SiteEditor(task).run(lambda games, places: measure_overlap(task, games, places))
+        SiteEditor(task).run(lambda games, places: emit_edit_overlap(task, games, places))
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-        from chessreg.experiments.edit.three_boards import views_of_case
+        from chessreg.experiments.edit.three_boards import build_case_frames
 
-        return views_of_case(row, inputs)
+        return build_case_frames(row, inputs)
 
 
-def measure_overlap(task: Task[Any, Any], games: Any, places: np.ndarray) -> None:
+def emit_edit_overlap(task: Task[Any, Any], games: Any, places: np.ndarray) -> None:
     """What the edited games share with the training games of the model and of the probe, as metric points of unit 0."""
-    evaluated = Evaluated.of(games, places)
+    evaluated = EvaluatedGames.of(games, places)
     inputs = {"checkpoint": task.spec.checkpoint, "probe": task.spec.probe, "black-probe": task.spec.black_probe}
     for name, reference in inputs.items():
         if reference is None:
             continue
-        counted = overlap.measure(task.inputs, reference, evaluated)
+        counted = overlap.measure_overlap(task.inputs, reference, evaluated)
         for column, value in counted.columns().items():
             if isinstance(value, int):
                 task.emit("metric_point", 0, name=f"overlap/{name}/{column}", step=0, value=float(value))

@@ -17,14 +17,14 @@ from chessreg.registry import tables
 from chessreg.runs.inputs import Inputs
 
 
-def views_of_state(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+def build_state_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
     """The original board with the clean model's texts and the modified one with the edited model's; as heat what the
     probe reads of the removed piece in each, while model and probe are here."""
-    boards, condition = boards_of_state(row, inputs)
-    return with_heat(boards, inputs, row, condition) if condition else boards
+    boards, condition = build_state_boards(row, inputs)
+    return add_heat(boards, inputs, row, condition) if condition else boards
 
 
-def boards_of_state(row: Mapping[str, Any], inputs: Inputs) -> tuple[list[BoardFrame], str]:
+def build_state_boards(row: Mapping[str, Any], inputs: Inputs) -> tuple[list[BoardFrame], str]:
     """Return the two boards of a state from its rows alone, and the condition of the second. A skipped state has one
     board and no condition."""
     rows = inputs.unit_rows(tables.Trial, row, tables.Trial.condition, tables.Trial.sample)
@@ -48,36 +48,36 @@ def boards_of_state(row: Mapping[str, Any], inputs: Inputs) -> tuple[list[BoardF
             title=f"clean, {where}",
             marks={square: "from"},
             arrows=move_arrows(original, [encoding.parse(r.text, original) for r in clean]),
-            caption=caption_of(clean),
+            caption=build_caption(clean),
         ),
         BoardFrame.from_board(
             modified,
             title=f"{condition}: without the piece on {detail['square']}",
             marks={square: "removed"},
             arrows=move_arrows(modified, [encoding.parse(r.text, modified) for r in edited]),
-            caption=caption_of(edited),
+            caption=build_caption(edited),
         ),
     ]
     return boards, condition
 
 
-def with_heat(boards: list[BoardFrame], inputs: Inputs, row: Mapping[str, Any], condition: str) -> list[BoardFrame]:
+def add_heat(boards: list[BoardFrame], inputs: Inputs, row: Mapping[str, Any], condition: str) -> list[BoardFrame]:
     """The two boards with the probability of the removed piece as heat; as they are without the bytes of the model."""
-    from chessreg.experiments.edit.heat import PIECE_CLASSES, WHICH, readings
+    from chessreg.experiments.edit.heat import MODEL_SIDES, PIECE_CLASSES, load_readings
 
     try:
-        heat_readings = readings(inputs, UUID(str(row["run_id"])), int(row["unit"]), condition)
+        heat_readings = load_readings(inputs, UUID(str(row["run_id"])), int(row["unit"]), condition)
     except NotFoundError:
         return boards
     label = f"probability of {PIECE_CLASSES[heat_readings.label]} to the probe of layer {heat_readings.layer}"
     warm = []
-    for frame, which in zip(boards, WHICH, strict=True):
+    for frame, which in zip(boards, MODEL_SIDES, strict=True):
         values = np.clip(heat_readings.values(which, heat_readings.label, "probability"), 0.0, 1.0).tolist()
         warm.append(replace(frame, heat=dict(enumerate(values)), heat_label=label))
     return warm
 
 
-def caption_of(rows: list[tables.Trial]) -> tuple[str, ...]:
+def build_caption(rows: list[tables.Trial]) -> tuple[str, ...]:
     greedy = next(r for r in rows if r.sample == -1)
     texts = ", ".join(f"{r.text}{'' if r.legal_original or r.legal_modified else '?'}" for r in rows if r.sample >= 0)
     lines = [f"greedy {greedy.text}; sampled {texts}"]

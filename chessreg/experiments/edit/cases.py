@@ -15,10 +15,10 @@ import numpy as np
 
 from chessreg.encodings import Encoding
 from chessreg.errors import BadInputError
-from chessreg.experiments.edit.states import State, after_moves, states
+from chessreg.experiments.edit.states import State, build_state_after, build_states
 from chessreg.games.boards.moves import unpack
 from chessreg.games.datasets.labels import board_changes
-from chessreg.steering.directions import EMPTY, Change, class_of
+from chessreg.steering.directions import EMPTY, Change, classify_piece
 
 if TYPE_CHECKING:
     from chessreg.experiments.edit.spec import NextTokenEditSpec
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Prefix:
+class GamePrefix:
     """A state with what came later in its game: a board, and the tokens that lead there; of one position nothing."""
 
     state: State
@@ -38,7 +38,7 @@ class Prefix:
 class Case:
     """A prefix with the board that its edit aims at, and the squares in which that differs from the original."""
 
-    prefix: Prefix
+    prefix: GamePrefix
     target: chess.Board
     changes: tuple[Change, ...]
     square: int | None = None  # of the piece that is taken off
@@ -58,30 +58,30 @@ class Case:
         return self.state.board, self.target, self.prefix.later
 
 
-def prefixes(
+def build_prefixes(
     spec: NextTokenEditSpec, encoding: Encoding, games: Games, places: np.ndarray, units: Sequence[int]
-) -> list[Prefix]:
+) -> list[GamePrefix]:
     """The prefixes of these units. Unit u is prefix u % n of game u // n; a game that ends before has fewer."""
     per_game = spec.states_per_game
     by_game: dict[int, list[int]] = {}
     for unit in units:
         by_game.setdefault(unit // per_game, []).append(unit)
-    made_of_all: list[Prefix] = []
+    made_of_all: list[GamePrefix] = []
     for number, own in by_game.items():
-        turns = Turns.of(encoding, games, int(places[number]))
+        turns = GameTurns.of(encoding, games, int(places[number]))
         if spec.prefixes:
             chosen = [(unit, spec.prefixes[unit % per_game]) for unit in own]
             made = [
                 State(u, turns.item, ply, turns.prompts[ply], turns.boards[ply]) for u, ply in chosen if turns.has(ply)
             ]
         else:
-            made = states(spec, encoding, games, places, own)
-        made_of_all += [Prefix(state, *turns.after(state, spec.future, spec.future_unit)) for state in made]
+            made = build_states(spec, encoding, games, places, own)
+        made_of_all += [GamePrefix(state, *turns.after(state, spec.future, spec.future_unit)) for state in made]
     return made_of_all
 
 
 @dataclass(frozen=True)
-class Turns:
+class GameTurns:
     """The boards of one game, and the tokens after which the next move is written: {plies played: tokens}."""
 
     item: int
@@ -93,14 +93,14 @@ class Turns:
     """Plies played when each token has been read."""
 
     @classmethod
-    def of(cls, encoding: Encoding, games: Games, item: int) -> Turns:
+    def of(cls, encoding: Encoding, games: Games, item: int) -> GameTurns:
         tokens = encoding.games(games, np.array([item]))
         sites = encoding.sites("turns", tokens)
         prompts = {
             ply: tuple(tokens.item(at)[: token + 1].tolist())
             for at, token, ply in zip(sites.item.tolist(), sites.token.tolist(), sites.ply.tolist(), strict=True)
         }
-        boards = list(boards_of(unpack(games.moves([item])[0])))
+        boards = list(iterate_boards(unpack(games.moves([item])[0])))
         if encoding.content == "position":
             return cls(item, prompts, boards, (), ())
         longest = max(prompts.values(), key=len)
@@ -120,7 +120,7 @@ class Turns:
         return (self.boards[ply], self.prompts[ply]) if ply in self.prompts and ply < len(self.boards) else (None, ())
 
 
-def boards_of(moves: Sequence[chess.Move]) -> Iterator[chess.Board]:
+def iterate_boards(moves: Sequence[chess.Move]) -> Iterator[chess.Board]:
     """The board before the first move and after each, without their histories."""
     board = chess.Board()
     yield board.copy(stack=False)
@@ -129,24 +129,24 @@ def boards_of(moves: Sequence[chess.Move]) -> Iterator[chess.Board]:
         yield board.copy(stack=False)
 
 
-def of_moves(spec: NextTokenEditSpec, encoding: Encoding) -> Prefix:
+def build_single_prefix(spec: NextTokenEditSpec, encoding: Encoding) -> GamePrefix:
     """The position of a run with --moves; with --later also what comes later."""
-    state = after_moves(spec.sans, encoding)
+    state = build_state_after(spec.sans, encoding)
     alone = State(state.unit, state.item, state.ply, state.prompt, state.board.copy(stack=False))
     if not spec.later:
-        return Prefix(alone)
-    later = after_moves((*spec.sans, *spec.later.split()), encoding)
-    return Prefix(alone, later.board.copy(stack=False), later.prompt)
+        return GamePrefix(alone)
+    later = build_state_after((*spec.sans, *spec.later.split()), encoding)
+    return GamePrefix(alone, later.board.copy(stack=False), later.prompt)
 
 
-def without_favourite(prefix: Prefix, square: int) -> Case:
+def remove_favourite(prefix: GamePrefix, square: int) -> Case:
     """The case whose target lacks the piece on a square; nothing else of the board is changed."""
     target = prefix.state.board.copy(stack=False)
-    label = class_of(target.remove_piece_at(square))
+    label = classify_piece(target.remove_piece_at(square))
     return Case(prefix, target, ((square, label, EMPTY),), square)
 
 
-def with_changes(prefix: Prefix, text: str) -> Case:
+def apply_board_changes(prefix: GamePrefix, text: str) -> Case:
     """The case whose target is given by a text such as `d5=. d7=p`.
 
     Raises BadInputError for a square that is empty already, for a text that changes nothing, and for a target whose
@@ -160,7 +160,7 @@ def with_changes(prefix: Prefix, text: str) -> Case:
             raise BadInputError(f"--board takes a piece off {name}, which is empty", f"the board is {target.fen()}")
         if before != after:
             target.set_piece_at(square, after)
-            changes.append((square, class_of(before), class_of(after)))
+            changes.append((square, classify_piece(before), classify_piece(after)))
     if not changes:
         raise BadInputError(f"--board {text} is the board as it is", f"the board is {prefix.state.board.fen()}")
     for color, name in ((chess.WHITE, "white"), (chess.BLACK, "black")):
@@ -177,7 +177,7 @@ def with_changes(prefix: Prefix, text: str) -> Case:
     return Case(prefix, target, tuple(changes))
 
 
-def reason_to_skip(spec: NextTokenEditSpec, prefix: Prefix, square: int | None) -> str | None:
+def explain_case_skip(spec: NextTokenEditSpec, prefix: GamePrefix, square: int | None) -> str | None:
     """Why a case is left out, given the square of the most probable token: None, `too short`, `no square`, `empty`,
     `king` or `no moves`. Davis's third rule is lost (specification 6.3): `--king` and the reason's own row tell."""
     board = prefix.state.board
@@ -191,6 +191,6 @@ def reason_to_skip(spec: NextTokenEditSpec, prefix: Prefix, square: int | None) 
         return "empty"
     if spec.king == "skip" and board.piece_type_at(square) == chess.KING:
         return "king"
-    if spec.guard == "fixed" and not any(without_favourite(prefix, square).target.legal_moves):
+    if spec.guard == "fixed" and not any(remove_favourite(prefix, square).target.legal_moves):
         return "no moves"
     return None

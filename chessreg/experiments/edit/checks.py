@@ -7,15 +7,15 @@ from collections.abc import Iterable, Sequence
 from chessreg.encodings import Encoding, Tokens
 from chessreg.errors import BadInputError
 from chessreg.experiments.edit.spec import (
-    BLACK,
+    BLACK_SEGMENTS,
     EMBEDDING_PROBE,
     EMBEDDINGS,
     EditSettings,
     EditSpec,
     NextTokenEditSpec,
-    settings_of,
+    list_edit_settings,
 )
-from chessreg.experiments.settings.sites import site_name
+from chessreg.experiments.settings.sites import resolve_site_name
 from chessreg.models.hook_points import RESID_PRE, check_editable, hook_point
 from chessreg.registry import tables
 from chessreg.runs.inputs import Inputs
@@ -25,7 +25,7 @@ class ProbeMismatchError(BadInputError):
     """A probe was fitted on another checkpoint, or at other tokens, than those to be edited."""
 
 
-def check(spec: EditSettings, inputs: Inputs) -> None:
+def check_edit_spec(spec: EditSettings, inputs: Inputs) -> None:
     """Raises BadInputError or NotFoundError when probe, model and settings do not go together."""
     from chessreg.steering.scale_rules import SCALE_RULES
 
@@ -35,12 +35,12 @@ def check(spec: EditSettings, inputs: Inputs) -> None:
         raise BadInputError(f"{encoding.name} has no tokens called {spec.token_mask}", "--token-mask all, or last")
     if spec.wrong_layer_control and checkpoint.layers == 1:
         raise BadInputError("--wrong-layer-control needs another layer, and this model has one")
-    if isinstance(spec, EditSpec) and spec.black_probe is not None and BLACK not in encoding.site_names:
-        raise BadInputError(f"--black-probe edits the tokens of {BLACK}, which {encoding.name} does not have")
+    if isinstance(spec, EditSpec) and spec.black_probe is not None and BLACK_SEGMENTS not in encoding.site_names:
+        raise BadInputError(f"--black-probe edits the tokens of {BLACK_SEGMENTS}, which {encoding.name} does not have")
     fitted: list[set[int]] = []
     for option, reference in spec.probes.items():
         probes: Sequence[tables.Probe] = inputs.rows(tables.Probe, inputs.run(reference, "probe"))
-        check_probe(option, probes[0], checkpoint, encoding)
+        check_edit_probe(option, probes[0], checkpoint, encoding)
         reads_centred = checkpoint.residual == "raw" and probes[0].detail["centred"]
         if isinstance(spec, EditSpec) and rule.reference is not None and reads_centred:
             raise BadInputError(
@@ -59,13 +59,13 @@ def check(spec: EditSettings, inputs: Inputs) -> None:
                 f"--scale-rule {spec.scale_rule} is of whole moves",
                 "--scale-rule ln-final, ln-next, residual-norm or single_scale",
             )
-    check_layers(spec, inputs, known, checkpoint)
+    check_edit_layers(spec, inputs, known, checkpoint)
     if isinstance(spec, EditSpec) and spec.sae is not None:
-        layers = {layer for setting in settings_of(spec, inputs) for layer in setting.layers}
+        layers = {layer for setting in list_edit_settings(spec, inputs) for layer in setting.layers}
         check_saes(inputs, spec.sae, spec.expansion, layers, checkpoint)
 
 
-def check_probe(name: str, probe: tables.Probe, checkpoint: tables.Checkpoint, encoding: Encoding) -> None:
+def check_edit_probe(name: str, probe: tables.Probe, checkpoint: tables.Checkpoint, encoding: Encoding) -> None:
     """Raises BadInputError for a probe, of the option `name`, that does not fit the model."""
     if probe.checkpoint_id is None:
         raise ProbeMismatchError(
@@ -88,17 +88,17 @@ def check_probe(name: str, probe: tables.Probe, checkpoint: tables.Checkpoint, e
             f"{name} reads residuals with their mean, this checkpoint's are centred",
             "fit probes on this checkpoint",
         )
-    if name == "--black-probe" and of_white(probe.positions, encoding):
+    if name == "--black-probe" and is_white_to_move(probe.positions, encoding):
         raise ProbeMismatchError(
             f"{name} was fitted at {probe.positions}, where White is to move",
             "fit it on a cache of Black's turns: black-turns",
         )
 
 
-def check_layers(spec: EditSettings, inputs: Inputs, known: set[int], checkpoint: tables.Checkpoint) -> None:
+def check_edit_layers(spec: EditSettings, inputs: Inputs, known: set[int], checkpoint: tables.Checkpoint) -> None:
     """Raises BadInputError for an edited layer that the model or the probes (`known`: their layers) do not have."""
     shift = spec.layer_of_probe(0)
-    for setting in settings_of(spec, inputs):
+    for setting in list_edit_settings(spec, inputs):
         if missing := [layer for layer in setting.layers if layer + shift not in known]:
             shifted = f" for layer {missing[0]}: --probe-shift is {shift}" if shift else ""
             raise BadInputError(
@@ -135,7 +135,7 @@ def check_next_token(
     spec: NextTokenEditSpec, inputs: Inputs, encoding: Encoding, checkpoint: tables.Checkpoint
 ) -> None:
     """Raises BadInputError for what edits that read the next token cannot be made with."""
-    from chessreg.experiments.edit.cases import of_moves, with_changes
+    from chessreg.experiments.edit.cases import apply_board_changes, build_single_prefix
 
     if all(encoding.origin_of(number) is None for number in range(encoding.answer_size)):
         raise BadInputError(
@@ -147,14 +147,14 @@ def check_next_token(
     if spec.token_mask not in ("all", "last") and encoding.content == "position":
         raise BadInputError(f"{encoding.name} writes positions", "--token-mask last, or all")
     if spec.moves:
-        prefix = of_moves(spec, encoding)
+        prefix = build_single_prefix(spec, encoding)
         if len(prefix.state.prompt) > checkpoint.block_size:
             raise BadInputError(
                 f"--moves are {len(prefix.state.prompt)} tokens, the model has {checkpoint.block_size} positions",
                 "give fewer moves",
             )
         if spec.board:
-            with_changes(prefix, spec.board)
+            apply_board_changes(prefix, spec.board)
         plies = [prefix.state.ply]
     else:
         plies = list(spec.prefixes) or [2]
@@ -167,7 +167,7 @@ def check_context(spec: NextTokenEditSpec, inputs: Inputs) -> None:
     """Raises BadInputError for prefixes that are all longer than the model's context."""
     checkpoint, encoding = inputs.checkpoint_row(spec.checkpoint), inputs.encoding(spec.checkpoint)
     shortest = min(spec.prefixes)
-    tokens = len(encoding.prompt(knight_moves(shortest)))
+    tokens = len(encoding.prompt(make_knight_moves(shortest)))
     if tokens > checkpoint.block_size:
         raise BadInputError(
             f"a game has about {tokens} tokens after {shortest} plies, and the model's context is "
@@ -183,12 +183,12 @@ def check_probe_tokens(spec: NextTokenEditSpec, inputs: Inputs, encoding: Encodi
     references = {"--black-probe": (spec.black_probe,), "--other-black-probes": spec.other_black_probes}
     if not black:
         references = {"--probe": (spec.probe,), "--other-probes": spec.other_probes}
-    prompt = encoding.prompt(knight_moves(min(ply, 4 + ply % 2)))  # as many have every phase of a turn
+    prompt = encoding.prompt(make_knight_moves(min(ply, 4 + ply % 2)))  # as many have every phase of a turn
     tokens = Tokens.of([prompt])
     fitted = [(option, reference) for option, own in references.items() for reference in own if reference is not None]
     for option, reference in fitted:
         probe = inputs.rows(tables.Probe, inputs.run(reference, "probe"))[0]
-        site = site_name(probe.positions, encoding)
+        site = resolve_site_name(probe.positions, encoding)
         known = site in encoding.site_names
         if known and len(prompt) - 1 in encoding.sites(site, tokens).token:
             continue
@@ -199,12 +199,12 @@ def check_probe_tokens(spec: NextTokenEditSpec, inputs: Inputs, encoding: Encodi
         raise ProbeMismatchError(f"{option} was fitted {where}, and {side} is to move after {ply} plies", hint)
 
 
-def knight_moves(plies: int) -> tuple[str, ...]:
+def make_knight_moves(plies: int) -> tuple[str, ...]:
     """The moves of some game with this many plies."""
     return (("Nf3", "Nf6", "Ng1", "Ng8") * (plies // 4 + 1))[:plies]
 
 
-def of_white(site: str, encoding: Encoding) -> bool:
+def is_white_to_move(site: str, encoding: Encoding) -> bool:
     """Whether White is to move at every site of this name."""
-    sites = encoding.sites(site_name(site, encoding), Tokens.of([encoding.prompt(["e4", "e5", "Nf3", "Nc6"])]))
+    sites = encoding.sites(resolve_site_name(site, encoding), Tokens.of([encoding.prompt(["e4", "e5", "Nf3", "Nc6"])]))
     return len(sites) > 0 and bool((sites.ply % 2 == 0).all())

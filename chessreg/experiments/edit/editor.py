@@ -11,8 +11,8 @@ import numpy as np
 from torch import Tensor
 
 from chessreg.experiments.edit.model import PieceRemovals
-from chessreg.experiments.edit.spec import BLACK, CLEAN, EditOptions, EditRow, EditSpec, TrialRow
-from chessreg.experiments.edit.states import Removal, State, reason_to_skip, removal, selection_split
+from chessreg.experiments.edit.spec import BLACK_SEGMENTS, CLEAN, EditOptions, EditRow, EditSpec, TrialRow
+from chessreg.experiments.edit.states import Removal, State, assign_half, explain_skip, remove_moving_piece
 from chessreg.models.decoding.legal import Mass, Trie, accepted_mass, sequence_logprobs
 from chessreg.models.decoding.sampling import Key, SampledText, sample_trees
 from chessreg.models.decoding.session import session_of
@@ -22,12 +22,14 @@ from chessreg.models.edits import ResidualEdit
 from chessreg.runs.task import Task
 from chessreg.steering.directions import EMPTY
 
-GREEDY = -1
-TINY = 1e-300  # what an edited model finds impossible counts as so probable, so that a divergence is a number
+GREEDY_SAMPLE = -1
+MIN_PROBABILITY = (
+    1e-300  # what an edited model finds impossible counts as so probable, so that a divergence is a number
+)
 
 
 @dataclass(frozen=True)
-class Answers:
+class RemovalAnswers:
     """The moves of a removal's two boards as the model would write them: canonical ones, and all that is accepted."""
 
     canonical: tuple[frozenset[Prefix], frozenset[Prefix]]  # of the original and the modified board
@@ -68,10 +70,10 @@ class Editor:
         removals, rows = [], []
         for row, (state, [sampled]) in enumerate(zip(states, greedy, strict=True)):
             move = self.encoding.parse(sampled.tokens, state.board)
-            reason = reason_to_skip(self.spec, state.board, move)
+            reason = explain_skip(self.spec, state.board, move)
             if move is None or reason:
                 self.skipped(state, sampled, move, reason or "illegal")
-            elif not self.edited.has_directions(removed := removal(state, move)):
+            elif not self.edited.has_directions(removed := remove_moving_piece(state, move)):
                 self.skipped(state, sampled, move, "no direction")
             else:
                 removals.append(removed)
@@ -89,12 +91,12 @@ class Editor:
             branch = TokenTree(session.branch(edits))
             self.condition(condition.name, branch, removals, answers, clean, edits, condition.setting.number)
 
-    def answers(self, removed: Removal) -> Answers:
+    def answers(self, removed: Removal) -> RemovalAnswers:
         original, modified = (self.encoding.answers(board) for board in removed.boards)
         shared = tuple(tuple(sorted({original[move], modified[move]})) for move in original if move in modified)
         accepted = [self.encoding.accepted_ids(board) for board in removed.boards] if self.spec.spellings else []
         canonical = frozenset(original.values()), frozenset(modified.values())
-        return Answers(canonical, shared, Trie.of(accepted))
+        return RemovalAnswers(canonical, shared, Trie.of(accepted))
 
     def write(
         self,
@@ -111,17 +113,17 @@ class Editor:
         name: str,
         trees: TokenTree,
         removals: Sequence[Removal],
-        answers: Sequence[Answers],
-        clean: Sequence[Seen] | None = None,
+        answers: Sequence[RemovalAnswers],
+        clean: Sequence[StateReading] | None = None,
         edits: Sequence[ResidualEdit] = (),
         setting: int | None = None,
-    ) -> list[Seen]:
+    ) -> list[StateReading]:
         """Exact legal mass on both boards, greedy text and sampled texts of every state under one condition, and what
         it does besides, compared with what is seen of the `clean` model. Returns what is seen of this one."""
         spec = self.spec
-        probabilities = canonical_probabilities(trees, [own.canonical for own in answers])
+        probabilities = score_canonical_answers(trees, [own.canonical for own in answers])
         masses = [
-            (mass_of(p, own.canonical[0]), mass_of(p, own.canonical[1]))
+            (sum_mass(p, own.canonical[0]), sum_mass(p, own.canonical[1]))
             for p, own in zip(probabilities, answers, strict=True)
         ]
         every: list[list[Mass]] = [[]] * len(removals)
@@ -137,23 +139,23 @@ class Editor:
         # read last: it computes the prompts' last tokens once more, in a branch where the session itself goes on
         session = trees.session if edits else trees.session.branch(())
         logits = self.edited.read(session, [removed.state.prompt for removed in removals], edits)
-        seen = [Seen.of(*each) for each in zip(logits, probabilities, answers, removals, strict=True)]
+        seen = [StateReading.of(*each) for each in zip(logits, probabilities, answers, removals, strict=True)]
         for row, removed in enumerate(removals):
             detail = EditRow(
                 piece=removed.piece.symbol(),
                 square=chess.square_name(removed.square),
                 move=removed.move.uci(),
                 position=removed.state.position,
-                half=selection_split(spec, removed.state.item),
+                half=assign_half(spec, removed.state.item),
                 setting=setting,
-                scales=[scale_of(edit, row) for edit in edits if edit.token_mask != BLACK] or None,
+                scales=[get_edit_scale(edit, row) for edit in edits if edit.token_mask != BLACK_SEGMENTS] or None,
             )
             detail = detail.model_copy(update=seen[row].columns(clean[row] if clean else None))
             if every[row]:
                 original, modified = every[row]
                 detail.spelled_original, detail.spelled_modified = original.probability, modified.probability
                 detail.spelled_missed = max(original.missed, modified.missed)
-            self.emit(name, removed, GREEDY, texts[row][0], masses[row], detail)
+            self.emit(name, removed, GREEDY_SAMPLE, texts[row][0], masses[row], detail)
             for sample, sampled in enumerate(texts[row][1:]):
                 self.emit(name, removed, sample, sampled)
         return seen
@@ -177,7 +179,7 @@ class Editor:
             intervention_id=self.interventions[name],
             item=state.item,
             ply=state.ply,
-            fen=state.board.fen() if name == CLEAN and sample == GREEDY else None,
+            fen=state.board.fen() if name == CLEAN and sample == GREEDY_SAMPLE else None,
             text=written.text,
             legal_original=self.encoding.parse(written.tokens, state.board) is not None,
             legal_modified=self.encoding.parse(written.tokens, removed.modified) is not None,
@@ -193,13 +195,13 @@ class Editor:
 
 def emit_skipped(task: Task[Any, Any], state: State, row: TrialRow, text: str, *, legal: bool | None = None) -> None:
     """Emit the row of a state that is not edited, with its reason in `row` and the text that the model would write."""
-    half = selection_split(task.spec, state.item)
+    half = assign_half(task.spec, state.item)
     task.emit(
         "trial",
         state.unit,
         row.model_copy(update={"position": state.position, "half": half}),
         condition="skipped",
-        sample=GREEDY,
+        sample=GREEDY_SAMPLE,
         item=state.item,
         ply=state.ply,
         fen=state.board.fen(),
@@ -209,7 +211,7 @@ def emit_skipped(task: Task[Any, Any], state: State, row: TrialRow, text: str, *
 
 
 @dataclass(frozen=True)
-class Seen:
+class StateReading:
     """What separates an edit's aim from its damage in one state: what the probe reads there, and how probable each of
     the moves is that are legal on both boards."""
 
@@ -219,24 +221,26 @@ class Seen:
     shared: np.ndarray  # exact probability of each move, as either board writes it, float64 [moves]
 
     @classmethod
-    def of(cls, logits: np.ndarray, probabilities: Mapping[Prefix, float], answers: Answers, removed: Removal) -> Seen:
+    def of(
+        cls, logits: np.ndarray, probabilities: Mapping[Prefix, float], answers: RemovalAnswers, removed: Removal
+    ) -> StateReading:
         """From the probe's logits float32 [64, 13] and the probability of every answer."""
         shared = [sum(probabilities[ids] for ids in ways) for ways in answers.shared]
         there = np.exp(logits[removed.square].astype(np.float64) - logits[removed.square].max())
         return cls(removed.square, float(there[EMPTY] / there.sum()), logits.argmax(1), np.array(shared, np.float64))
 
-    def columns(self, clean: Seen | None) -> dict[str, float | None]:
+    def columns(self, clean: StateReading | None) -> dict[str, float | None]:
         """The columns of EditRow that say this; without the clean model those that compare with it are left out."""
         values: dict[str, float | None] = {"shared_mass": min(float(self.shared.sum()), 1.0), "read_empty": self.empty}
         if clean is None:
             return values
         values["squares_changed"] = int((self.classes != clean.classes)[np.arange(64) != self.square].sum()) / 63
         if self.shared.sum() > 0 and clean.shared.sum() > 0:
-            values["shared_moved"], values["shared_kl"] = divergences(clean.shared, self.shared)
+            values["shared_moved"], values["shared_kl"] = compute_divergences(clean.shared, self.shared)
         return values
 
 
-def divergences(clean: np.ndarray, edited: np.ndarray) -> tuple[float, float]:
+def compute_divergences(clean: np.ndarray, edited: np.ndarray) -> tuple[float, float]:
     """How far the choice among moves went from the clean one, whatever all of them weigh together: total variation
     (0 to 1), and the Kullback-Leibler divergence clean from edited in nats.
 
@@ -245,11 +249,11 @@ def divergences(clean: np.ndarray, edited: np.ndarray) -> tuple[float, float]:
     """
     p, q = clean / clean.sum(), edited / edited.sum()
     known = p > 0
-    kl = float((p[known] * (np.log(p[known]) - np.log(np.maximum(q[known], TINY)))).sum())
+    kl = float((p[known] * (np.log(p[known]) - np.log(np.maximum(q[known], MIN_PROBABILITY)))).sum())
     return float(np.abs(p - q).sum() / 2), max(kl, 0.0)
 
 
-def canonical_probabilities(
+def score_canonical_answers(
     trees: TokenTree, boards: Sequence[tuple[frozenset[Prefix], ...]]
 ) -> list[dict[Prefix, float]]:
     """Answer → its exact probability, of every answer of any board of each row."""
@@ -258,11 +262,11 @@ def canonical_probabilities(
     return [dict(zip(row, np.exp(values).tolist(), strict=True)) for row, values in zip(rows, scored, strict=True)]
 
 
-def mass_of(probabilities: Mapping[Prefix, float], answers: frozenset[Prefix]) -> float:
+def sum_mass(probabilities: Mapping[Prefix, float], answers: frozenset[Prefix]) -> float:
     """The probability of writing one of these answers."""
     return min(sum(probabilities[ids] for ids in sorted(answers)), 1.0)
 
 
-def scale_of(edit: ResidualEdit, row: int) -> float:
+def get_edit_scale(edit: ResidualEdit, row: int) -> float:
     """The scale of an edit for one of its rows."""
     return float(edit.scale[row] if isinstance(edit.scale, Tensor) and edit.scale.dim() else edit.scale)

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.experiments.edit.model import PieceRemovals, logits_of
+from chessreg.experiments.edit.model import PieceRemovals, compute_square_logits
 from chessreg.experiments.edit.spec import CLEAN, EditSpec
-from chessreg.experiments.edit.states import Removal, State, removal, state_of
+from chessreg.experiments.edit.states import Removal, State, load_state, remove_moving_piece
 from chessreg.games.boards.boardframe import squares_of
 from chessreg.games.boards.picture import HeatPanel
 from chessreg.games.datasets.labels import PIECE_CLASSES
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from chessreg.steering.conditions import Condition
 
 Measure = Literal["probability", "logprob", "logit"]
-WHICH: tuple[Literal["clean", "edited"], ...] = ("clean", "edited")
+MODEL_SIDES: tuple[Literal["clean", "edited"], ...] = ("clean", "edited")
 
 
 @dataclass(frozen=True)
-class Readings:
+class ProbeReadings:
     """A probe's logits where the move begins, float32 [64, 13], in the clean and in the edited model."""
 
     clean: np.ndarray
@@ -60,7 +60,7 @@ class Readings:
         return np.exp(logprobs) if measure == "probability" else logprobs
 
 
-def class_of(letter: str) -> int:
+def parse_piece_class(letter: str) -> int:
     """The class of a piece letter: `P` white pawn, `k` black king, `.` empty. Raises BadInputError for another."""
     if letter not in PIECE_CLASSES:
         raise BadInputError(f"{letter!r} is no class of a piece probe", f"one of {' '.join(PIECE_CLASSES)}")
@@ -68,7 +68,7 @@ def class_of(letter: str) -> int:
 
 
 @dataclass(frozen=True)
-class Placed:
+class EditedState:
     """A state of an edit run with everything that a condition does to the model in it."""
 
     spec: EditSpec
@@ -79,7 +79,7 @@ class Placed:
     edits: list[ResidualEdit]
 
 
-def placed(inputs: Inputs, run_id: UUID, unit: int, condition: str | None = None) -> Placed:
+def load_edited_state(inputs: Inputs, run_id: UUID, unit: int, condition: str | None = None) -> EditedState:
     """A state under a condition (default: the first edit).
 
     Raises NotFoundError for a state or condition that there is not, BadInputError for a state without an edit.
@@ -99,48 +99,48 @@ def placed(inputs: Inputs, run_id: UUID, unit: int, condition: str | None = None
             raise NotFoundError(f"run {short(run_id)} has no state {unit}", "chessreg runs show RUN")
         raise BadInputError(f"state {unit} was skipped: {(skipped.detail or {}).get('skipped')}", "take another unit")
     spec = EditSpec(**settings)
-    edited = _loaded(spec, inputs)
+    edited = _load_removals(spec, inputs)
     chosen = edited.condition(condition)
-    state = state_of(spec, edited.encoding, inputs, unit)
-    removed = removal(state, chess.Move.from_uci((row.detail or {})["move"]))
-    return Placed(spec, edited, chosen, state, removed, edited.edits(chosen, [state.prompt], [removed]))
+    state = load_state(spec, edited.encoding, inputs, unit)
+    removed = remove_moving_piece(state, chess.Move.from_uci((row.detail or {})["move"]))
+    return EditedState(spec, edited, chosen, state, removed, edited.edits(chosen, [state.prompt], [removed]))
 
 
-def readings(
+def load_readings(
     inputs: Inputs, run_id: UUID, unit: int, condition: str | None = None, layer: int | None = None
-) -> Readings:
+) -> ProbeReadings:
     """What the probe of `layer` (default: the last that is edited) reads of a state under a condition (the first edit).
 
     Raises what `placed` raises.
     """
-    place = placed(inputs, run_id, unit, condition)
+    place = load_edited_state(inputs, run_id, unit, condition)
     removed, setting = place.removed, place.condition.setting
     at = max(setting.layers) if layer is None else layer
     probe = load_probe(inputs, place.spec.probe, at)
     model, prompt = place.edited.model, place.state.prompt
-    clean, after = (probe_logits(model, prompt, [probe], active)[0] for active in ([], place.edits))
+    clean, after = (compute_probe_logits(model, prompt, [probe], active)[0] for active in ([], place.edits))
     name, board = place.condition.name, place.state.board
-    return Readings(clean, after, at, name, board, removed.modified, removed.square, removed.label)
+    return ProbeReadings(clean, after, at, name, board, removed.modified, removed.square, removed.label)
 
 
-def probe_logits(
+def compute_probe_logits(
     model: LanguageModel, prompt: Sequence[int], probes: Sequence[FittedProbe], edits: Sequence[ResidualEdit]
 ) -> np.ndarray:
     """What probes of several layers read at the last token, float32 [probes, 64, 13], in one forward pass."""
     last = torch.tensor([[len(prompt) - 1]])
     layers = [probe.layer for probe in probes]
     residuals = model.residuals(torch.tensor([list(prompt)]), layers, last, edits=edits)[:, 0, 0]
-    return logits_of(residuals, model, prompt, probes, edits)
+    return compute_square_logits(residuals, model, prompt, probes, edits)
 
 
-def panels(readings: Readings, label: int, measure: Measure, clip: float | None) -> list[HeatPanel]:
+def build_edit_panels(readings: ProbeReadings, label: int, measure: Measure, clip: float | None) -> list[HeatPanel]:
     """Figure 5's form: the class before and after the edit, and below it the empty square's."""
     made = []
     for row in dict.fromkeys((label, EMPTY)):
         name = "empty" if row == EMPTY else PIECE_CLASSES[row]
-        values = {which: readings.values(which, row, measure) for which in WHICH}
-        low, high = span(list(values.values()), measure, clip)
-        for which in WHICH:
+        values = {which: readings.values(which, row, measure) for which in MODEL_SIDES}
+        low, high = choose_color_range(list(values.values()), measure, clip)
+        for which in MODEL_SIDES:
             board = readings.original if which == "clean" else readings.modified
             title = f"{name}, {'original' if which == 'clean' else 'edited'} model, {measure}"
             clipped = np.clip(values[which], low, high)
@@ -148,13 +148,13 @@ def panels(readings: Readings, label: int, measure: Measure, clip: float | None)
     return made
 
 
-def panels_of_reading(readings: Readings, label: int, measure: Measure, clip: float) -> list[HeatPanel]:
+def build_reading_panels(readings: ProbeReadings, label: int, measure: Measure, clip: float) -> list[HeatPanel]:
     """Figure 1's form: where the piece stands, the clean model's reading clipped, and the reading as it is."""
     values, name = readings.values("clean", label, measure), PIECE_CLASSES[label]
     letters = squares_of(readings.original)
     truth = np.array([float(letter == name) for letter in letters])
-    low, high = span([values], measure, clip)
-    whole = span([values], measure, None)
+    low, high = choose_color_range([values], measure, clip)
+    whole = choose_color_range([values], measure, None)
     return [
         HeatPanel(f"{name} on the board", truth, 0.0, 1.0, letters),
         HeatPanel(f"{measure}, clipped at {clip:g}", np.clip(values, low, high), low, high),
@@ -162,7 +162,7 @@ def panels_of_reading(readings: Readings, label: int, measure: Measure, clip: fl
     ]
 
 
-def span(values: list[np.ndarray], measure: Measure, clip: float | None) -> tuple[float, float]:
+def choose_color_range(values: list[np.ndarray], measure: Measure, clip: float | None) -> tuple[float, float]:
     """The numbers drawn white and black: of a probability 0 and 1, of a logarithm -clip and 0, of a logit ±clip."""
     if measure == "probability":
         return 0.0, 1.0
@@ -173,6 +173,6 @@ def span(values: list[np.ndarray], measure: Measure, clip: float | None) -> tupl
 
 
 @lru_cache(maxsize=1)
-def _loaded(spec: EditSpec, inputs: Inputs) -> PieceRemovals:
+def _load_removals(spec: EditSpec, inputs: Inputs) -> PieceRemovals:
     """The model of a run, kept for the next board of it."""
     return PieceRemovals(spec, inputs, "cpu")

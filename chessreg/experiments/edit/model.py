@@ -15,14 +15,14 @@ from torch import Tensor
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.edit.spec import (
-    BLACK,
+    BLACK_SEGMENTS,
     BY_SIDE,
     CLEAN,
-    WHITE,
+    WHITE_SEGMENTS,
     EditSettings,
     EditSpec,
-    probed_layers,
-    settings_of,
+    list_edit_settings,
+    list_probed_layers,
 )
 from chessreg.experiments.edit.states import Removal
 from chessreg.models.edits import ResidualEdit, mask_named
@@ -31,11 +31,11 @@ from chessreg.models.language_model import LanguageModel
 from chessreg.named import clipped
 from chessreg.runs.fitted import FittedProbe, load_probe
 from chessreg.steering import controls
-from chessreg.steering.conditions import Condition, conditions
+from chessreg.steering.conditions import Condition, list_conditions
 from chessreg.steering.controls import ENCODE_DECODE, RANDOM, SHAM, SHUFFLED, WRONG_LAYER
-from chessreg.steering.directions import EMPTY, class_of, known_pieces, piece_directions
-from chessreg.steering.interventions import with_id
-from chessreg.steering.scale_rules import SCALE_RULES, Reading, with_scales
+from chessreg.steering.directions import EMPTY, classify_piece, compute_piece_directions, find_known_pieces
+from chessreg.steering.interventions import add_row_id
+from chessreg.steering.scale_rules import SCALE_RULES, RuleReading, apply_scale_rule
 
 if TYPE_CHECKING:
     from chessreg.models.decoding.session import DecodingSession
@@ -55,7 +55,7 @@ class EditedModel(Generic[S]):
         self.checkpoint, folder = inputs.checkpoint(spec.checkpoint)
         self.model = model or LanguageModel.load(folder, device=device)
         self.encoding = self.model.encoding
-        self.settings = settings_of(spec, inputs)
+        self.settings = list_edit_settings(spec, inputs)
         self.rule = SCALE_RULES[spec.scale_rule]
         self.probes = self.probes_of(spec.probe)
         self.black = self.probes_of(spec.black_probe)
@@ -70,13 +70,15 @@ class EditedModel(Generic[S]):
         """The probes of a run by the layer that they edit; without a reference none."""
         if reference is None:
             return {}
-        return {layer: finite(load_probe(self.inputs, *self.spec.probe_at(reference, layer))) for layer in self.layers}
+        return {
+            layer: check_finite(load_probe(self.inputs, *self.spec.probe_at(reference, layer))) for layer in self.layers
+        }
 
     # -- conditions -------------------------------------------------------------------------------------------------
 
     def conditions(self) -> list[Condition]:
         """Every edit, each with its controls behind it. A single edit has no number."""
-        return conditions(self.settings, self.spec.other_directions, self.spec.control_draws)
+        return list_conditions(self.settings, self.spec.other_directions, self.spec.control_draws)
 
     def condition(self, name: str | None) -> Condition:
         """Return the condition of this name; without a name the first edit. Raises NotFoundError."""
@@ -92,7 +94,7 @@ class EditedModel(Generic[S]):
         return tuple(sorted(map(self.wrong_layer, layers))) if condition.source == WRONG_LAYER else layers
 
     def wrong_layer(self, layer: int) -> int:
-        return controls.wrong_layer(layer, self.model.n_layers)
+        return controls.find_wrong_layer(layer, self.model.n_layers)
 
     def reference(self, layer: int) -> Callable[[Tensor], Tensor] | None:
         """What is made of the residual after a layer, whose norm the scale is a share of; None: it is a length."""
@@ -114,7 +116,7 @@ class EditedModel(Generic[S]):
         spec = self.spec
         source, references = self.origin(condition)
         label = {"layers_label": spec.layers_label} if spec.layers_label else {}
-        return with_id(
+        return add_row_id(
             {
                 "checkpoint_id": self.checkpoint.id.hex,
                 "source": source,
@@ -143,7 +145,7 @@ class EditedModel(Generic[S]):
             return source, [f"{spec.shuffled_probe}/layer-{layer}" for layer in layers]
         references = ["{}/layer-{}".format(*spec.probe_at(spec.probe, layer)) for layer in layers]
         references += [f"{reference}/layer-{layer}" for reference in black for layer in layers]
-        return source_of(self.probes[layers[0]]) if source == "edit" else source, references
+        return name_direction_source(self.probes[layers[0]]) if source == "edit" else source, references
 
 
 class PieceRemovals(EditedModel[EditSpec]):
@@ -152,7 +154,7 @@ class PieceRemovals(EditedModel[EditSpec]):
     @cached_property
     def reader(self) -> FittedProbe:
         """The probe of the last layer that has one."""
-        return load_probe(self.inputs, self.spec.probe, max(probed_layers(self.spec.probe, self.inputs)))
+        return load_probe(self.inputs, self.spec.probe, max(list_probed_layers(self.spec.probe, self.inputs)))
 
     @cached_property
     def saes(self) -> dict[int, GatedSae]:
@@ -178,7 +180,7 @@ class PieceRemovals(EditedModel[EditSpec]):
         own = [probe.weight for probe in (*self.probes.values(), *self.black.values())]
         permuted = [probe.weight for probe in self.shuffled.values()]
         drawn = own if spec.shuffled_label_controls and not permuted else []
-        if any(set(known_pieces(weight, square)) <= {removed.label} for weight in drawn):
+        if any(set(find_known_pieces(weight, square)) <= {removed.label} for weight in drawn):
             return False
         labels = [label for label, share in ((removed.label, spec.piece), (EMPTY, spec.blank)) if share]
         return all(weight[:, square, label].any() for weight in (*own, *permuted) for label in labels)
@@ -200,10 +202,10 @@ class PieceRemovals(EditedModel[EditSpec]):
         if source != "edit" and real is None:
             real = self.edits(replace(condition, source="edit"), prompts, removals)
         if real is None:
-            masks = (WHITE, BLACK) if self.black else (self.spec.token_mask,)
+            masks = (WHITE_SEGMENTS, BLACK_SEGMENTS) if self.black else (self.spec.token_mask,)
             made = [self.edit(condition, layer, removals, mask) for layer in setting.layers for mask in masks]
             readings = [self.reading(layer, removals) if self.rule.target else None for layer in setting.layers]
-            return with_scales(self.model, prompts, made, readings, self.rule, setting.value)
+            return apply_scale_rule(self.model, prompts, made, readings, self.rule, setting.value)
         if source == SHAM:
             return [replace(edit, scale=0.0) for edit in real]
         if source == ENCODE_DECODE:
@@ -226,20 +228,20 @@ class PieceRemovals(EditedModel[EditSpec]):
         weight = self.probe(layer, token_mask).weight
         if condition.source == RANDOM:
             units = [removed.state.unit for removed in removals]
-            return controls.random_directions(spec.seed, draw, layer, units, len(weight))
+            return controls.draw_random_directions(spec.seed, draw, layer, units, len(weight))
         labels = [removed.label for removed in removals]
         if condition.source == SHUFFLED and self.shuffled:
             weight = self.shuffled[layer].weight
         elif condition.source == SHUFFLED:
             labels = [self.shuffled_label(weight, removed, draw) for removed in removals]
         squares = [removed.square for removed in removals]
-        return piece_directions(weight, squares, labels, spec.piece, spec.blank)
+        return compute_piece_directions(weight, squares, labels, spec.piece, spec.blank)
 
     def shuffled_label(self, weight: np.ndarray, removed: Removal, draw: int) -> int:
         """Return another piece that the probe has a direction for on the square, drawn for the state."""
         changes = [(removed.square, removed.label, EMPTY)]
-        [(_, label, _)] = controls.shuffled_pieces(
-            self.spec.seed, draw, removed.state.unit, changes, lambda square: known_pieces(weight, square)
+        [(_, label, _)] = controls.shuffle_pieces(
+            self.spec.seed, draw, removed.state.unit, changes, lambda square: find_known_pieces(weight, square)
         )
         return label
 
@@ -252,36 +254,37 @@ class PieceRemovals(EditedModel[EditSpec]):
         """
         residuals = session.residuals([self.reader.layer])
         rows = [torch.tensor([row]) for row in range(len(prompts))]
-        return np.concatenate([
-            logits_of(residuals[:, row], self.model, prompt, [self.reader], [edit.take(at) for edit in edits])
-            for row, (prompt, at) in enumerate(zip(prompts, rows, strict=True))
-        ])  # fmt: skip
+        logits = []
+        for row, (prompt, at) in enumerate(zip(prompts, rows, strict=True)):
+            own = [edit.take(at) for edit in edits]
+            logits.append(compute_square_logits(residuals[:, row], self.model, prompt, [self.reader], own))
+        return np.concatenate(logits)
 
     def probe(self, layer: int, token_mask: str) -> FittedProbe:
         """The probe whose directions are subtracted at these tokens, in a layer."""
-        return self.black[layer] if self.black and token_mask == BLACK else self.probes[layer]
+        return self.black[layer] if self.black and token_mask == BLACK_SEGMENTS else self.probes[layer]
 
-    def reading(self, layer: int, removals: Sequence[Removal]) -> Reading:
+    def reading(self, layer: int, removals: Sequence[Removal]) -> RuleReading:
         """What a target rule reads at a layer for these states."""
         probe = self.probes[layer]
         own, average = [], []
         for removed in removals:
-            board = np.array([class_of(removed.state.board.piece_at(square)) for square in chess.SQUARES])
+            board = np.array([classify_piece(removed.state.board.piece_at(square)) for square in chess.SQUARES])
             of_class = probe.weight[:, :, removed.label]
             own.append(of_class[:, removed.square])
             average.append(of_class[:, board != removed.label].mean(1))
         centred = probe.centred and self.model.residual == "raw"
-        return Reading(torch.from_numpy(np.stack(own)), torch.from_numpy(np.stack(average)), centred)
+        return RuleReading(torch.from_numpy(np.stack(own)), torch.from_numpy(np.stack(average)), centred)
 
 
-def finite(probe: FittedProbe) -> FittedProbe:
+def check_finite(probe: FittedProbe) -> FittedProbe:
     """The probe. Raises BadInputError for weights that are NaN or infinite."""
     if not bool(np.isfinite(probe.weight).all()):
         raise BadInputError(f"the probe of layer {probe.layer} holds NaN or infinite weights", "fit it again")
     return probe
 
 
-def logits_of(
+def compute_square_logits(
     residuals: Tensor,
     model: LanguageModel,
     prompt: Sequence[int],
@@ -304,10 +307,10 @@ def logits_of(
     return np.stack(logits)
 
 
-DERIVED = ("sae-latents", "sae-contrast", "means")  # sources of probes that are not fitted on residuals
+DERIVED_SOURCES = ("sae-latents", "sae-contrast", "means")  # sources of probes that are not fitted on residuals
 
 
-def source_of(probe: FittedProbe) -> str:
+def name_direction_source(probe: FittedProbe) -> str:
     """What an intervention calls a probe's directions: `probe:piece`, or what they were made of, `sae-latent:piece`."""
     source = probe.detail.get("source")
-    return f"{source if source in DERIVED else 'probe'}:{probe.label}"
+    return f"{source if source in DERIVED_SOURCES else 'probe'}:{probe.label}"

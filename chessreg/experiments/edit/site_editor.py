@@ -21,17 +21,17 @@ from torch import Tensor
 from chessreg.errors import BadInputError
 from chessreg.experiments.edit.cases import (
     Case,
-    Prefix,
-    of_moves,
-    prefixes,
-    reason_to_skip,
-    with_changes,
-    without_favourite,
+    GamePrefix,
+    apply_board_changes,
+    build_prefixes,
+    build_single_prefix,
+    explain_case_skip,
+    remove_favourite,
 )
-from chessreg.experiments.edit.editor import GREEDY, emit_skipped
-from chessreg.experiments.edit.model import EditedModel, source_of
+from chessreg.experiments.edit.editor import GREEDY_SAMPLE, emit_skipped
+from chessreg.experiments.edit.model import EditedModel, name_direction_source
 from chessreg.experiments.edit.spec import CLEAN, NextTokenEditOptions, NextTokenEditRow, NextTokenEditSpec
-from chessreg.experiments.edit.states import State, selection_split
+from chessreg.experiments.edit.states import State, assign_half
 from chessreg.experiments.edit.three_boards import write_probabilities
 from chessreg.experiments.settings import games as selections
 from chessreg.models.decoding.next_tokens import NextTokens, unused_ids
@@ -43,12 +43,12 @@ from chessreg.runs.task import Task
 from chessreg.steering import controls
 from chessreg.steering.conditions import Condition
 from chessreg.steering.controls import OTHER, PATCH, RANDOM, SHAM, SHUFFLED, WRONG_LAYER
-from chessreg.steering.directions import PIECES, Change, change_directions, unit
+from chessreg.steering.directions import PIECES, Change, compute_change_directions, normalize_rows
 
 if TYPE_CHECKING:
     from chessreg.games.datasets.dataset import Games
 
-NUMBERS = 64_000_000  # of stored probabilities in one group: bounds memory
+MAX_GROUP_VALUES = 64_000_000  # of stored probabilities in one group: bounds memory
 ORIGINAL, TARGET, LATER = range(3)
 PROTOCOL = ("protocol", "future", "future_unit", "patch", "random_draw", "class_mean", "probe_tokens", "probe_shift",
             "decay")  # fmt: skip
@@ -89,7 +89,7 @@ class CaseEdits(EditedModel[NextTokenEditSpec]):
         reference = spec.other_probes[condition.draw]
         black = [spec.other_black_probes[condition.draw]] if spec.other_black_probes else []
         probes = [f"{reference}/layer-{spec.layer_of_probe(layer)}" for layer in layers]
-        return source_of(self.others[condition.draw][0][layers[0]]), probes + black
+        return name_direction_source(self.others[condition.draw][0][layers[0]]), probes + black
 
     def detail(self) -> dict[str, Any]:
         return {name: getattr(self.spec, name) for name in PROTOCOL}
@@ -147,7 +147,7 @@ class CaseEdits(EditedModel[NextTokenEditSpec]):
             assert tokens is not None
             at = torch.from_numpy(later[sites]).to(self.model.device)
             made = tokens.residual(layer)[at].float().cpu().numpy()
-            made = unit(made) if self.spec.patch == "unit" else made
+            made = normalize_rows(made) if self.spec.patch == "unit" else made
         else:
             made = self.of_probes(cases, condition, layer)
         cached[key] = made
@@ -157,9 +157,9 @@ class CaseEdits(EditedModel[NextTokenEditSpec]):
         """Random directions float32 [cases, d_model]."""
         seed, units = self.spec.seed, [case.state.unit for case in cases]
         if self.spec.random_draw == "sphere":
-            return controls.random_directions(seed, draw, layer, units, self.model.d_model)
+            return controls.draw_random_directions(seed, draw, layer, units, self.model.d_model)
         shape = self.model.n_layers, self.model.d_model
-        return controls.uniform_matrix_directions(seed, draw, layer, units, shape)
+        return controls.draw_uniform_matrix_directions(seed, draw, layer, units, shape)
 
     def of_probes(self, cases: Sequence[Case], condition: Condition, layer: int) -> np.ndarray:
         """Directions of a probe for the changes of each board, by the side that is to move."""
@@ -181,11 +181,11 @@ class CaseEdits(EditedModel[NextTokenEditSpec]):
             if permuted:
                 units = [cases[row].state.unit for row in rows]
                 changes = [
-                    controls.shuffled_pieces(spec.seed, draw, unit, own, lambda square: PIECES)
+                    controls.shuffle_pieces(spec.seed, draw, unit, own, lambda square: PIECES)
                     for unit, own in zip(units, changes, strict=True)
                 ]
             weight = probes[layer].weight
-            made[rows] = change_directions(weight, changes, spec.piece, spec.blank, spec.class_mean == "remove")
+            made[rows] = compute_change_directions(weight, changes, spec.piece, spec.blank, spec.class_mean == "remove")
         return made
 
 
@@ -204,9 +204,9 @@ class SiteEditor(CaseEdits):
         """All units of the task, in groups whose probabilities are stored, and count, together; `overlap` says once
         what the games share with others."""
         task, spec = self.task, self.spec
-        most = max(1, NUMBERS // ((1 + len(self.all_conditions)) * self.model.outputs))
+        most = max(1, MAX_GROUP_VALUES // ((1 + len(self.all_conditions)) * self.model.outputs))
         size = min(task.options.group_states, most)
-        games, places = (None, None) if spec.moves else selections.select(spec, task.inputs)
+        games, places = (None, None) if spec.moves else selections.select_games(spec, task.inputs)
         for start in range(0, len(task.units), size):
             group = task.units[start : start + size]
             units: list[int] = []
@@ -214,9 +214,9 @@ class SiteEditor(CaseEdits):
             for begin in range(0, len(group), task.options.batch_states):
                 batch = group[begin : begin + task.options.batch_states]
                 if games is None or places is None:
-                    prepared = [of_moves(spec, self.encoding)]
+                    prepared = [build_single_prefix(spec, self.encoding)]
                 else:
-                    prepared = prefixes(spec, self.encoding, games, places, batch)
+                    prepared = build_prefixes(spec, self.encoding, games, places, batch)
                 stored = self.batch(prepared, len(units))
                 units += [case.state.unit for case in stored.cases]
                 probabilities.append(stored.probabilities)
@@ -228,30 +228,30 @@ class SiteEditor(CaseEdits):
                 write_probabilities(task, group[0], units, names, np.concatenate(probabilities))
             task.done(*group)
 
-    def batch(self, prepared: Sequence[Prefix], row: int) -> Stored:
+    def batch(self, prepared: Sequence[GamePrefix], row: int) -> StoredBatch:
         """The rows of these prefixes; `row` is the first one's place among the stored probabilities of the group."""
         room, patched = self.model.block_size, self.spec.patch != "none"
-        fitting: list[Prefix] = []
+        fitting: list[GamePrefix] = []
         for prefix in prepared:
             if len(prefix.state.prompt) > room or (patched and len(prefix.later_prompt) > room):
                 self.skipped(prefix, None, "too long")
             else:
                 fitting.append(prefix)
         if not fitting:
-            return Stored([], np.zeros((0, 1 + len(self.all_conditions), self.model.outputs), np.float32))
+            return StoredBatch([], np.zeros((0, 1 + len(self.all_conditions), self.model.outputs), np.float32))
         tokens, later = self.clean(fitting, patched)
         logprobs = self.masked(tokens.logprobs)
         cases, sites = self.cases(fitting, logprobs)
         if not cases:
-            return Stored([], np.zeros((0, 1 + len(self.all_conditions), self.model.outputs), np.float32))
+            return StoredBatch([], np.zeros((0, 1 + len(self.all_conditions), self.model.outputs), np.float32))
         outcomes = [Outcome(CLEAN, None, None, logprobs[sites])]
         outcomes += self.outcomes(tokens, cases, sites, later)
         legal = np.stack([self.legal(case) for case in cases])
         for outcome in outcomes:
             self.rows(outcome, outcomes[0], cases, legal, row)
-        return Stored(cases, np.exp(np.stack([o.logprobs for o in outcomes], 1)).astype(np.float32))
+        return StoredBatch(cases, np.exp(np.stack([o.logprobs for o in outcomes], 1)).astype(np.float32))
 
-    def clean(self, fitting: Sequence[Prefix], patched: bool) -> tuple[NextTokens, np.ndarray]:
+    def clean(self, fitting: Sequence[GamePrefix], patched: bool) -> tuple[NextTokens, np.ndarray]:
         """The clean model at the end of each prefix, and the sites of the later boards int64 [prefixes]."""
         rows: list[tuple[int, ...]] = []
         places: dict[int, int] = {}
@@ -275,20 +275,20 @@ class SiteEditor(CaseEdits):
         later_sites = np.array([next(behind) if patched and prefix.later_prompt else 0 for prefix in fitting], np.int64)
         return NextTokens(self.model, rows, [*sites, *later], self.edited_layers), later_sites
 
-    def cases(self, fitting: Sequence[Prefix], logprobs: np.ndarray) -> tuple[list[Case], np.ndarray]:
+    def cases(self, fitting: Sequence[GamePrefix], logprobs: np.ndarray) -> tuple[list[Case], np.ndarray]:
         """The prefixes that are edited, and their numbers; the others' rows say why they are not."""
         cases, sites = [], []
         for number, prefix in enumerate(fitting):
             favourite = int(logprobs[number].argmax())
             square = None if self.origins[favourite] < 0 else int(self.origins[favourite])
-            if reason := reason_to_skip(self.spec, prefix, square):
+            if reason := explain_case_skip(self.spec, prefix, square):
                 self.skipped(prefix, favourite, reason)
                 continue
             if self.spec.board:
-                cases.append(with_changes(prefix, self.spec.board))
+                cases.append(apply_board_changes(prefix, self.spec.board))
             else:
                 assert square is not None
-                cases.append(without_favourite(prefix, square))
+                cases.append(remove_favourite(prefix, square))
             sites.append(number)
         return cases, np.array(sites, np.int64)
 
@@ -369,7 +369,7 @@ class SiteEditor(CaseEdits):
         probabilities = np.exp(outcome.logprobs)
         masses = np.minimum(np.einsum("ckv,cv->ck", legal.astype(np.float64), probabilities), 1.0)
         favourite, before = outcome.logprobs.argmax(1), clean.logprobs.argmax(1)
-        kl = divergence(clean.logprobs, outcome.logprobs)
+        kl = compute_divergence(clean.logprobs, outcome.logprobs)
         for place, case in enumerate(cases):
             token, first = int(favourite[place]), outcome is clean
             if outcome.vector_norm is not None and outcome.vector_norm[place] == 0:
@@ -388,7 +388,7 @@ class SiteEditor(CaseEdits):
                 piece=case.piece.symbol() if case.piece else None,
                 square=None if square is None else chess.square_name(square),
                 position=case.state.position,
-                half=selection_split(self.spec, case.state.item),
+                half=assign_half(self.spec, case.state.item),
                 setting=outcome.setting,
                 scales=None if outcome.scales is None else [float(outcome.scales[place])],
                 target=case.target.fen() if first else None,
@@ -407,7 +407,7 @@ class SiteEditor(CaseEdits):
                 case.state.unit,
                 detail,
                 condition=outcome.condition,
-                sample=GREEDY,
+                sample=GREEDY_SAMPLE,
                 intervention_id=self.interventions[outcome.condition],
                 item=case.state.item,
                 ply=case.state.ply,
@@ -425,7 +425,7 @@ class SiteEditor(CaseEdits):
             return self.encoding.vocabulary[token]
         return self.encoding.answer_text([token])
 
-    def skipped(self, prefix: Prefix, favourite: int | None, reason: str) -> None:
+    def skipped(self, prefix: GamePrefix, favourite: int | None, reason: str) -> None:
         """The row of a prefix that is not edited, with the reason."""
         state: State = prefix.state
         square = None if favourite is None or self.origins[favourite] < 0 else int(self.origins[favourite])
@@ -439,14 +439,14 @@ class SiteEditor(CaseEdits):
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredBatch:
     """The cases of a batch, and the probabilities of the next token float32 [cases, conditions, outputs]."""
 
     cases: list[Case]
     probabilities: np.ndarray
 
 
-def divergence(clean: np.ndarray, edited: np.ndarray) -> np.ndarray:
+def compute_divergence(clean: np.ndarray, edited: np.ndarray) -> np.ndarray:
     """Kullback-Leibler divergence of the clean distribution from the edited one, nats [n]; log-probabilities [n, m].
 
     >>> divergence(np.log([[0.5, 0.5]]), np.log([[0.5, 0.5]])).tolist()

@@ -27,18 +27,18 @@ from chessreg.runs.spec import (
     NotWith,
     Ref,
 )
-from chessreg.steering.conditions import Setting
+from chessreg.steering.conditions import EditSetting
 from chessreg.steering.controls import ENCODE_DECODE, OTHER, PATCH, RANDOM, SHAM, SHUFFLED, WRONG_LAYER
 
 if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
 
-MOST_EDITS = 10_000  # of one state
-LONGEST_GAME = 17_697  # plies
+MAX_EDITS = 10_000  # of one state
+MAX_GAME_PLIES = 17_697  # plies
 EMBEDDING_PROBE = "--embedding-probe"
 EMBEDDINGS = -1  # stands for the layer before block 0
 CLEAN = "clean"
-WHITE, BLACK = "white-segments", "black-segments"
+WHITE_SEGMENTS, BLACK_SEGMENTS = "white-segments", "black-segments"
 BY_SIDE = "by-side"  # every token, with the direction of the side that is to move there
 
 PAPER: Mapping[str, Any] = {
@@ -74,7 +74,7 @@ DAVIS_PRESETS: Mapping[str, Mapping[str, Any]] = {
     "davis-corrected": {**DAVIS, **PROTOCOLS["corrected"], "shuffled_label_controls": 1, "king": "skip"},
 }
 
-HOW_STRONGLY = NotWith("scales", "how strongly to edit")
+EXCLUDES_SCALES = NotWith("scales", "how strongly to edit")
 
 
 class EditSettings(GameSelection):
@@ -99,7 +99,7 @@ class EditSettings(GameSelection):
     )
     layers_label: str = Field("", description="what a paper calls these layers, such as 4-7: text beside the list")
     layer_sets: tuple[str, ...] = Field((), description="layer sets to try: 5,3-6,5+7+9 or each; instead of --layers")
-    scale: Annotated[float, HOW_STRONGLY] = Field(
+    scale: Annotated[float, EXCLUDES_SCALES] = Field(
         1.5,
         description="length of what is subtracted (Karvonen Table 6: 1.5 and 2.0), or the value of --scale-rule; "
         "a negative scale adds",
@@ -229,7 +229,7 @@ class EditSpec(EditSettings):
 class NextTokenEditSpec(EditSettings):
     """Edits after which the next token is read, which names a square or a move (Davis specification 6)."""
 
-    scale: Annotated[float, HOW_STRONGLY] = Field(
+    scale: Annotated[float, EXCLUDES_SCALES] = Field(
         0.5, description="share of the residual's norm that is added (Davis's α), or the value of --scale-rule"
     )
     scale_rule: str = Field(
@@ -249,7 +249,7 @@ class NextTokenEditSpec(EditSettings):
         description="with --moves: squares to change, such as d5=. d7=p; none: the piece on the most probable square "
         "is taken off",
     )
-    future: Annotated[int, AtMost(LONGEST_GAME, "no game of chess is longer")] = Field(
+    future: Annotated[int, AtMost(MAX_GAME_PLIES, "no game of chess is longer")] = Field(
         6, ge=1, description="distance to the later board of the same game (Davis: 6)"
     )
     future_unit: Literal["plies", "tokens"] = Field(
@@ -314,8 +314,8 @@ class NextTokenEditSpec(EditSettings):
             raise BadInputError("--later follows on --moves", "of games --future says how far the later board is")
         if self.patch == "raw" and self.token_mask != "last":
             raise BadInputError("a patch is of the last token", "--token-mask last")
-        if any(not 0 <= plies <= LONGEST_GAME for plies in self.prefixes):
-            raise BadInputError(f"--prefixes are plies, 0 to {LONGEST_GAME:,}")
+        if any(not 0 <= plies <= MAX_GAME_PLIES for plies in self.prefixes):
+            raise BadInputError(f"--prefixes are plies, 0 to {MAX_GAME_PLIES:,}")
         if self.other_black_probes and len(self.other_black_probes) != len(self.other_probes):
             raise BadInputError("--other-black-probes has one for each of --other-probes, or none")
         if bool(self.other_probes and self.black_probe) != bool(self.other_black_probes):
@@ -418,7 +418,7 @@ class NextTokenEditRow(TrialRow):
 
 # -- which edits a run tries: sets of layers times values of the scale rule -------------------------
 
-EACH = "each"
+EACH_LAYER = "each"
 
 
 def parse_layers(text: str) -> tuple[int, ...]:
@@ -438,40 +438,40 @@ def parse_layers(text: str) -> tuple[int, ...]:
     return tuple(sorted(layers))
 
 
-def settings_of(spec: EditSettings, inputs: Inputs) -> list[Setting]:
+def list_edit_settings(spec: EditSettings, inputs: Inputs) -> list[EditSetting]:
     """Every edit of the run, layer sets first. Raises BadInputError when the spec names layers or values twice."""
     sets: Sequence[tuple[int, ...]]
-    if spec.layer_sets == (EACH,):
-        sets = [(layer,) for layer in edited_layers(spec, inputs)]
+    if spec.layer_sets == (EACH_LAYER,):
+        sets = [(layer,) for layer in list_editable_layers(spec, inputs)]
     elif spec.layer_sets:
         sets = list(map(parse_layers, spec.layer_sets))
     else:
-        sets = [tuple(sorted(set(spec.layers))) or chosen_layers(spec, inputs)]
+        sets = [tuple(sorted(set(spec.layers))) or choose_layers(spec, inputs)]
     values = spec.scales or (spec.scale,)
     for name, values_given in (("--layer-sets", sets), ("--scales", values)):
         if len(set(values_given)) < len(values_given):
             raise BadInputError(f"{name} names one of its values twice")
-    if len(sets) * len(values) > MOST_EDITS:
+    if len(sets) * len(values) > MAX_EDITS:
         count = f"{len(sets) * len(values):,} edits of every state"
-        raise BadInputError(f"--layer-sets times --scales are {count}, one run takes {MOST_EDITS:,}")
-    return [Setting(n, *pair) for n, pair in enumerate((s, v) for s in sets for v in values)]
+        raise BadInputError(f"--layer-sets times --scales are {count}, one run takes {MAX_EDITS:,}")
+    return [EditSetting(n, *pair) for n, pair in enumerate((s, v) for s in sets for v in values)]
 
 
-def probed_layers(reference: str, inputs: Inputs) -> list[int]:
+def list_probed_layers(reference: str, inputs: Inputs) -> list[int]:
     """The layers that a probe run has probes of."""
     return sorted({row.layer for row in inputs.rows(tables.Probe, inputs.run(reference, "probe"))})
 
 
-def edited_layers(spec: EditSettings, inputs: Inputs) -> list[int]:
+def list_editable_layers(spec: EditSettings, inputs: Inputs) -> list[int]:
     """The model's layers for which there is a probe."""
-    layers, probed = inputs.checkpoint(spec.checkpoint)[0].layers, probed_layers(spec.probe, inputs)
+    layers, probed = inputs.checkpoint(spec.checkpoint)[0].layers, list_probed_layers(spec.probe, inputs)
     if isinstance(spec, NextTokenEditSpec) and spec.embedding_probe is not None:
         probed = [EMBEDDINGS, *probed]
     return [layer for layer in range(layers) if spec.layer_of_probe(layer) in probed]
 
 
-def chosen_layers(spec: EditSettings, inputs: Inputs) -> tuple[int, ...]:
+def choose_layers(spec: EditSettings, inputs: Inputs) -> tuple[int, ...]:
     """The layer of the only probe there is, or of the one that the probe's validation games choose."""
-    layers = probed_layers(spec.probe, inputs)
+    layers = list_probed_layers(spec.probe, inputs)
     best = layers[0] if len(layers) == 1 else best_layer(inputs, spec.probe)
     return (best - spec.layer_of_probe(0),)

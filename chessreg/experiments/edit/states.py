@@ -10,11 +10,11 @@ import chess
 import chess.polyglot
 import numpy as np
 
-from chessreg.experiments.settings.games import select, turn_prompts
+from chessreg.experiments.settings.games import build_turn_prompts, select_games
 from chessreg.games.boards.moves import unpack
 from chessreg.games.boards.typed import board_after
 from chessreg.noise import Stream, generator, uniform
-from chessreg.steering.directions import class_of
+from chessreg.steering.directions import classify_piece
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
@@ -64,17 +64,17 @@ class Removal:
     @property
     def label(self) -> int:
         """The piece's class of the label `piece`."""
-        return class_of(self.piece)
+        return classify_piece(self.piece)
 
 
-def states(
+def build_states(
     spec: EditSettings, encoding: Encoding, games: Games, places: np.ndarray, units: Sequence[int]
 ) -> list[State]:
     """The states of these units. Unit u is state u % per_game of game u // per_game; a short game has fewer."""
     states = []
     for unit in units:
         item = int(places[unit // spec.per_game])
-        [prompts] = turn_prompts(encoding, games, np.array([item]), "white")
+        [prompts] = build_turn_prompts(encoding, games, np.array([item]), "white")
         plies = list(prompts)
         count = min(spec.last_move, len(plies))
         order = (
@@ -92,20 +92,20 @@ def states(
     return states
 
 
-def after_moves(sans: Sequence[str], encoding: Encoding) -> State:
+def build_state_after(sans: Sequence[str], encoding: Encoding) -> State:
     """The position after these moves (canonical SAN): the one state of a run with --moves."""
     return State(0, NO_GAME, len(sans), encoding.prompt(sans), board_after(sans))
 
 
-def state_of(spec: EditSettings, encoding: Encoding, inputs: Inputs, unit: int) -> State:
+def load_state(spec: EditSettings, encoding: Encoding, inputs: Inputs, unit: int) -> State:
     """The state of a unit of a run."""
     if spec.moves:
-        return after_moves(spec.sans, encoding)
-    [state] = states(spec, encoding, *select(spec, inputs), [unit])
+        return build_state_after(spec.sans, encoding)
+    [state] = build_states(spec, encoding, *select_games(spec, inputs), [unit])
     return state
 
 
-def removal(state: State, move: chess.Move) -> Removal:
+def remove_moving_piece(state: State, move: chess.Move) -> Removal:
     """The state without the piece about to move, nothing else changed (Karvonen specification 6.1, step 5)."""
     modified = state.board.copy(stack=False)
     piece = modified.remove_piece_at(move.from_square)
@@ -113,7 +113,7 @@ def removal(state: State, move: chess.Move) -> Removal:
     return Removal(state, move, piece, modified)
 
 
-def reason_to_skip(spec: EditSettings, board: chess.Board, move: chess.Move | None) -> str | None:
+def explain_skip(spec: EditSettings, board: chess.Board, move: chess.Move | None) -> str | None:
     """Why a state is left out, given the clean model's greedy move: None, `illegal`, `king` or `no moves`.
 
     The author's guard asks the original board for legal moves, which has one; the fixed one asks the modified board.
@@ -130,6 +130,6 @@ def reason_to_skip(spec: EditSettings, board: chess.Board, move: chess.Move | No
     return None
 
 
-def selection_split(spec: EditSettings, item: int) -> str:
+def assign_half(spec: EditSettings, item: int) -> str:
     """`choose` or `report`, by game: settings are compared on one part of the games and reported on the other."""
     return "choose" if uniform(spec.seed, Stream.EDIT_HALF, item) < 0.5 else "report"

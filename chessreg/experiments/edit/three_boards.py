@@ -28,8 +28,12 @@ if TYPE_CHECKING:
     from chessreg.runs.task import Task
 
 
-HEAT = "probability that the next move begins on the square"
-MASSES = {"original": "mass_original", "target": "mass_modified", "later": "mass_future"}  # board → column of a trial
+HEAT_LABEL = "probability that the next move begins on the square"
+MASS_COLUMNS = {
+    "original": "mass_original",
+    "target": "mass_modified",
+    "later": "mass_future",
+}  # board → column of a trial
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +62,7 @@ class StoredCase:
 
     def mass(self, condition: str, board: str) -> float:
         """Probability of the tokens that begin a legal move on a board (LMPM, Davis specification 6.4)."""
-        row, column = self.rows[condition], MASSES[board]
+        row, column = self.rows[condition], MASS_COLUMNS[board]
         value: float = (row.detail or {})[column] if board == "later" else getattr(row, column)
         return value
 
@@ -80,7 +84,7 @@ class StoredCase:
             title=title,
             marks=self.marks(board),
             heat=None if heat is None else heat.tolist(),
-            heat_label="" if heat is None else HEAT,
+            heat_label="" if heat is None else HEAT_LABEL,
             caption=(self.caption(board, condition),),
         )
 
@@ -95,7 +99,7 @@ class StoredCase:
         return f"{text}; likeliest {', '.join(f'{chess.square_name(int(s))} {squares[s]:.1%}' for s in order)}"
 
 
-def stored_case(inputs: Inputs, run_id: UUID, unit: int) -> StoredCase:
+def load_stored_case(inputs: Inputs, run_id: UUID, unit: int) -> StoredCase:
     """What a run that reads the next token stored of a unit. Raises NotFoundError where it has no such unit."""
     trial = tables.Trial
     with inputs.database.read() as session:
@@ -115,13 +119,13 @@ def stored_case(inputs: Inputs, run_id: UUID, unit: int) -> StoredCase:
     for name in ("target", "later"):
         if detail.get(name):
             boards[name] = chess.Board(detail[name])
-    return StoredCase(spec, where, boards, by_condition, squares_of_conditions(inputs, spec, run_id, unit))
+    return StoredCase(spec, where, boards, by_condition, load_square_probabilities(inputs, spec, run_id, unit))
 
 
-def views_of_case(row: Mapping[str, Any], inputs: Inputs) -> list[BoardFrame]:
+def build_case_frames(row: Mapping[str, Any], inputs: Inputs) -> list[BoardFrame]:
     """The original board before the edit, then original, target and later board after it; of a case that was skipped
     the board alone. As heat, where the store has them, the probabilities of all squares."""
-    case = stored_case(inputs, UUID(str(row["run_id"])), int(row["unit"]))
+    case = load_stored_case(inputs, UUID(str(row["run_id"])), int(row["unit"]))
     if case.skipped:
         return [BoardFrame.from_board(case.boards["original"], title=case.where, caption=(case.skipped,))]
     wanted = row.get("condition") or CLEAN
@@ -132,10 +136,12 @@ def views_of_case(row: Mapping[str, Any], inputs: Inputs) -> list[BoardFrame]:
     return frames + [case.frame(name, wanted, f"{wanted}, {aims[name]}") for name in case.boards]
 
 
-def squares_of_conditions(inputs: Inputs, spec: NextTokenEditSpec, run_id: UUID, unit: int) -> dict[str, np.ndarray]:
+def load_square_probabilities(
+    inputs: Inputs, spec: NextTokenEditSpec, run_id: UUID, unit: int
+) -> dict[str, np.ndarray]:
     """Condition → probability float64 [64] that the next move begins on each square; nothing without the bytes."""
     try:
-        probabilities = probabilities_of(inputs, run_id, unit)
+        probabilities = load_probabilities(inputs, run_id, unit)
         encoding = inputs.encoding(spec.checkpoint)
     except NotFoundError:
         return {}
@@ -150,27 +156,27 @@ def squares_of_conditions(inputs: Inputs, spec: NextTokenEditSpec, run_id: UUID,
     return squares
 
 
-KIND = "probabilities"
-FILE = f"{KIND}.safetensors"
+ARTIFACT_KIND = "probabilities"
+PROBABILITIES_FILE = f"{ARTIFACT_KIND}.safetensors"
 
 
 def write_probabilities(
     task: Task[Any, Any], first: int, units: Sequence[int], conditions: Sequence[str], values: np.ndarray
 ) -> None:
     """Publish the probabilities float32 [case, condition, output] of a group of units, whose first one is `first`."""
-    with task.output(f"{KIND}-{first}", first, KIND) as folder:
-        write_group(folder / FILE, units, conditions, values)
+    with task.output(f"{ARTIFACT_KIND}-{first}", first, ARTIFACT_KIND) as folder:
+        write_probability_group(folder / PROBABILITIES_FILE, units, conditions, values)
 
 
-def write_group(path: Path, units: Sequence[int], conditions: Sequence[str], values: np.ndarray) -> None:
+def write_probability_group(path: Path, units: Sequence[int], conditions: Sequence[str], values: np.ndarray) -> None:
     """Write the probabilities of these units to a file."""
     from safetensors.numpy import save_file
 
-    arrays = {KIND: np.ascontiguousarray(values, "<f4"), "unit": np.asarray(units, "<i8")}
+    arrays = {ARTIFACT_KIND: np.ascontiguousarray(values, "<f4"), "unit": np.asarray(units, "<i8")}
     save_file(arrays, path, {"conditions": json.dumps(list(conditions))})
 
 
-def probabilities_of(inputs: Inputs, run_id: UUID, unit: int) -> dict[str, np.ndarray]:
+def load_probabilities(inputs: Inputs, run_id: UUID, unit: int) -> dict[str, np.ndarray]:
     """Condition → probabilities float32 [output] of the next token, of one unit of a run.
 
     Raises NotFoundError where the run has none of it, or its bytes are on another machine.
@@ -179,19 +185,19 @@ def probabilities_of(inputs: Inputs, run_id: UUID, unit: int) -> dict[str, np.nd
     with inputs.database.read() as session:
         rows = session.execute(
             select(output.name, output.unit, output.digest)
-            .where(output.run_id == run_id, output.unit <= unit, output.name.like(f"{KIND}-%"))
+            .where(output.run_id == run_id, output.unit <= unit, output.name.like(f"{ARTIFACT_KIND}-%"))
             .order_by(output.unit.desc())
         ).all()
     for _, _, digest in rows:
         if not inputs.store.exists(digest):
             continue
-        case = read_case(inputs.store.path(digest) / FILE, unit)
+        case = read_case_probabilities(inputs.store.path(digest) / PROBABILITIES_FILE, unit)
         if case is not None:
             return case
     raise NotFoundError(f"the probabilities of unit {unit} are not here", "chessreg pull --help")
 
 
-def read_case(path: Path, unit: int) -> dict[str, np.ndarray] | None:
+def read_case_probabilities(path: Path, unit: int) -> dict[str, np.ndarray] | None:
     """Condition → probabilities float32 [output] of one unit in the file at this path; None if it is not there.
 
     The file may come from another machine. Raises BadInputError when it is damaged.
@@ -201,7 +207,7 @@ def read_case(path: Path, unit: int) -> dict[str, np.ndarray] | None:
     try:
         with safe_open(path, "np") as file:
             conditions, units = json.loads(file.metadata()["conditions"]), file.get_tensor("unit")
-            values = file.get_slice(KIND)
+            values = file.get_slice(ARTIFACT_KIND)
             cases, named, _ = values.get_shape()
             if (units.shape, len(conditions), values.get_dtype()) != ((cases,), named, "F32"):
                 raise ValueError("its arrays and conditions do not fit together")

@@ -10,12 +10,18 @@ from pydantic import Field, field_validator
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.imported import players
-from chessreg.experiments.imported.file import FileSpec, ImportedFile, ImportOptions, path_of, record_file
+from chessreg.experiments.imported.file import (
+    FileSpec,
+    ImportedFile,
+    ImportOptions,
+    locate_import,
+    record_imported_file,
+)
 from chessreg.games.foreign import FORMATS, grid
 from chessreg.games.foreign.game import read_text
 from chessreg.runs.cost import parse_seconds
 from chessreg.runs.kind import Estimate
-from chessreg.steering.interventions import with_id
+from chessreg.steering.interventions import add_row_id
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -43,7 +49,7 @@ class ImportedAggregatesSpec(FileSpec):
     @field_validator("rename")
     @classmethod
     def _pairs(cls, rename: tuple[str, ...]) -> tuple[str, ...]:
-        players.renamed(rename)
+        players.parse_renames(rename)
         return rename
 
 
@@ -62,25 +68,25 @@ class ImportedAggregates(ImportedFile):
     example = "--file sample"
 
     def units(self, spec: ImportedAggregatesSpec, inputs: Inputs) -> int:
-        return len(aggregates_of(spec, inputs)[0])
+        return len(read_aggregates(spec, inputs)[0])
 
     def estimate(self, spec: ImportedAggregatesSpec, inputs: Inputs) -> Estimate:
-        rows, path = aggregates_of(spec, inputs)
+        rows, path = read_aggregates(spec, inputs)
         size = path.stat().st_size
         return Estimate({"metric_point": sum(len(row.values) for row in rows)}, size, cpu_seconds=parse_seconds(size))
 
     def run(self, task: Task[ImportedAggregatesSpec, ImportOptions]) -> None:
-        rows, _ = aggregates_of(task.spec, task.inputs)
-        rename = players.renamed(task.spec.rename)
-        record_file(task, task.spec.file, "results")
+        rows, _ = read_aggregates(task.spec, task.inputs)
+        rename = players.parse_renames(task.spec.rename)
+        record_imported_file(task, task.spec.file, "results")
         for name in dict.fromkeys(row.model for row in rows):
-            called = players.by_name(rename, name)
-            task.record("checkpoint", **players.external_row(called, players.layers_of_name(name)))
+            called = players.rename_player(rename, name)
+            task.record("checkpoint", **players.build_external_row(called, players.parse_layer_count(name)))
         for unit in task.units:
             row = rows[unit]
-            called = players.by_name(rename, row.model)
-            checkpoint_id = players.external_id(called)
-            intervention = intervention_row(row, checkpoint_id) if row.source else None
+            called = players.rename_player(rename, row.model)
+            checkpoint_id = players.derive_external_id(called)
+            intervention = build_aggregate_intervention(row, checkpoint_id) if row.source else None
             if intervention is not None:
                 task.record("intervention", **intervention)
             task.record(
@@ -105,19 +111,19 @@ class ImportedAggregates(ImportedFile):
             task.done(unit)
 
     def report(self, spec: ImportedAggregatesSpec, inputs: Inputs) -> dict[str, Any]:
-        return summary(aggregates_of(spec, inputs)[0])
+        return summarize_aggregates(read_aggregates(spec, inputs)[0])
 
 
-def aggregates_of(spec: ImportedAggregatesSpec, inputs: Inputs) -> tuple[list[Aggregate], Path]:
+def read_aggregates(spec: ImportedAggregatesSpec, inputs: Inputs) -> tuple[list[Aggregate], Path]:
     """The file's rows, and where its bytes are. Raises BadInputError for a row that cannot be read."""
-    path = path_of(spec, inputs)
+    path = locate_import(spec, inputs)
     text = read_text(path)
     if not grid.fits(text):
         raise BadInputError("the file has not the columns of the grid-search CSV", f"{', '.join(sorted(grid.COLUMNS))}")
     return grid.read(text), path
 
 
-def intervention_row(row: Aggregate, checkpoint_id: UUID) -> dict[str, Any]:
+def build_aggregate_intervention(row: Aggregate, checkpoint_id: UUID) -> dict[str, Any]:
     """The intervention that a row's file name names; its vector is not here, so it has no reference."""
     columns = {
         "checkpoint_id": checkpoint_id,
@@ -129,10 +135,10 @@ def intervention_row(row: Aggregate, checkpoint_id: UUID) -> dict[str, Any]:
         "token_mask": "all",
         "detail": {key: row.detail[key] for key in ("name", "truncated_name", "levels", "pos_start")},
     }
-    return with_id(columns)
+    return add_row_id(columns)
 
 
-def summary(rows: list[Aggregate]) -> dict[str, Any]:
+def summarize_aggregates(rows: list[Aggregate]) -> dict[str, Any]:
     """Counts of an import, and what its rows leave open."""
     odd = {
         "layers cut off": ([r.row for r in rows if r.detail["truncated_name"]], "the author's file name was cut"),

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from chessreg.experiments.imported.file import FileSpec, ImportedFile, ImportOptions, path_of, record_file
+from chessreg.experiments.imported.file import (
+    FileSpec,
+    ImportedFile,
+    ImportOptions,
+    locate_import,
+    record_imported_file,
+)
 from chessreg.games.foreign import training_log
 from chessreg.games.foreign.game import read_text
 from chessreg.runs.cost import parse_seconds
@@ -44,7 +50,7 @@ class ImportedCurves(ImportedFile):
     example = "--file sample"
 
     def units(self, spec: ImportedCurvesSpec, inputs: Inputs) -> int:
-        return log_of(spec, inputs)[0].repeats
+        return read_log(spec, inputs)[0].repeats
 
     def check(self, spec: ImportedCurvesSpec, inputs: Inputs) -> None:
         if spec.checkpoint is not None:
@@ -52,13 +58,13 @@ class ImportedCurves(ImportedFile):
         super().check(spec, inputs)
 
     def estimate(self, spec: ImportedCurvesSpec, inputs: Inputs) -> Estimate:
-        log, path = log_of(spec, inputs)
+        log, path = read_log(spec, inputs)
         size = path.stat().st_size
         return Estimate({"metric_point": len(log.points)}, size, cpu_seconds=parse_seconds(size))
 
     def run(self, task: Task[ImportedCurvesSpec, ImportOptions]) -> None:
-        log, _ = log_of(task.spec, task.inputs)
-        record_file(task, task.spec.file, "results")
+        log, _ = read_log(task.spec, task.inputs)
+        record_imported_file(task, task.spec.file, "results")
         if task.spec.checkpoint is not None:
             task.inputs.checkpoint(task.spec.checkpoint)
         by_unit: dict[int, list[LogPoint]] = defaultdict(list)
@@ -70,16 +76,16 @@ class ImportedCurves(ImportedFile):
             task.done(unit)
 
     def report(self, spec: ImportedCurvesSpec, inputs: Inputs) -> dict[str, Any]:
-        return summary(log_of(spec, inputs)[0])
+        return summarize_log(read_log(spec, inputs)[0])
 
 
-def log_of(spec: ImportedCurvesSpec, inputs: Inputs) -> tuple[TrainingLog, Path]:
+def read_log(spec: ImportedCurvesSpec, inputs: Inputs) -> tuple[TrainingLog, Path]:
     """The log's values, and where its bytes are. Raises BadInputError for a line that cannot be read."""
-    path = path_of(spec, inputs)
+    path = locate_import(spec, inputs)
     return training_log.read(read_text(path)), path
 
 
-def summary(log: TrainingLog) -> dict[str, Any]:
+def summarize_log(log: TrainingLog) -> dict[str, Any]:
     """Counts of an import, and what does not fit."""
     again = sorted({point.line for point in log.points if point.repeat})
     odd = (

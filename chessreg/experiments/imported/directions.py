@@ -11,22 +11,22 @@ import numpy as np
 from pydantic import Field
 
 from chessreg.errors import NotFoundError
-from chessreg.experiments.imported.file import record_file
+from chessreg.experiments.imported.file import record_imported_file
 from chessreg.experiments.imported.saved import (
-    checkpoint_of,
-    detail_of,
-    fit_together,
-    games_of,
-    how_made,
-    layer_of,
-    probes_fit,
-    read_all,
-    read_probe,
-    settings_of_paths,
-    sites_of,
-    tokens_of,
-    two_sides,
-    vectors_fit,
+    build_imported_detail,
+    check_files_together,
+    check_imported_probes,
+    check_imported_vectors,
+    count_games_by_side,
+    describe_tokens,
+    measure_two_sides,
+    name_imported_sites,
+    parse_path_settings,
+    read_all_files,
+    read_probe_file,
+    resolve_checkpoint,
+    resolve_layer,
+    resolve_source,
 )
 from chessreg.experiments.imported.specs import ImportedProbeSpec, ImportedVectorSpec
 from chessreg.models.importers.directions import VectorFile
@@ -76,13 +76,13 @@ class ImportedProbe(_ImportedDirections):
 
     def run(self, task: Task[ImportedProbeSpec, ImportedOptions]) -> None:
         spec, files = task.spec, read_probes(task.spec, task.inputs)
-        checkpoint = checkpoint_of(spec, task.inputs, files)
+        checkpoint = resolve_checkpoint(spec, task.inputs, files)
         for unit in task.units:
             file = files[unit]
-            extra = detail_of(spec, file.origin, layer_of(spec, unit, file.origin), spec.hook_point)
+            extra = build_imported_detail(spec, file.origin, resolve_layer(spec, unit, file.origin), spec.hook_point)
             label = spec.label or file.origin.label
-            meta = {**extra, "label": label, "file": spec.files[unit], **tokens_of(spec, file.origin)}
-            record_file(task, spec.files[unit], "probe-file")
+            meta = {**extra, "label": label, "file": spec.files[unit], **describe_tokens(spec, file.origin)}
+            record_imported_file(task, spec.files[unit], "probe-file")
             games, each = file.train_games, file.origin.positions_per_game
             task.publish_layer(
                 "probe",
@@ -91,19 +91,19 @@ class ImportedProbe(_ImportedDirections):
                 meta,
                 checkpoint_id=None if checkpoint is None else checkpoint.id,
                 label=label,
-                positions=sites_of(spec, file.origin),
+                positions=name_imported_sites(spec, file.origin),
                 classes=file.weight.shape[-1],
                 train_games=games,
                 train_positions=None if games is None or each is None else games * each,
                 epochs=None if file.epochs is None else float(file.epochs),
                 norm=float(np.linalg.norm(file.weight)),
             )
-            measured = {"norm": float(np.linalg.norm(file.weight)), **two_sides(file.weight)}
+            measured = {"norm": float(np.linalg.norm(file.weight)), **measure_two_sides(file.weight)}
             logged = {
                 "final_loss": file.origin.logged.get("final_loss"),
                 "last_accuracy": file.origin.logged.get("acc"),
             }
-            emit(task, unit, {**measured, **logged})
+            emit_measured(task, unit, {**measured, **logged})
 
 
 class ImportedVector(_ImportedDirections):
@@ -123,17 +123,17 @@ class ImportedVector(_ImportedDirections):
 
     def run(self, task: Task[ImportedVectorSpec, ImportedOptions]) -> None:
         spec, files = task.spec, read_vectors(task.spec, task.inputs)
-        checkpoint = checkpoint_of(spec, task.inputs, files)
+        checkpoint = resolve_checkpoint(spec, task.inputs, files)
         for unit in task.units:
             file = files[unit]
             direction = Direction(file.vector, file.high, file.low)
-            how = how_made(spec, file)
+            how = resolve_source(spec, file)
             label = spec.label or file.origin.label or ("vector" if how == "user" else "unknown")
             rating = {"WhiteEloBinIndex": "white_elo", "BlackEloBinIndex": "black_elo"}.get(
                 str(file.origin.logged.get("column_name")), label
             )
             source = f"{how}:{rating if how in ('contrastive', 'cascade') else label}"[:64]
-            extra = detail_of(spec, file.origin, layer_of(spec, unit, file.origin), spec.hook_point)
+            extra = build_imported_detail(spec, file.origin, resolve_layer(spec, unit, file.origin), spec.hook_point)
             summed = how in ("contrastive", "cascade")
             meta = {
                 **extra,
@@ -141,10 +141,10 @@ class ImportedVector(_ImportedDirections):
                 "file": spec.files[unit],
                 "positions": "summed" if summed else "averaged",
                 "positions_summed": file.origin.positions_per_game if summed else 1,
-                **games_of(file.origin),
+                **count_games_by_side(file.origin),
                 **direction.norms(),
             }
-            record_file(task, spec.files[unit], "vector-file")
+            record_imported_file(task, spec.files[unit], "vector-file")
             task.publish_layer(
                 "vector",
                 unit,
@@ -156,7 +156,7 @@ class ImportedVector(_ImportedDirections):
                 norm=direction.norm,
             )
             sides = {} if file.high is None or file.low is None else {"cosine_sides": cosine(file.high, file.low)}
-            emit(task, unit, {"norm": direction.norm, **direction.norms(), **sides})
+            emit_measured(task, unit, {"norm": direction.norm, **direction.norms(), **sides})
 
 
 # -- reading, and what must fit ---------------------------------------------------------------------------------------
@@ -164,9 +164,9 @@ class ImportedVector(_ImportedDirections):
 
 def read_probes(spec: ImportedProbeSpec, inputs: Inputs) -> list[ProbeFile]:
     """The files' probes. Raises BadInputError for one that is no probe, or files that do not go together."""
-    files = read_all(spec.files, inputs, read_probe)
-    fit_together(spec, inputs, files)
-    probes_fit(spec, files)
+    files = read_all_files(spec.files, inputs, read_probe_file)
+    check_files_together(spec, inputs, files)
+    check_imported_probes(spec, files)
     return files
 
 
@@ -174,13 +174,13 @@ def read_vectors(spec: ImportedVectorSpec, inputs: Inputs) -> list[VectorFile]:
     """The files' vectors. Raises BadInputError for one that is no vector, or files that do not go together."""
     from chessreg.models.importers.directions import read_vector
 
-    files = read_all(spec.files, inputs, read_vector)
-    fit_together(spec, inputs, files)
-    vectors_fit(spec, files)
+    files = read_all_files(spec.files, inputs, read_vector)
+    check_files_together(spec, inputs, files)
+    check_imported_vectors(spec, files)
     return files
 
 
-def spec_of(
+def build_import_spec(
     kind: type[ImportedProbe] | type[ImportedVector],
     paths: Sequence[Path],
     inputs: Inputs | None,
@@ -193,10 +193,10 @@ def spec_of(
     Everything is checked here, so that what is refused leaves nothing in the store. `inputs` None: there is no registry
     yet, so `checkpoint` names nothing. Raises BadInputError and, for a file that is not there, NotFoundError.
     """
-    named, bare = read_files(kind, paths)
+    named, bare = read_direction_files(kind, paths)
     settings: dict[str, Any] = {}
     if kind is ImportedProbe and any(file.origin.residual_index is not None for file in named):
-        settings = settings_of_paths(named, paths, inputs, options)
+        settings = parse_path_settings(named, paths, inputs, options)
     for setting in ("layer", "model", "label"):
         values = [getattr(file.origin, setting) for file in named]
         if any(getattr(file.origin, setting) is None for file in bare) and None not in values:
@@ -204,7 +204,7 @@ def spec_of(
     if kind is ImportedVector and any(file.source == "cascade" for file in named):
         settings["source"] = "cascade"
     if any(isinstance(file, VectorFile) and file.source == "user" for file in bare):
-        settings |= residual_of_checkpoint(inputs, options.get("checkpoint"))
+        settings |= get_residual_setting(inputs, options.get("checkpoint"))
         settings |= {"label": name} if name else {}
     in_files = {
         "layers": tuple(f.origin.layer for f in bare),
@@ -215,13 +215,13 @@ def spec_of(
         name: value for name, value in options.items() if value not in (None, "", ()) and value != in_files.get(name)
     }  # equal entries count once
     spec = kind.spec(files=tuple(map(str, paths)), **{**settings, **options})
-    fit_together(spec, inputs, bare)
-    fits: Callable[..., None] = probes_fit if kind is ImportedProbe else vectors_fit
+    check_files_together(spec, inputs, bare)
+    fits: Callable[..., None] = check_imported_probes if kind is ImportedProbe else check_imported_vectors
     fits(spec, bare)
     return spec
 
 
-def residual_of_checkpoint(inputs: Inputs | None, checkpoint: str | None) -> dict[str, str]:
+def get_residual_setting(inputs: Inputs | None, checkpoint: str | None) -> dict[str, str]:
     """Return the residual convention of a tensor without metadata: that of its checkpoint, if one is named."""
     if inputs is None or not checkpoint:
         return {}
@@ -229,11 +229,13 @@ def residual_of_checkpoint(inputs: Inputs | None, checkpoint: str | None) -> dic
     return {"residual": convention} if convention else {}
 
 
-def read_files(kind: type[ImportedProbe] | type[ImportedVector], paths: Sequence[Path]) -> tuple[list[Any], list[Any]]:
+def read_direction_files(
+    kind: type[ImportedProbe] | type[ImportedVector], paths: Sequence[Path]
+) -> tuple[list[Any], list[Any]]:
     """What the files hold: with what their names tell, and without. Both are called by their paths in messages."""
     from chessreg.models.importers.directions import read_vector
 
-    read: Callable[..., Any] = read_probe if kind is ImportedProbe else read_vector
+    read: Callable[..., Any] = read_probe_file if kind is ImportedProbe else read_vector
     for path in paths:
         if not path.is_file():
             raise NotFoundError(f"{path} is a folder, not a file" if path.is_dir() else f"no file {path}")
@@ -242,7 +244,7 @@ def read_files(kind: type[ImportedProbe] | type[ImportedVector], paths: Sequence
     return named, [replace(file, origin=replace(file.origin, file=str(path))) for path, file in bare]
 
 
-def emit(task: Task[Any, Any], unit: int, measured: dict[str, Any]) -> None:
+def emit_measured(task: Task[Any, Any], unit: int, measured: dict[str, Any]) -> None:
     for name, value in measured.items():
         if value is not None:
             task.emit("metric_point", unit, name=name, step=0, value=float(value))

@@ -35,7 +35,7 @@ class FileSpec(Spec):
     @model_validator(mode="before")
     @classmethod
     def _bundled(cls, values: Any) -> Any:
-        return with_sample(values, cls.bundled)
+        return replace_sample(values, cls.bundled)
 
 
 class ImportOptions(ExecutionOptions):
@@ -48,7 +48,7 @@ class ImportedFile(Kind):
     options = ImportOptions
 
     def check(self, spec: Any, inputs: Inputs) -> None:
-        refuse_again(inputs.database, self.name, resolve(self, spec, inputs).run_id, spec)
+        refuse_reimport(inputs.database, self.name, resolve(self, spec, inputs).run_id, spec)
 
     def report(self, spec: Any, inputs: Inputs) -> dict[str, Any]:
         """Counts of the import, and what its rows leave open."""
@@ -60,29 +60,29 @@ class ImportedFile(Kind):
         publish_report(task, self.units(spec, inputs), about)
 
 
-def path_of(spec: FileSpec, inputs: Inputs) -> Path:
+def locate_import(spec: FileSpec, inputs: Inputs) -> Path:
     """Where the file's bytes are."""
     return inputs.store.artifact(inputs.artifact("file", spec.file).digest).file
 
 
-def with_sample(values: Any, name: str) -> Any:
+def replace_sample(values: Any, name: str) -> Any:
     """Settings with the path of this bundled file where they say `sample`."""
     if isinstance(values, dict) and values.get("file") == SAMPLE:
-        return {**values, "file": str(sample_file(name))}
+        return {**values, "file": str(locate_sample(name))}
     return values
 
 
-def sample_file(name: str) -> Path:
+def locate_sample(name: str) -> Path:
     """A file that comes with chessreg."""
     return Path(str(files("chessreg") / "data" / name))
 
 
-def record_file(task: Task[Any, Any], reference: str, kind: str) -> None:
+def record_imported_file(task: Task[Any, Any], reference: str, kind: str) -> None:
     """The imported file as an artifact row."""
     task.record_artifact(task.store.artifact(reference.removeprefix("sha256:")), kind)
 
 
-def refuse_again(database: Database, kind: str, run_id: UUID | None, spec: Any) -> None:
+def refuse_reimport(database: Database, kind: str, run_id: UUID | None, spec: Any) -> None:
     """Raise BadInputError when the same bytes were imported with other settings: their games would count twice."""
     with database.read() as session:
         runs = session.scalars(select(tables.Run).where(tables.Run.kind == kind)).all()
@@ -107,7 +107,7 @@ def publish_report(task: Task[Any, Any], unit: int, report: dict[str, Any]) -> N
         (folder / REPORT_FILE).write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def report_of(inputs: Inputs, run_id: UUID) -> dict[str, Any]:
+def load_import_report(inputs: Inputs, run_id: UUID) -> dict[str, Any]:
     """The report of a complete import. Raises NotFoundError when its bytes are not here."""
     with inputs.database.read() as session:
         spec_hash = session.get_one(tables.Run, run_id).spec_hash

@@ -13,8 +13,8 @@ from pydantic import BaseModel, Field
 
 from chessreg.entities.game import stored_games
 from chessreg.errors import BadInputError
-from chessreg.experiments.imported.file import ImportedFile, ImportOptions, path_of, record_file
-from chessreg.experiments.imported.players import Arm, Arms, own_checkpoint, record_arms
+from chessreg.experiments.imported.file import ImportedFile, ImportOptions, locate_import, record_imported_file
+from chessreg.experiments.imported.players import Arm, Arms, record_arms, resolve_own_checkpoint
 from chessreg.experiments.imported.specs import ImportedGamesSpec
 from chessreg.games.boards.adjudication import ADJUDICATED, Termination
 from chessreg.games.boards.boardframe import BoardFrame
@@ -67,34 +67,34 @@ class ImportedGames(ImportedFile):
     example = "--file sample"
 
     def units(self, spec: ImportedGamesSpec, inputs: Inputs) -> int:
-        return games_of(spec, inputs)[0].rows
+        return read_imported_games(spec, inputs)[0].rows
 
     def check(self, spec: ImportedGamesSpec, inputs: Inputs) -> None:
         super().check(spec, inputs)
-        file = games_of(spec, inputs)[0]
+        file = read_imported_games(spec, inputs)[0]
         known = {name for game in file.games for name in (game.white.name, game.black.name)}
         if missing := [name for name in spec.players if name not in known]:
             listed = ", ".join(sorted(known)[:8])
             raise BadInputError(f"no player of the file is called {missing[0]!r}", f"it has {listed}")
         if spec.checkpoint:
-            own_checkpoint(inputs, file, spec)
+            resolve_own_checkpoint(inputs, file, spec)
         if spec.adjudication != "none":
             find_stockfish()
 
     def estimate(self, spec: ImportedGamesSpec, inputs: Inputs) -> Estimate:
-        file, path = games_of(spec, inputs)
+        file, path = read_imported_games(spec, inputs)
         tries = sum(len(game.illegal) for game in file.games)
         size = path.stat().st_size
         rows = {"game": len(file.games), "illegal_attempt": tries}
         return Estimate(rows, size, cpu_seconds=parse_seconds(size))
 
     def run(self, task: Task[ImportedGamesSpec, ImportOptions]) -> None:
-        file, _ = games_of(task.spec, task.inputs)
+        file, _ = read_imported_games(task.spec, task.inputs)
         arms = Arms(file, task.spec)
-        record_file(task, task.spec.file, "results")
+        record_imported_file(task, task.spec.file, "results")
         record_arms(task, file, arms)
         games = {game.row: game for game in file.games}
-        stopped = evaluations([games[unit] for unit in task.units if unit in games], task.spec.adjudication)
+        stopped = evaluate_stopped_games([games[unit] for unit in task.units if unit in games], task.spec.adjudication)
         for unit in task.units:
             if unit in games:
                 game, arm = games[unit], arms.by_row[unit]
@@ -105,7 +105,7 @@ class ImportedGames(ImportedFile):
                     oddities=[f"{odd.code}: {odd.text}" for odd in game.oddities],
                     **game.source_columns,
                 )
-                columns = game_columns(game, arm, task.spec) | {"adjudication_cp": stopped.get(unit)}
+                columns = build_imported_columns(game, arm, task.spec) | {"adjudication_cp": stopped.get(unit)}
                 task.emit("game", unit, extra, match=arm.number, **columns)
                 for ply, number, text in game.illegal:
                     if (ply % 2 == 0) == arm.color:
@@ -113,7 +113,7 @@ class ImportedGames(ImportedFile):
             task.done(unit)
 
     def report(self, spec: ImportedGamesSpec, inputs: Inputs) -> dict[str, Any]:
-        return games_of(spec, inputs)[0].report()
+        return read_imported_games(spec, inputs)[0].report()
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         """A board for the start and one after every ply, with the illegal tries."""
@@ -121,13 +121,13 @@ class ImportedGames(ImportedFile):
         return next(stored_games(inputs.database, [(run_id, int(row["unit"]))])).board_views()
 
 
-def games_of(spec: ImportedGamesSpec, inputs: Inputs) -> tuple[ForeignFile, Path]:
+def read_imported_games(spec: ImportedGamesSpec, inputs: Inputs) -> tuple[ForeignFile, Path]:
     """The file's games, and where its bytes are."""
-    path = path_of(spec, inputs)
+    path = locate_import(spec, inputs)
     return read_games(path, spec.format), path
 
 
-def game_columns(game: ForeignGame, arm: Arm, spec: ImportedGamesSpec) -> dict[str, Any]:
+def build_imported_columns(game: ForeignGame, arm: Arm, spec: ImportedGamesSpec) -> dict[str, Any]:
     """The columns of a game beside its key and its detail, from the side of the arm's player."""
     plies = spec.opening_plies
     turns = game.turns(arm.color)
@@ -159,7 +159,7 @@ def game_columns(game: ForeignGame, arm: Arm, spec: ImportedGamesSpec) -> dict[s
     }
 
 
-def evaluations(games: Iterable[ForeignGame], limit: str) -> dict[int, int]:
+def evaluate_stopped_games(games: Iterable[ForeignGame], limit: str) -> dict[int, int]:
     """Row → White's centipawns at the end of each game that was stopped in play; empty for the limit `none`.
 
     The position is the one after White's last move, as chess_gpt_eval evaluates it (specification 7.6).
@@ -169,11 +169,11 @@ def evaluations(games: Iterable[ForeignGame], limit: str) -> dict[int, int]:
         return {}
     wanted = parse_limit(limit)
     with EnginePool(EngineSpec("random"), timed=wanted.kind == "time") as pool:
-        waiting = {game.row: pool.analyse(judged_board(game), wanted) for game in stopped}
+        waiting = {game.row: pool.analyse(build_judged_board(game), wanted) for game in stopped}
         return {row: future.result().score_cp for row, future in waiting.items()}
 
 
-def judged_board(game: ForeignGame) -> chess.Board:
+def build_judged_board(game: ForeignGame) -> chess.Board:
     """The position after White's last move."""
     board = chess.Board()
     for move in game.moves[: len(game.moves) - 1 + len(game.moves) % 2]:

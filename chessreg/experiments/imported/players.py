@@ -13,7 +13,7 @@ import chess
 from sqlalchemy import select
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.imported.specs import ImportedGamesSpec, renamed
+from chessreg.experiments.imported.specs import ImportedGamesSpec, parse_renames
 from chessreg.games.engines.opponents import engine_identity
 from chessreg.games.foreign.game import UNKNOWN, Player, engine_player
 from chessreg.registry import names, tables
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 EXTERNAL = "external"
 
 
-def external_id(name: str) -> UUID:
+def derive_external_id(name: str) -> UUID:
     """The id of the external model of this name: the same on every machine and in every file."""
     return uuid_of(digest_of({"external model": name}))
 
 
-def external_row(name: str, layers: int | None = None) -> dict[str, Any]:
+def build_external_row(name: str, layers: int | None = None) -> dict[str, Any]:
     """The checkpoint row of a model of others' games: a name; what the file does not say is NULL."""
     return {
-        "id": external_id(name),
+        "id": derive_external_id(name),
         "artifact": None,
         "layers": layers,
         "training_datasets": None,
@@ -47,13 +47,13 @@ def external_row(name: str, layers: int | None = None) -> dict[str, Any]:
     }
 
 
-def engine_row(player: Player, version: str) -> dict[str, Any]:
+def build_foreign_engine_row(player: Player, version: str) -> dict[str, Any]:
     """The row of `engine` for a program that others ran: its binary is not known."""
     columns: dict[str, Any] = {"name": player.engine, "version": version, "binary_sha256": None, "options": {}}
     return {"id": uuid_of(digest_of(columns)), **columns}
 
 
-def seen_from(game: ForeignGame, preferred: Sequence[str]) -> chess.Color:
+def choose_side(game: ForeignGame, preferred: Sequence[str]) -> chess.Color:
     """The side whose result a game is: the first preferred player in it, else a model before an engine, else White."""
     for name in preferred:
         for color in (chess.WHITE, chess.BLACK):
@@ -62,13 +62,13 @@ def seen_from(game: ForeignGame, preferred: Sequence[str]) -> chess.Color:
     return chess.BLACK if game.white.is_engine and not game.black.is_engine else chess.WHITE
 
 
-def models(games: Iterable[ForeignGame]) -> list[str]:
+def list_model_names(games: Iterable[ForeignGame]) -> list[str]:
     """The names of the players that are no engines, in order of appearance."""
     players = (player for game in games for player in (game.white, game.black))
     return list(dict.fromkeys(player.name for player in players if not player.is_engine))
 
 
-def plain_name(player: str) -> str | None:
+def simplify_name(player: str) -> str | None:
     """A player's name as a thing can be called, or None where nothing is left of it.
 
     >>> plain_name("replicate/meta/llama-2-7b:527827021d87"), plain_name("adam_lichess_16layers.pt")
@@ -81,12 +81,12 @@ def plain_name(player: str) -> str | None:
 def name_externals(database: Database, run_id: UUID) -> None:
     """Give the external models of an import their names, where nobody named them and the name is free."""
     with database.read() as session:
-        used = session.scalars(select_checkpoints(run_id)).all()
+        used = session.scalars(select_external_checkpoints(run_id)).all()
         called = names.names(session, "checkpoint")
         nameless = {row.id: str(row.detail["player"]) for row in used if row.id not in called}
     taken = set(called.values())
     for id, player in nameless.items():
-        name = plain_name(player)
+        name = simplify_name(player)
         if name is None or name in taken or names.LOOKS_LIKE_ID.fullmatch(name.lower()):
             continue
         taken.add(name)
@@ -94,7 +94,7 @@ def name_externals(database: Database, run_id: UUID) -> None:
             names.annotate(session, "checkpoint", id, "name", name)
 
 
-def select_checkpoints(run_id: UUID) -> Any:
+def select_external_checkpoints(run_id: UUID) -> Any:
     """SELECT of the external checkpoints in a run's matches, as players or opponents."""
     match, checkpoint = tables.Match, tables.Checkpoint
     players = select(match.checkpoint_id).where(match.run_id == run_id)
@@ -106,13 +106,13 @@ def select_checkpoints(run_id: UUID) -> Any:
     )
 
 
-def layers_of_name(model: str) -> int | None:
+def parse_layer_count(model: str) -> int | None:
     """The number of layers in a model's name: `lichess_16layers` has 16."""
     match = re.search(r"(\d+)_?layers?", model)
     return int(match[1]) if match else None
 
 
-def by_name(rename: Mapping[str, str], name: str) -> str:
+def rename_player(rename: Mapping[str, str], name: str) -> str:
     return rename.get(name, name)
 
 
@@ -134,13 +134,13 @@ class Arms:
 
     def __init__(self, file: ForeignFile, spec: ImportedGamesSpec) -> None:
         self.spec = spec
-        self.rename = renamed(spec.rename)
+        self.rename = parse_renames(spec.rename)
         self.colors: dict[int, chess.Color] = {}
         self.arms: dict[tuple[str, str, chess.Color], Arm] = {}
         self.planned: dict[int, int] = {}
         self.by_row: dict[int, Arm] = {}
         for game in file.games:
-            color = seen_from(game, spec.players)
+            color = choose_side(game, spec.players)
             player, opponent = self.called(game.side(color)), self.called(game.side(not color))
             key = (player.text, opponent.text, color)
             arm = self.arms.setdefault(key, Arm(len(self.arms), player, opponent, color))
@@ -164,31 +164,31 @@ class Arms:
 
     @property
     def preferred(self) -> set[str]:
-        return {by_name(self.rename, name) for name in self.spec.players}
+        return {rename_player(self.rename, name) for name in self.spec.players}
 
 
 def record_arms(task: Task[ImportedGamesSpec, Any], file: ForeignFile, arms: Arms) -> None:
     """The rows that the games refer to: engines, external models, matches."""
     spec = task.spec
-    own = own_checkpoint(task.inputs, file, spec) if spec.checkpoint else None
+    own = resolve_own_checkpoint(task.inputs, file, spec) if spec.checkpoint else None
     ids: dict[str, UUID] = {}
     for arm in arms.arms.values():
         for player in (arm.player, arm.opponent):
             if player.is_engine:
-                task.record("engine", **engine_row(player, spec.engine_version))
+                task.record("engine", **build_foreign_engine_row(player, spec.engine_version))
             elif own is not None and player.name == own[0]:
                 ids[player.name] = own[1]
             elif arms.is_model(player, spec.format) and player.name not in ids:
-                row = external_row(player.name)
+                row = build_external_row(player.name)
                 ids[player.name] = row["id"]
                 task.record("checkpoint", **row)
-        task.record("match", run_id=task.run_id, **match_columns(arm, spec, file, ids, arms.planned[arm.number]))
+        task.record("match", run_id=task.run_id, **build_match_columns(arm, spec, file, ids, arms.planned[arm.number]))
 
 
-def match_columns(
+def build_match_columns(
     arm: Arm, spec: ImportedGamesSpec, file: ForeignFile, ids: Mapping[str, UUID], planned: int
 ) -> dict[str, Any]:
-    engine = engine_row(arm.opponent, spec.engine_version) if arm.opponent.is_engine else None
+    engine = build_foreign_engine_row(arm.opponent, spec.engine_version) if arm.opponent.is_engine else None
     return {
         "number": arm.number,
         "player": (arm.player.text if arm.player.is_engine else arm.player.name)[:255],
@@ -210,26 +210,26 @@ def match_columns(
             "player_given": arm.player.name,
             "opponent_given": arm.opponent.name,
             "adjudication": spec.adjudication,
-            "adjudicated_by": adjudicator(spec.adjudication),
+            "adjudicated_by": name_adjudicator(spec.adjudication),
         },
     }
 
 
-def own_checkpoint(inputs: Inputs, file: ForeignFile, spec: ImportedGamesSpec) -> tuple[str, UUID]:
+def resolve_own_checkpoint(inputs: Inputs, file: ForeignFile, spec: ImportedGamesSpec) -> tuple[str, UUID]:
     """The player that `checkpoint` is, under its new name. Raises BadInputError when that is not clear."""
     assert spec.checkpoint is not None
     row, _ = inputs.checkpoint(spec.checkpoint)
-    players = list(spec.players) or models(file.games)
+    players = list(spec.players) or list_model_names(file.games)
     if len(players) != 1:
         listed = ", ".join(players[:5]) or "none"
         raise BadInputError(
             f"checkpoint {row.id.hex[-6:]} can be one player, and the file has {len(players)} models: {listed}",
             "say which with --players NAME",
         )
-    return by_name(renamed(spec.rename), players[0]), row.id
+    return rename_player(parse_renames(spec.rename), players[0]), row.id
 
 
-def adjudicator(limit: str) -> str | None:
+def name_adjudicator(limit: str) -> str | None:
     """Name and version of the program that evaluates, for the match's record."""
     if limit == "none":
         return None

@@ -25,7 +25,7 @@ F = TypeVar("F", bound="ProbeFile | VectorFile")
 UNKNOWN = "unknown model"
 
 
-def read_probe(path: Path, name: str | None = None) -> ProbeFile:
+def read_probe_file(path: Path, name: str | None = None) -> ProbeFile:
     """A saved probe: safetensors are Davis's, anything else is to be Karvonen's. `name` is the file's own where `path`
     is a copy of it. Raises BadInputError."""
     from chessreg.models.importers import davis_probes, directions, source
@@ -35,7 +35,7 @@ def read_probe(path: Path, name: str | None = None) -> ProbeFile:
     return directions.read_probe(path, name)
 
 
-def probes_fit(spec: ImportedProbeSpec, files: Sequence[ProbeFile]) -> None:
+def check_imported_probes(spec: ImportedProbeSpec, files: Sequence[ProbeFile]) -> None:
     for file in files:
         if not (spec.label or file.origin.label):
             shape = " x ".join(map(str, file.weight.shape))
@@ -52,7 +52,7 @@ def require_hook_point(pattern: str) -> None:
         raise BadInputError(f"no hook point {clipped(pattern)!r}", f"there are {', '.join(PATTERNS)}")
 
 
-def files_by_place(
+def group_files_by_place(
     paths: Sequence[Path], inputs: Inputs | None = None, checkpoint: str | None = None
 ) -> dict[str, tuple[Path, ...]]:
     """Return the files of each label, phase and hook point that the paths of Davis's probes name; all in one group
@@ -71,7 +71,7 @@ def files_by_place(
     return {"": tuple(paths)} if "" in groups else groups
 
 
-def settings_of_paths(
+def parse_path_settings(
     files: Sequence[ProbeFile], paths: Sequence[Path], inputs: Inputs | None, options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The settings layers, hook_point and phase that the paths of Davis's files tell.
@@ -108,14 +108,14 @@ def settings_of_paths(
     return settings
 
 
-def tokens_of(spec: ImportedProbeSpec, origin: Origin) -> dict[str, Any]:
+def describe_tokens(spec: ImportedProbeSpec, origin: Origin) -> dict[str, Any]:
     """What is known of the tokens that a probe was fitted at; Davis's: of the last five of each game, labelled with the
     board before the ply (specification 1.3 and 4.2)."""
     phase = {} if spec.phase is None else {"phase": spec.phase}
     return {**phase, "last_sites": 5, "alignment": "pre-ply"} if origin.raw else phase
 
 
-def sites_of(spec: ImportedProbeSpec, origin: Origin) -> str:
+def name_imported_sites(spec: ImportedProbeSpec, origin: Origin) -> str:
     """The name of the tokens that a probe was fitted at."""
     if spec.phase is None:
         return (origin.positions or "unknown")[:32]
@@ -124,15 +124,15 @@ def sites_of(spec: ImportedProbeSpec, origin: Origin) -> str:
     return phase_site(encoding("uci-square-72"), spec.phase)
 
 
-def vectors_fit(spec: ImportedVectorSpec, files: Sequence[VectorFile]) -> None:
+def check_imported_vectors(spec: ImportedVectorSpec, files: Sequence[VectorFile]) -> None:
     require_hook_point(spec.hook_point)
     for file in files:
-        how_made(spec, file)
+        resolve_source(spec, file)
     if len({(file.source, file.origin.first_position) for file in files}) > 1:
         raise BadInputError("these vectors were not made the same way", "import contrasts and probes' each by itself")
 
 
-def how_made(spec: ImportedVectorSpec, file: VectorFile) -> str:
+def resolve_source(spec: ImportedVectorSpec, file: VectorFile) -> str:
     """contrastive, cascade, probe or user. A file of a cascade does not record that it is one: the settings do."""
     if spec.source in ("auto", "user", file.source):
         return file.source if spec.source == "auto" else spec.source
@@ -143,7 +143,7 @@ def how_made(spec: ImportedVectorSpec, file: VectorFile) -> str:
     return spec.source
 
 
-def read_all(references: Sequence[str], inputs: Inputs, read: Callable[..., F]) -> list[F]:
+def read_all_files(references: Sequence[str], inputs: Inputs, read: Callable[..., F]) -> list[F]:
     """Every file, by its content alone: in the store it has no name, so messages call it by its number and digest."""
     files: list[F] = []
     for number, reference in enumerate(references, 1):
@@ -154,27 +154,27 @@ def read_all(references: Sequence[str], inputs: Inputs, read: Callable[..., F]) 
     return files
 
 
-def fit_together(spec: ImportSpec, inputs: Inputs | None, files: Sequence[ProbeFile | VectorFile]) -> None:
+def check_files_together(spec: ImportSpec, inputs: Inputs | None, files: Sequence[ProbeFile | VectorFile]) -> None:
     """Raises BadInputError unless the files are of one model, that of the checkpoint if one is named, one a layer."""
     if spec.layers and len(spec.layers) != len(files):
         raise BadInputError(f"{len(files)} files, but {len(spec.layers)} layers", "give one layer a file, in order")
     by_layer: dict[int, str] = {}
     for unit, file in enumerate(files):
-        layer = layer_of(spec, unit, file.origin)
+        layer = resolve_layer(spec, unit, file.origin)
         if layer in by_layer:
             raise BadInputError(
                 f"{by_layer[layer]} and {file.origin.file} are both of layer {layer}", "import one file a layer"
             )
         by_layer[layer] = file.origin.file
-    models = {model_of(spec, file.origin) for file in files}
+    models = {resolve_model(spec, file.origin) for file in files}
     if len(models) > 1:
         raise BadInputError(f"these files are of different models: {', '.join(sorted(map(str, models)))}")
-    checkpoint_of(spec, inputs, files)
+    resolve_checkpoint(spec, inputs, files)
     for file in files:
-        centred_of(spec, file.origin)
+        is_centred(spec, file.origin)
 
 
-def model_of(spec: ImportSpec, origin: Origin) -> str | None:
+def resolve_model(spec: ImportSpec, origin: Origin) -> str | None:
     if spec.model and origin.model and spec.model != origin.model:
         raise BadInputError(
             f"{origin.file} says that its model is {origin.model}, not {spec.model}", "leave out --model"
@@ -182,7 +182,7 @@ def model_of(spec: ImportSpec, origin: Origin) -> str | None:
     return origin.model or spec.model or None
 
 
-def layer_of(spec: ImportSpec, unit: int, origin: Origin) -> int:
+def resolve_layer(spec: ImportSpec, unit: int, origin: Origin) -> int:
     """The layer of a file, 0-based. Raises BadInputError when it is unknown, or file and settings differ."""
     explicit = spec.layers[unit] if spec.layers else None
     layer = origin.layer if explicit is None else explicit
@@ -195,13 +195,13 @@ def layer_of(spec: ImportSpec, unit: int, origin: Origin) -> int:
     return layer
 
 
-def centred_of(spec: ImportSpec, origin: Origin) -> bool:
+def is_centred(spec: ImportSpec, origin: Origin) -> bool:
     """Whether the file's residual stream had mean 0 over d_model (specification 2.3)."""
     if spec.residual != "auto":
         return spec.residual == "centred"
     if origin.raw:
         return False
-    model = model_of(spec, origin)
+    model = resolve_model(spec, origin)
     if model is None:
         raise BadInputError(
             f"{origin.file} does not say of which model it is, so its residual convention is not known",
@@ -211,7 +211,7 @@ def centred_of(spec: ImportSpec, origin: Origin) -> bool:
     return model.startswith(TRANSFORMER_LENS)
 
 
-def checkpoint_of(
+def resolve_checkpoint(
     spec: ImportSpec, inputs: Inputs | None, files: Sequence[ProbeFile | VectorFile]
 ) -> tables.Checkpoint | None:
     """The checkpoint that was named, if it can be the files' model by its width and layers. Raises BadInputError."""
@@ -230,7 +230,7 @@ def checkpoint_of(
             raise BadInputError(
                 f"{file.origin.file} is of a model with {n_layers} layers, {name} has {checkpoint.layers}"
             )
-        if (layer := layer_of(spec, unit, file.origin)) >= checkpoint.layers:
+        if (layer := resolve_layer(spec, unit, file.origin)) >= checkpoint.layers:
             raise BadInputError(
                 f"{file.origin.file} is of layer {layer}, {name} has layers 0 to {checkpoint.layers - 1}"
             )
@@ -240,13 +240,13 @@ def checkpoint_of(
 # -- what is kept -----------------------------------------------------------------------------------------------------
 
 
-def detail_of(spec: ImportSpec, origin: Origin, layer: int, pattern: str = RESID_POST) -> dict[str, Any]:
+def build_imported_detail(spec: ImportSpec, origin: Origin, layer: int, pattern: str = RESID_POST) -> dict[str, Any]:
     """The columns of every imported direction; `logged` is the file's own record."""
-    centred = centred_of(spec, origin)
+    centred = is_centred(spec, origin)
     return {
         "hook_point": hook_point(layer, pattern),
         "layer": layer,
-        "model": model_of(spec, origin) or UNKNOWN,
+        "model": resolve_model(spec, origin) or UNKNOWN,
         "checkpoint": spec.checkpoint or UNKNOWN,
         "centred": centred,
         "residual": "centred" if centred else "raw",
@@ -256,14 +256,14 @@ def detail_of(spec: ImportSpec, origin: Origin, layer: int, pattern: str = RESID
     }
 
 
-def games_of(origin: Origin) -> dict[str, int]:
+def count_games_by_side(origin: Origin) -> dict[str, int]:
     """The numbers of games of strong and of weak players in a vector's file."""
     counts = origin.logged.get("metadata") or origin.logged
     counts_of_side = {side: counts.get(f"count_{side}_elo") for side in ("high", "low")}
     return {f"games_{side}": int(count) for side, count in counts_of_side.items() if count is not None}
 
 
-def two_sides(weight: np.ndarray) -> dict[str, float]:
+def measure_two_sides(weight: np.ndarray) -> dict[str, float]:
     """Norms and cosine of a two-class probe's columns, weight [d_model, 1, 2]."""
     if weight.shape[1:] != (1, 2):
         return {}

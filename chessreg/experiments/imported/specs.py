@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.imported.file import SAMPLE, FileSpec, sample_file, with_sample
+from chessreg.experiments.imported.file import SAMPLE, FileSpec, locate_sample, replace_sample
 from chessreg.folders import expanded
 from chessreg.games.boards.openings import parse_opening
 from chessreg.games.engines.opponents import parse_limit
@@ -47,7 +47,7 @@ class ImportedGamesSpec(FileSpec):
         file without a game to import, before it is stored."""
         if not isinstance(values, dict):
             return values
-        values = with_sample(values, cls.bundled)
+        values = replace_sample(values, cls.bundled)
         path = expanded(str(values.get("file", "")))
         if os.path.isfile(path):  # False too for a name that no file can have
             values = {**values, "format": values.get("format") or find_format(path).name}
@@ -67,7 +67,7 @@ class ImportedGamesSpec(FileSpec):
     @field_validator("rename")
     @classmethod
     def _pairs(cls, rename: tuple[str, ...]) -> tuple[str, ...]:
-        renamed(rename)
+        parse_renames(rename)
         return rename
 
     @field_validator("limit")
@@ -109,7 +109,7 @@ class ImportSpec(Spec):
         """The bundled file by its word."""
         files = values.get("files") if isinstance(values, dict) else None
         if isinstance(files, (list, tuple)) and SAMPLE in files:
-            place = str(sample_file("sample-direction.pth"))
+            place = str(locate_sample("sample-direction.pth"))
             return {**values, "files": tuple(place if f == SAMPLE else f for f in files)}
         return values
 
@@ -143,7 +143,7 @@ class ImportedVectorSpec(ImportSpec):
     )
 
 
-def renamed(rename: Sequence[str]) -> dict[str, str]:
+def parse_renames(rename: Sequence[str]) -> dict[str, str]:
     """OLD=NEW pairs as a mapping. Raises BadInputError for any other text."""
     pairs = [text.rpartition("=") for text in rename]
     if wrong := [text for text, (old, _, new) in zip(rename, pairs, strict=True) if not (old.strip() and new.strip())]:

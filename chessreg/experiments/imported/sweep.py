@@ -9,7 +9,13 @@ from pydantic import Field, field_validator, model_validator
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.imported import players
-from chessreg.experiments.imported.file import FileSpec, ImportedFile, ImportOptions, path_of, record_file
+from chessreg.experiments.imported.file import (
+    FileSpec,
+    ImportedFile,
+    ImportOptions,
+    locate_import,
+    record_imported_file,
+)
 from chessreg.games.boards.openings import parse_opening
 from chessreg.games.engines.assist import Assist
 from chessreg.games.engines.opponents import parse_limit
@@ -82,23 +88,23 @@ class ImportedSweep(ImportedFile):
     example = "--file sample --players another"
 
     def units(self, spec: ImportedSweepSpec, inputs: Inputs) -> int:
-        return len(counts_of(spec, inputs)[0])
+        return len(read_counts(spec, inputs)[0])
 
     def estimate(self, spec: ImportedSweepSpec, inputs: Inputs) -> Estimate:
-        counts, path = counts_of(spec, inputs)
+        counts, path = read_counts(spec, inputs)
         size = path.stat().st_size
         return Estimate({"metric_point": 3 * len(counts)}, size, cpu_seconds=parse_seconds(size))
 
     def run(self, task: Task[ImportedSweepSpec, ImportOptions]) -> None:
-        counts, _ = counts_of(task.spec, task.inputs)
-        record_file(task, task.spec.file, "results")
-        called, checkpoint_id = model_of(task)
+        counts, _ = read_counts(task.spec, task.inputs)
+        record_imported_file(task, task.spec.file, "results")
+        called, checkpoint_id = record_sweep_model(task)
         for unit in task.units:
             count, spec = counts[unit], task.spec
             opponent = engine_player(
                 f"Stockfish {count.level}", count.level, None if spec.limit == UNKNOWN else spec.limit
             )
-            engine = players.engine_row(opponent, spec.engine_version)
+            engine = players.build_foreign_engine_row(opponent, spec.engine_version)
             task.record("engine", **engine)
             task.record(
                 "match",
@@ -125,28 +131,28 @@ class ImportedSweep(ImportedFile):
             task.done(unit)
 
     def report(self, spec: ImportedSweepSpec, inputs: Inputs) -> dict[str, Any]:
-        return summary(counts_of(spec, inputs)[0])
+        return summarize_sweep(read_counts(spec, inputs)[0])
 
 
-def counts_of(spec: ImportedSweepSpec, inputs: Inputs) -> tuple[list[LevelCount], Path]:
+def read_counts(spec: ImportedSweepSpec, inputs: Inputs) -> tuple[list[LevelCount], Path]:
     """The file's lines, and where its bytes are. Raises BadInputError for a line that cannot be read."""
-    path = path_of(spec, inputs)
+    path = locate_import(spec, inputs)
     return sweep.read(read_text(path)), path
 
 
-def model_of(task: Task[ImportedSweepSpec, ImportOptions]) -> tuple[str, UUID]:
+def record_sweep_model(task: Task[ImportedSweepSpec, ImportOptions]) -> tuple[str, UUID]:
     """Name and id of the model; an external one is recorded."""
     spec = task.spec
     if spec.checkpoint is not None:
         row, _ = task.inputs.checkpoint(spec.checkpoint)
         with task.inputs.database.read() as session:
             return name_of(session, "checkpoint", row.id) or f"checkpoint {row.id.hex[-6:]}", row.id
-    external = players.external_row(spec.players[0], players.layers_of_name(spec.players[0]))
+    external = players.build_external_row(spec.players[0], players.parse_layer_count(spec.players[0]))
     task.record("checkpoint", **external)
     return spec.players[0], external["id"]
 
 
-def summary(counts: list[LevelCount]) -> dict[str, Any]:
+def summarize_sweep(counts: list[LevelCount]) -> dict[str, Any]:
     """Counts of an import, and what its lines leave open."""
     levels = [count.level for count in counts]
     again = [count for place, count in enumerate(counts) if count.level in levels[:place]]

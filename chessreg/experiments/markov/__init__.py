@@ -12,10 +12,10 @@ from pydantic import BaseModel, Field
 from sqlalchemy import select as select_rows
 
 from chessreg.errors import NotFoundError
-from chessreg.experiments.cache import groups, points_of
-from chessreg.experiments.markov.classes import Classes, classes_of
+from chessreg.experiments.cache import group_units, resolve_hook_points
+from chessreg.experiments.markov.classes import Classes, find_classes
 from chessreg.experiments.markov.spec import MarkovOptions, MarkovSpec
-from chessreg.experiments.markov.states import PARTNERS, StoredStates, store_states
+from chessreg.experiments.markov.states import PARTNER_NAMES, StoredStates, store_states
 from chessreg.experiments.settings import overlap
 from chessreg.games.boards.boardframe import BoardFrame
 from chessreg.games.boards.moves import sans, unpack
@@ -27,7 +27,7 @@ from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 
 if TYPE_CHECKING:
-    from chessreg.experiments.markov.similarity import Population, Test
+    from chessreg.experiments.markov.similarity import Population, SimilarityTest
     from chessreg.games.datasets.dataset import Games
     from chessreg.runs.task import Task
 
@@ -114,16 +114,16 @@ class Markov(Kind):
     }  # fmt: skip
 
     def units(self, spec: MarkovSpec, inputs: Inputs) -> int:
-        points_of(spec, inputs)
-        return len(classes_of(spec, inputs)[1])
+        resolve_hook_points(spec, inputs)
+        return len(find_classes(spec, inputs)[1])
 
     def check(self, spec: MarkovSpec, inputs: Inputs) -> None:
-        games, classes = classes_of(spec, inputs)
-        overlap.refuse(inputs, spec.checkpoint, games, games_of(classes), spec.allow_overlap)
+        games, classes = find_classes(spec, inputs)
+        overlap.refuse_overlap(inputs, spec.checkpoint, games, list_class_games(classes), spec.allow_overlap)
 
     def estimate(self, spec: MarkovSpec, inputs: Inputs) -> Estimate:
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
-        points, (_, classes) = points_of(spec, inputs), classes_of(spec, inputs)
+        points, (_, classes) = resolve_hook_points(spec, inputs), find_classes(spec, inputs)
         needed, members = len(classes.needed(0, len(classes))), len(classes.member)
         rows = {
             "prediction": len(classes) * (1 + len(points)),
@@ -140,10 +140,10 @@ class Markov(Kind):
 
     def run(self, task: Task[MarkovSpec, MarkovOptions]) -> None:
 
-        games, classes = classes_of(task.spec, task.inputs)
-        points = points_of(task.spec, task.inputs)
+        games, classes = find_classes(task.spec, task.inputs)
+        points = resolve_hook_points(task.spec, task.inputs)
         model = task.model(task.spec.checkpoint)
-        for low, high in groups(task.units, task.options.group_classes):
+        for low, high in group_units(task.units, task.options.group_classes):
             store_states(task, model, points, games, classes, low, high)
             for unit in range(low, high):
                 emit_class(task, model.encoding.phases, games, classes, unit)
@@ -153,33 +153,33 @@ class Markov(Kind):
         from chessreg.models.devices import prepare
 
         prepare("cpu", task.options.threads)
-        games, classes = classes_of(task.spec, task.inputs)
-        emit_overlap(task, games, classes)
+        games, classes = find_classes(task.spec, task.inputs)
+        emit_markov_overlap(task, games, classes)
         checkpoint, _ = task.inputs.checkpoint(task.spec.checkpoint)
-        points = points_of(task.spec, task.inputs)
+        points = resolve_hook_points(task.spec, task.inputs)
         stored = StoredStates(task, classes)
         for number, point in enumerate(points):
             states, tests_of = stored.at(point), {}
             for place, cosine in enumerate(COSINES):
                 share = (number + place / len(COSINES)) / len(points)
                 task.progress(share, f"{point}, {cosine} cosines")
-                tests_of[cosine] = compared(task.spec, classes, states, cosine == "centred")
+                tests_of[cosine] = compare_hook_point(task.spec, classes, states, cosine == "centred")
             emit_tests(task, classes, point, layer_of(point, checkpoint.layers), tests_of)
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-        return board_views_of(row, inputs)
+        return build_order_frames(row, inputs)
 
 
-def games_of(classes: Classes) -> np.ndarray:
+def list_class_games(classes: Classes) -> np.ndarray:
     """The rows of the games that the classes' members are prefixes of, ascending, int64."""
     return np.unique(classes.prefixes.game[classes.member])
 
 
-def emit_overlap(task: Task[MarkovSpec, MarkovOptions], games: Games, classes: Classes) -> None:
+def emit_markov_overlap(task: Task[MarkovSpec, MarkovOptions], games: Games, classes: Classes) -> None:
     """What the members' games, and their positions, share with the games that the model was trained on."""
     mine = classes.prefixes.take(classes.member)
-    evaluated = overlap.Evaluated.of(games, games_of(classes), mine.game, mine.ply)
-    counted = overlap.measure(task.inputs, task.spec.checkpoint, evaluated)
+    evaluated = overlap.EvaluatedGames.of(games, list_class_games(classes), mine.game, mine.ply)
+    counted = overlap.measure_overlap(task.inputs, task.spec.checkpoint, evaluated)
     for name, value in counted.columns().items():
         if isinstance(value, int):
             task.emit(
@@ -200,23 +200,23 @@ def emit_class(
     task.emit("prediction", unit, extra, item=unit, name=CLASS, text=text, value=float(len(mine)))
 
 
-def compared(
+def compare_hook_point(
     spec: MarkovSpec, classes: Classes, states: Mapping[str, np.ndarray], centre: bool
-) -> tuple[Test, dict[str, np.ndarray], Population]:
+) -> tuple[SimilarityTest, dict[str, np.ndarray], Population]:
     """The test of one hook point, the classes' mean cosines with each control, float64 [classes], NaN of none, and the
     population of the members."""
     from chessreg.experiments.markov import similarity
 
     layout = similarity.Layout(classes.number, classes.prefixes.phase[classes.member])
     others = {name: other for name, other in states.items() if name != "member"}
-    units, *moved = similarity.unit_vectors(states["member"], centre, layout, list(others.values()))
+    units, *moved = similarity.normalize_states(states["member"], centre, layout, list(others.values()))
     units_of = dict(zip(others, moved, strict=True))
-    controls = {"apart": similarity.apart(units, layout, classes.prefixes.move[classes.member])}
-    for name in PARTNERS:
-        controls[name] = similarity.with_partners(units, units_of[name], layout)
-    members = similarity.population(units, layout)
-    whole = similarity.population(units_of["reference"], layout) if "reference" in units_of else members
-    test = similarity.compare(units, layout, whole, spec.resamples, spec.seed, spec.replacement)
+    controls = {"apart": similarity.measure_differing_pairs(units, layout, classes.prefixes.move[classes.member])}
+    for name in PARTNER_NAMES:
+        controls[name] = similarity.measure_partners(units, units_of[name], layout)
+    members = similarity.measure_population(units, layout)
+    whole = similarity.measure_population(units_of["reference"], layout) if "reference" in units_of else members
+    test = similarity.run_similarity_test(units, layout, whole, spec.resamples, spec.seed, spec.replacement)
     return test, controls, members
 
 
@@ -225,7 +225,7 @@ def emit_tests(
     classes: Classes,
     point: str,
     layer: int,
-    tests_of: Mapping[str, tuple[Test, dict[str, np.ndarray], Population]],
+    tests_of: Mapping[str, tuple[SimilarityTest, dict[str, np.ndarray], Population]],
 ) -> None:
     """The rows of a hook point: of each class, of the tests, and of the random groupings."""
     unit = task.resolved.units - 1
@@ -270,7 +270,7 @@ def emit_tests(
         task.emit("prediction", unit, extra, item=number, name=point, text=None, value=float(raw.within[number]))
 
 
-def board_views_of(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+def build_order_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
     """One board for each move order to the position of a class. Raises NotFoundError for a unit that is none."""
     run_id, prediction = UUID(str(row["run_id"])), tables.Prediction
     with inputs.database.read() as session:

@@ -17,7 +17,7 @@ import numpy as np
 from chessreg.encodings import Encoding, encoding
 from chessreg.errors import BadInputError
 from chessreg.experiments.markov.spec import MarkovSpec
-from chessreg.experiments.settings.games import select
+from chessreg.experiments.settings.games import select_games
 from chessreg.experiments.settings.sites import EncodedGames
 from chessreg.games.boards.moves import HashSet, boards_after, move_hashes, position_hashes, rights_after
 from chessreg.games.datasets.dataset import Games, hash01
@@ -26,11 +26,11 @@ from chessreg.noise import Stream, generator
 if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
 
-SITES = "turns"  # the last token of a beginning: after it the model writes the next move
+READ_SITES = "turns"  # the last token of a beginning: after it the model writes the next move
 GAMES_AT_ONCE = 2000
 BOARDS_AT_ONCE = 100_000
-PARTNERS = 8  # prefixes that are looked at for one with another board
-ODD = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)
+MAX_PARTNER_TRIES = 8  # prefixes that are looked at for one with another board
+HASH_SALTS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)
 """Odd numbers that tell apart what is added to a hash."""
 
 
@@ -103,7 +103,7 @@ class Classes:
         return np.unique(every[every >= 0])
 
 
-def classes_of(spec: MarkovSpec, inputs: Inputs) -> tuple[Games, Classes]:
+def find_classes(spec: MarkovSpec, inputs: Inputs) -> tuple[Games, Classes]:
     """The dataset and the classes of a spec. Raises BadInputError where there are none, or boards are what is read."""
     checkpoint, _ = inputs.checkpoint(spec.checkpoint)
     written = inputs.encoding(spec.checkpoint)
@@ -112,51 +112,53 @@ def classes_of(spec: MarkovSpec, inputs: Inputs) -> tuple[Games, Classes]:
             f"{written.name} reads boards, not games: its states cannot depend on the order of moves",
             "give a model that reads games",
         )
-    games, places = select(spec, inputs)
-    return games, _classes_of(spec, games.folder, tuple(places.tolist()), written.name, checkpoint.block_size)
+    games, places = select_games(spec, inputs)
+    return games, _find_classes(spec, games.folder, tuple(places.tolist()), written.name, checkpoint.block_size)
 
 
 @lru_cache(maxsize=2)
-def _classes_of(spec: MarkovSpec, folder: Path, places: tuple[int, ...], written: str, block_size: int) -> Classes:
+def _find_classes(spec: MarkovSpec, folder: Path, places: tuple[int, ...], written: str, block_size: int) -> Classes:
     """A function of its arguments: a dataset's folder never changes."""
     games = Games(folder)
-    prefixes = prefixes_of(spec, encoding(written), block_size, games, np.array(places, np.int64))
-    classes = chosen(spec, prefixes)
+    prefixes = collect_prefixes(spec, encoding(written), block_size, games, np.array(places, np.int64))
+    classes = choose_classes(spec, prefixes)
     if spec.reference_population != "members":
-        classes = replace(classes, reference=drawn_prefixes(spec, prefixes, classes.member))
+        classes = replace(classes, reference=draw_prefixes(spec, prefixes, classes.member))
     if not spec.partner_controls:
         return classes
     return replace(
         classes,
-        same_last=with_the_same_last_move(spec.seed, prefixes, classes.member),
-        nearest=with_one_piece_apart(spec.seed, games, prefixes, classes.member),
+        same_last=find_same_last_partners(spec.seed, prefixes, classes.member),
+        nearest=find_nearest_partners(spec.seed, games, prefixes, classes.member),
     )
 
 
-def prefixes_of(spec: MarkovSpec, written: Encoding, block_size: int, games: Games, places: np.ndarray) -> Prefixes:
+def collect_prefixes(
+    spec: MarkovSpec, written: Encoding, block_size: int, games: Games, places: np.ndarray
+) -> Prefixes:
     """The prefixes of the games at these rows that fit a context of `block_size` tokens, every move list once."""
     parts = []
     for start in range(0, len(places), GAMES_AT_ONCE):
-        parts.append(_prefixes(spec, written, block_size, games, places[start : start + GAMES_AT_ONCE]))
+        parts.append(_read_prefixes(spec, written, block_size, games, places[start : start + GAMES_AT_ONCE]))
     every = Prefixes.joined(parts)
     _, first = np.unique(every.hash, return_index=True)
     return every.take(np.sort(first))
 
 
-def _prefixes(spec: MarkovSpec, written: Encoding, block_size: int, games: Games, places: np.ndarray) -> Prefixes:
-    encoded = EncodedGames.of(written, block_size, games, places, SITES)
+def _read_prefixes(spec: MarkovSpec, written: Encoding, block_size: int, games: Games, places: np.ndarray) -> Prefixes:
+    encoded = EncodedGames.of(written, block_size, games, places, READ_SITES)
     encoded = encoded.take((encoded.sites.ply >= spec.first_ply) & (encoded.sites.ply <= spec.last_ply))
     game, ply, phase = encoded.game, encoded.sites.ply, encoded.sites.phase.astype(np.int64)
     packed = [moves[: 2 * spec.last_ply] for moves in games.moves(places)]
     boards, offsets = boards_after(packed)
     at = offsets[game] + ply
     placement = position_hashes(boards[at], np.zeros(len(at), np.int64))
-    key = placement + ODD[0] * phase.astype(np.uint64)
+    key = placement + HASH_SALTS[0] * phase.astype(np.uint64)
     if spec.equal == "position":
         key = (
             key
-            + ODD[1] * rights_after(packed, boards, offsets)[at].astype(np.uint64)
-            + ODD[2] * (ply % 2).astype(np.uint64)
+            + HASH_SALTS[1] * rights_after(packed, boards, offsets)[at].astype(np.uint64)
+            + HASH_SALTS[2] * (ply % 2).astype(np.uint64)
         )
     codes = np.frombuffer(b"".join(packed), "<u2").astype(np.int64)
     before = np.cumsum([0, *(len(moves) // 2 for moves in packed)])
@@ -164,7 +166,7 @@ def _prefixes(spec: MarkovSpec, written: Encoding, block_size: int, games: Games
     return Prefixes(places[game], ply, phase, codes[before[game] + ply - 1], hashes, placement, key)
 
 
-def chosen(spec: MarkovSpec, prefixes: Prefixes) -> Classes:
+def choose_classes(spec: MarkovSpec, prefixes: Prefixes) -> Classes:
     """The classes that a spec chooses, in the order of their numbers, which is drawn; no partners yet.
 
     Raises BadInputError where there is no class, or of no phase more than one: then random sets are the classes.
@@ -185,7 +187,7 @@ def chosen(spec: MarkovSpec, prefixes: Prefixes) -> Classes:
     begins = np.flatnonzero(np.diff(group[order], prepend=-1))
     rows = [row[: spec.max_members] for row in np.split(order, begins[1:])]
     if spec.distinct_games:
-        rows = _without_common_games(rows, prefixes.game, spec.classes)
+        rows = _drop_common_games(rows, prefixes.game, spec.classes)
     rows = rows[: spec.classes]
     if np.bincount(prefixes.phase[[row[0] for row in rows]]).max() < 2:
         raise BadInputError(
@@ -198,7 +200,7 @@ def chosen(spec: MarkovSpec, prefixes: Prefixes) -> Classes:
     return Classes(prefixes, member, number, none, none, None, int(reached.sum()), len(inside))
 
 
-def _without_common_games(rows: Sequence[np.ndarray], game: np.ndarray, most: int) -> list[np.ndarray]:
+def _drop_common_games(rows: Sequence[np.ndarray], game: np.ndarray, most: int) -> list[np.ndarray]:
     """Classes, none of which shares a game with one before it."""
     seen: set[int] = set()
     kept: list[np.ndarray] = []
@@ -210,7 +212,7 @@ def _without_common_games(rows: Sequence[np.ndarray], game: np.ndarray, most: in
     return kept
 
 
-def drawn_prefixes(spec: MarkovSpec, prefixes: Prefixes, member: np.ndarray) -> np.ndarray:
+def draw_prefixes(spec: MarkovSpec, prefixes: Prefixes, member: np.ndarray) -> np.ndarray:
     """Random prefixes without regard to class, none twice, int64 [members]: each of the phase of the member in its
     place, and with `same-plies` of its ply."""
     random = generator(spec.seed, Stream.MARKOV_REFERENCE)
@@ -222,7 +224,7 @@ def drawn_prefixes(spec: MarkovSpec, prefixes: Prefixes, member: np.ndarray) -> 
     return drawn
 
 
-def with_the_same_last_move(seed: int, prefixes: Prefixes, member: np.ndarray) -> np.ndarray:
+def find_same_last_partners(seed: int, prefixes: Prefixes, member: np.ndarray) -> np.ndarray:
     """For each member one of as many plies, in the same phase, with the same last move and another placement, drawn by
     seed; -1 where there is none among the first that are looked at. int64 [members]."""
     alike = (prefixes.ply * 8 + prefixes.phase) << 16 | prefixes.move
@@ -231,33 +233,33 @@ def with_the_same_last_move(seed: int, prefixes: Prefixes, member: np.ndarray) -
     sizes = stops - starts
     place = (hash01(seed, prefixes.hash[member]) * sizes).astype(np.int64)
     partners = np.full(len(member), -1)
-    for step in range(PARTNERS):
+    for step in range(MAX_PARTNER_TRIES):
         other = order[starts + (place + step) % sizes]
         fits = (partners < 0) & (prefixes.placement[other] != prefixes.placement[member])
         partners[fits] = other[fits]
     return partners
 
 
-def with_one_piece_apart(seed: int, games: Games, prefixes: Prefixes, member: np.ndarray) -> np.ndarray:
+def find_nearest_partners(seed: int, games: Games, prefixes: Prefixes, member: np.ndarray) -> np.ndarray:
     """For each member one of as many plies, in the same phase, from whose board one piece tells its own apart: it
     stands elsewhere, is another one, or is missing; drawn by seed, -1 where there is none. int64 [members].
 
     Two boards are so near if they are the same once a piece is taken off one or both.
     """
-    own = [(keys, member[rows], rows) for keys, rows in _with_a_piece_off(boards_at(games, prefixes, member))]
-    keys = np.concatenate([_beside(keys, prefixes, at) for keys, at, _ in own])
+    own = [(keys, member[rows], rows) for keys, rows in _hash_with_piece_off(build_boards(games, prefixes, member))]
+    keys = np.concatenate([_key_boards(keys, prefixes, at) for keys, at, _ in own])
     owner = np.concatenate([rows for _, _, rows in own])
     order = np.argsort(keys, kind="stable")
     keys, owner, wanted = keys[order], owner[order], HashSet(keys)
     partners, least = np.full(len(member), -1), np.full(len(member), np.inf)
     for start in range(0, len(prefixes), BOARDS_AT_ONCE):
         part = np.arange(start, min(start + BOARDS_AT_ONCE, len(prefixes)))
-        for hashes, rows in _with_a_piece_off(boards_at(games, prefixes, part)):
-            mine = _beside(hashes, prefixes, part[rows])
+        for hashes, rows in _hash_with_piece_off(build_boards(games, prefixes, part)):
+            mine = _key_boards(hashes, prefixes, part[rows])
             hit = wanted.contains(mine)
             first, last = (np.searchsorted(keys, mine[hit], side) for side in ("left", "right"))
             other = np.repeat(part[rows[hit]], last - first)
-            asks = owner[np.repeat(first, last - first) + _counted(last - first)]
+            asks = owner[np.repeat(first, last - first) + _count_up(last - first)]
             apart = prefixes.placement[other] != prefixes.placement[member[asks]]
             other, asks = other[apart], asks[apart]
             drawn = hash01(seed, prefixes.hash[other] ^ prefixes.hash[member[asks]])
@@ -269,7 +271,7 @@ def with_one_piece_apart(seed: int, games: Games, prefixes: Prefixes, member: np
     return partners
 
 
-def _with_a_piece_off(boards: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _hash_with_piece_off(boards: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Hashes of boards int8 [n, 64] as they are, then without the piece on a1, b1, …: uint64 [m], rows int64 [m]."""
     yield position_hashes(boards, np.zeros(len(boards), np.int64)), np.arange(len(boards))
     for square in range(64):
@@ -280,13 +282,13 @@ def _with_a_piece_off(boards: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarr
             yield position_hashes(bare, np.zeros(len(rows), np.int64)), rows
 
 
-def _beside(hashes: np.ndarray, prefixes: Prefixes, rows: np.ndarray) -> np.ndarray:
+def _key_boards(hashes: np.ndarray, prefixes: Prefixes, rows: np.ndarray) -> np.ndarray:
     """Hashes of boards that are equal for prefixes of equal ply and phase alone, uint64 [n]."""
-    keys: np.ndarray = hashes + ODD[0] * (prefixes.ply[rows] * 8 + prefixes.phase[rows]).astype(np.uint64)
+    keys: np.ndarray = hashes + HASH_SALTS[0] * (prefixes.ply[rows] * 8 + prefixes.phase[rows]).astype(np.uint64)
     return keys
 
 
-def _counted(counts: np.ndarray) -> np.ndarray:
+def _count_up(counts: np.ndarray) -> np.ndarray:
     """0, 1, … of each count, end to end, int64.
 
     >>> _counted(np.array([2, 0, 3])).tolist()
@@ -295,7 +297,7 @@ def _counted(counts: np.ndarray) -> np.ndarray:
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
-def boards_at(games: Games, prefixes: Prefixes, rows: np.ndarray) -> np.ndarray:
+def build_boards(games: Games, prefixes: Prefixes, rows: np.ndarray) -> np.ndarray:
     """The boards after the prefixes at these rows, int8 [n, 64]."""
     boards = np.empty((len(rows), 64), np.int8)
     places, which = np.unique(prefixes.game[rows], return_inverse=True)

@@ -14,7 +14,7 @@ import torch
 
 from chessreg.noise import Stream, generator
 
-ROUNDING = 1e-6  # cosines of float32 vectors that differ by less are equal
+COSINE_TOLERANCE = 1e-6  # cosines of float32 vectors that differ by less are equal
 ROWS_AT_ONCE = 1 << 13  # states that random sets hold at once: their sums stay in the processor's cache
 
 
@@ -46,7 +46,7 @@ class Population:
 
 
 @dataclass(frozen=True, eq=False)
-class Test:
+class SimilarityTest:
     """Davis 2026, section 4.5: T is the mean over classes of the mean cosine within a class, less the population's.
 
     `within` float64 [classes]; `null` float64 [resamples]: T of random sets. `d` is Cohen's (mean within - mean of the
@@ -64,14 +64,14 @@ class Test:
     @property
     def at_least(self) -> int:
         """Random groupings whose T is no smaller, but for rounding."""
-        return int((self.null >= self.statistic - ROUNDING).sum())
+        return int((self.null >= self.statistic - COSINE_TOLERANCE).sum())
 
     @property
     def d(self) -> float | None:
-        return self.statistic / self.population.deviation if self.population.deviation > ROUNDING else None
+        return self.statistic / self.population.deviation if self.population.deviation > COSINE_TOLERANCE else None
 
 
-def unit_vectors(
+def normalize_states(
     states: np.ndarray, centre: bool, layout: Layout, others: Sequence[np.ndarray] = ()
 ) -> list[torch.Tensor]:
     """States float [n, d] as unit vectors float32; `centre` takes off the mean of their phase first.
@@ -91,7 +91,7 @@ def unit_vectors(
     return units
 
 
-def pair_means(units: torch.Tensor, squares: np.ndarray, drawn: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+def compute_pair_means(units: torch.Tensor, squares: np.ndarray, drawn: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Mean cosine over the pairs of each set, float64 [sets]; NaN of a set of one.
 
     units float32 [n, d], of length 1 or 0, and the `squares` of these lengths float64 [n]; `drawn` int64: the members
@@ -106,13 +106,13 @@ def pair_means(units: torch.Tensor, squares: np.ndarray, drawn: np.ndarray, size
     return means
 
 
-def squared_lengths(units: torch.Tensor) -> np.ndarray:
+def compute_squared_lengths(units: torch.Tensor) -> np.ndarray:
     """Of vectors float32 [n, d]: float64 [n]."""
     squared: np.ndarray = torch.linalg.vector_norm(units, dim=1, dtype=torch.float64).square().numpy()
     return squared
 
 
-def population(units: torch.Tensor, layout: Layout) -> Population:
+def measure_population(units: torch.Tensor, layout: Layout) -> Population:
     """Of all pairs of each phase: the mean from the norm of the sum, the second moment from the Gram matrix."""
     first = second = weight = 0.0
     for rows in layout.phases:
@@ -127,10 +127,10 @@ def population(units: torch.Tensor, layout: Layout) -> Population:
         weight += classes
     mean = first / weight
     variance = second / weight - mean * mean
-    return Population(mean, float(np.sqrt(variance)) if variance > ROUNDING**2 else 0.0)
+    return Population(mean, float(np.sqrt(variance)) if variance > COSINE_TOLERANCE**2 else 0.0)
 
 
-def dealt(layout: Layout, seed: int, resample: int, replacement: bool) -> np.ndarray:
+def deal_random_sets(layout: Layout, seed: int, resample: int, replacement: bool) -> np.ndarray:
     """The members of random sets of the classes' sizes, each from its class's phase, int64 [n].
 
     Without replacement the states are dealt anew to the classes: every one is used once.
@@ -142,40 +142,40 @@ def dealt(layout: Layout, seed: int, resample: int, replacement: bool) -> np.nda
     return drawn
 
 
-def compare(
+def run_similarity_test(
     units: torch.Tensor,
     layout: Layout,
     whole: Population,
     resamples: int,
     seed: int,
     replacement: bool,
-) -> Test:
+) -> SimilarityTest:
     """The test of unit vectors float32 [n, d] against the reference population `whole`. The random sets are of these
     vectors, so that p does not depend on the population."""
     sizes, every = layout.sizes, np.arange(len(layout.number))
-    squares = squared_lengths(units)
-    within = pair_means(units, squares, every, sizes)
+    squares = compute_squared_lengths(units)
+    within = compute_pair_means(units, squares, every, sizes)
     null = np.empty(resamples)
     step = max(1, ROWS_AT_ONCE // len(every))
     for low in range(0, resamples, step):
         part = range(low, min(low + step, resamples))
-        drawn = np.concatenate([dealt(layout, seed, number, replacement) for number in part])
-        means = pair_means(units, squares, drawn, np.tile(sizes, len(part))).reshape(len(part), -1)
+        drawn = np.concatenate([deal_random_sets(layout, seed, number, replacement) for number in part])
+        means = compute_pair_means(units, squares, drawn, np.tile(sizes, len(part))).reshape(len(part), -1)
         null[part.start : part.stop] = means.mean(axis=1) - whole.mean
-    return Test(within, whole, null)
+    return SimilarityTest(within, whole, null)
 
 
-def apart(units: torch.Tensor, layout: Layout, kind: np.ndarray) -> np.ndarray:
+def measure_differing_pairs(units: torch.Tensor, layout: Layout, kind: np.ndarray) -> np.ndarray:
     """Mean cosine over those pairs of each class whose `kind` int64 [n] differs (their last moves), float64 [classes];
     NaN where there is none."""
     sizes = layout.sizes
     pairs = sizes * (sizes - 1)
-    squares = squared_lengths(units)
-    total = pair_means(units, squares, np.arange(len(layout.number)), sizes) * pairs
+    squares = compute_squared_lengths(units)
+    total = compute_pair_means(units, squares, np.arange(len(layout.number)), sizes) * pairs
     order = np.lexsort((kind, layout.number))
     begins = np.flatnonzero((np.diff(layout.number[order], prepend=-1) != 0) | (np.diff(kind[order], prepend=-1) != 0))
     alike = np.diff(begins, append=len(order))
-    inside = np.nan_to_num(pair_means(units, squares, order, alike)) * alike * (alike - 1)
+    inside = np.nan_to_num(compute_pair_means(units, squares, order, alike)) * alike * (alike - 1)
     whose = layout.number[order][begins]
     rest = pairs - np.bincount(whose, alike * (alike - 1), len(sizes))
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -183,7 +183,7 @@ def apart(units: torch.Tensor, layout: Layout, kind: np.ndarray) -> np.ndarray:
     return cosine
 
 
-def with_partners(units: torch.Tensor, others: torch.Tensor, layout: Layout) -> np.ndarray:
+def measure_partners(units: torch.Tensor, others: torch.Tensor, layout: Layout) -> np.ndarray:
     """Mean over the members of each class of the cosine with their partner, float64 [classes]; a partner that is NaN
     is none; NaN where no member has one."""
     cosines = (units.double() * others.double()).sum(dim=1).numpy()

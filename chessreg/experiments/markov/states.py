@@ -9,8 +9,8 @@ import numpy as np
 from sqlalchemy import select
 
 from chessreg.errors import DAMAGE, BadInputError, ChessregError, first_line
-from chessreg.experiments.cache import activations
-from chessreg.experiments.markov.classes import SITES, Classes
+from chessreg.experiments.cache import compute_activations
+from chessreg.experiments.markov.classes import READ_SITES, Classes
 from chessreg.experiments.markov.spec import MarkovOptions, MarkovSpec
 from chessreg.experiments.settings.sites import EncodedGames
 from chessreg.registry import tables
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from chessreg.models.language_model import LanguageModel
     from chessreg.runs.task import Task
 
-PARTNERS = ("same_last", "nearest")
-FILE = "states.safetensors"
+PARTNER_NAMES = ("same_last", "nearest")
+STATES_FILE = "states.safetensors"
 
 
 def store_states(
@@ -42,7 +42,7 @@ def store_states(
 
     prefixes = classes.prefixes.take(classes.needed(low, high))
     places, which = np.unique(prefixes.game, return_inverse=True)
-    encoded = EncodedGames.of(model.encoding, model.block_size, games, places, SITES)
+    encoded = EncodedGames.of(model.encoding, model.block_size, games, places, READ_SITES)
     stride = int(encoded.sites.ply.max()) + 1
     encoded = encoded.take(np.isin(encoded.game * stride + encoded.sites.ply, which * stride + prefixes.ply))
     states = {point: np.empty((len(encoded.sites), model.d_model), np.float32) for point in points}
@@ -50,7 +50,7 @@ def store_states(
     done = 0
     for items in encoded.batches(np.argsort(width, kind="stable"), task.options.batch_games):
         row, sites = encoded.sites_of(items)
-        values = activations(model, points, encoded, items, row, sites, "float32")
+        values = compute_activations(model, points, encoded, items, row, sites, "float32")
         for point, value in zip(points, values, strict=True):
             states[point][sites] = value
         done += len(items)
@@ -58,7 +58,7 @@ def store_states(
         task.progress(min((part - task.units[0]) / len(task.units), 1.0), f"{len(encoded.sites):,} states")
     index = {"game": places[encoded.game].astype(np.int64), "ply": encoded.sites.ply.astype(np.int64)}
     with task.output(f"states-{low}-{high}", low, "states") as folder:
-        save_file({**states, **index}, folder / FILE)
+        save_file({**states, **index}, folder / STATES_FILE)
 
 
 class StoredStates:
@@ -74,7 +74,7 @@ class StoredStates:
             ).all()
         reference = f"run:{task.resolved.spec_hash}"
         self._paths = [
-            inputs.located(name, f"{reference}/{name}", digest, task.run_id).path / FILE for name, digest in rows
+            inputs.located(name, f"{reference}/{name}", digest, task.run_id).path / STATES_FILE for name, digest in rows
         ]
         prefixes, stride = classes.prefixes, int(classes.prefixes.ply.max()) + 1
         keys = [self._read("game", path) * stride + self._read("ply", path) for path in self._paths]

@@ -12,26 +12,26 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from chessreg.entities.game import stored_games
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.matches import (
+    EarlyStopping,
+    MatchRules,
     MatchSpec,
     PlayedGame,
-    Rules,
-    Stopping,
+    build_engine_row,
+    build_game_columns,
     check_engine,
     check_pairs,
-    color_of,
-    engine_row,
-    game_columns,
-    matches_of,
-    number_of,
-    opening_maker,
-    player_name,
+    describe_stopping,
+    get_match_number,
+    get_model_color,
+    is_replayable,
+    make_opening_source,
+    name_player,
+    plan_matches,
     record_opening,
-    remarks_on,
-    replayed,
-    tell_games,
+    report_games,
 )
 from chessreg.experiments.play.arena import Arena, EngineRoles, ModelPlayer
-from chessreg.experiments.settings.overlap import OPENING_PLIES, trained_on
+from chessreg.experiments.settings.overlap import OPENING_PLIES, load_training_items
 from chessreg.games.boards.moves import move_hash, move_hashes
 from chessreg.games.datasets.dataset import Games
 from chessreg.games.engines.assist import LIMIT, Assist
@@ -44,7 +44,7 @@ from chessreg.runs.cost import MOVES_PER_GAME, choosing_operations, search_secon
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import CheckpointRef, ExecutionOptions, Moves, Processes, Ref
 from chessreg.steering import interventions
-from chessreg.steering.interventions import InterventionSettings, rows_used
+from chessreg.steering.interventions import InterventionSettings, select_vector_rows
 
 if TYPE_CHECKING:
     from pydantic import ValidationInfo
@@ -319,7 +319,7 @@ class Play(Kind):
         check_policy(spec.policy, read_info(folder).head)
         check_pairs(spec, inputs)
         if spec.intervention.active:
-            rows_used(spec.intervention, checkpoint, inputs)
+            select_vector_rows(spec.intervention, checkpoint, inputs)
         if spec.book is not None:
             inputs.artifact("book", spec.book)
         asked = spec.assist != "none" or spec.evaluate_draws != "none"
@@ -347,7 +347,7 @@ class Play(Kind):
         thought = sum(search_seconds(opponent.text) for opponent in spec.opponents) / len(spec.opponents)
         judged = search_seconds(spec.adjudication) if spec.adjudication != "none" else 0.0
         return Estimate(
-            {"game": games}, games * BYTES_PER_GAME, (*remarks, *remarks_on(spec)),
+            {"game": games}, games * BYTES_PER_GAME, (*remarks, *describe_stopping(spec)),
             choosing_operations(spec.checkpoint, inputs, games, turns), turns * thought + games * judged,
         )  # fmt: skip
 
@@ -355,7 +355,7 @@ class Play(Kind):
         return spec.stop != "none"
 
     def replays(self, spec: PlaySpec) -> bool:
-        return replayed([rung.text for rung in spec.opponents], spec.adjudication, spec.evaluate_draws)
+        return is_replayable([rung.text for rung in spec.opponents], spec.adjudication, spec.evaluate_draws)
 
     def run(self, task: Task[PlaySpec, PlayOptions]) -> None:
         play_match(task)
@@ -380,13 +380,13 @@ def play_match(task: Task[PlaySpec, PlayOptions]) -> None:
     checkpoint, folder = inputs.checkpoint(spec.checkpoint)
     device = prepare(options.device, options.threads)
     model = LanguageModel.load(folder, device=device, dtype=getattr(torch, spec.precision))
-    intervention = interventions.load(spec.intervention, checkpoint, inputs)
+    intervention = interventions.load_intervention(spec.intervention, checkpoint, inputs)
     rungs = spec.opponents
     hardest = next((rung for rung in rungs[::-1] if rung.needs_process), rungs[-1])
     adjudicate = None if spec.adjudication == "none" else parse_limit(spec.adjudication)
     judge_draws = None if spec.evaluate_draws == "none" else parse_limit(spec.evaluate_draws)
     training = TrainingGames.of(inputs, spec.checkpoint)
-    record_match(task, checkpoint, intervention)
+    record_play_match(task, checkpoint, intervention)
     limits = (*(rung.limit for rung in rungs), adjudicate, judge_draws)
     timed = any(limit is not None and limit.kind == "time" for limit in limits)
     cores = Cores(options, device, timed, hardest.needs_process or spec.assist != "none", task.threads)
@@ -394,20 +394,20 @@ def play_match(task: Task[PlaySpec, PlayOptions]) -> None:
         policy = make_policy(spec.policy, spec.temperatures, spec.resignation == "counts", spec.move_tokens)
         arena = Arena(
             ModelPlayer(model, policy, intervention.edits(device) if intervention else ()),
-            Rules(color_of(spec), spec.move_limit, spec.context, spec.adjudicate_at, spec.claim_draws),
+            MatchRules(get_model_color(spec), spec.move_limit, spec.context, spec.adjudicate_at, spec.claim_draws),
             pool,
-            opening_maker(task),
+            make_opening_source(task),
             noise=(spec.seed, spec.replicate),
             roles=EngineRoles(adjudicate, judge_draws, spec.assist),
             opponent_of=(lambda unit: rungs[unit // spec.games]) if len(rungs) > 1 else None,
             batch_games=options.parallel_games,
             engines_slow=cores.share,
-            tick=lambda games: tell_games(task, games, spec.move_limit),
+            tick=lambda games: report_games(task, games, spec.move_limit),
         )
-        stopping = Stopping(task)
+        stopping = EarlyStopping(task)
         for game in arena.play(task.units):
             for counted in stopping.take(game):
-                hand_back(task, counted, training, stopping)
+                emit_played_game(task, counted, training, stopping)
             if stopping.decided:
                 break
 
@@ -432,11 +432,11 @@ class Cores:
         prepare("cpu", threads)
 
 
-def hand_back(
-    task: Task[PlaySpec, PlayOptions], game: PlayedGame, training: TrainingGames | None, stopping: Stopping
+def emit_played_game(
+    task: Task[PlaySpec, PlayOptions], game: PlayedGame, training: TrainingGames | None, stopping: EarlyStopping
 ) -> None:
     """The rows of one finished game."""
-    columns = game_columns(game)
+    columns = build_game_columns(game)
     mass = round(sum(game.legal_mass) / len(game.legal_mass), 4) if game.legal_mass else None
     openings, games = training.like(columns["moves"]) if training else (None, None)
     drawn = None if game.draw_cp is None else game.draw_cp if game.color else -game.draw_cp
@@ -447,14 +447,16 @@ def hand_back(
         training_openings=openings,
         training_games=games,
     )
-    task.emit("game", game.unit, extra, match=number_of(task.spec, game.unit), **columns)
+    task.emit("game", game.unit, extra, match=get_match_number(task.spec, game.unit), **columns)
     for ply, number, text in game.illegal:
         task.emit("illegal_attempt", game.unit, ply=ply, number=number, text=text)
     stopping.done(game.unit)
 
 
-def record_match(
-    task: Task[PlaySpec, PlayOptions], checkpoint: tables.Checkpoint, intervention: interventions.Intervention | None
+def record_play_match(
+    task: Task[PlaySpec, PlayOptions],
+    checkpoint: tables.Checkpoint,
+    intervention: interventions.LoadedIntervention | None,
 ) -> None:
     """The rows that the games refer to: engine, intervention, book, match.
 
@@ -462,7 +464,7 @@ def record_match(
     """
     spec = task.spec
     with task.inputs.database.read() as session:
-        player = player_name(session, checkpoint.id)
+        player = name_player(session, checkpoint.id)
     if intervention is not None:
         task.record("intervention", **intervention.row)
     extra: dict[str, Any] = {
@@ -474,12 +476,12 @@ def record_match(
     if spec.claim_draws:
         extra["claim_draws"] = True
     opening = record_opening(task)
-    engines = {rung: engine_row(rung) for rung in spec.opponents}
+    engines = {rung: build_engine_row(rung) for rung in spec.opponents}
     first = 0
     for rung, engine in engines.items():
         check_engine(task, first, engine)
         task.record("engine", **engine)
-        for number, color, planned in matches_of(spec):
+        for number, color, planned in plan_matches(spec):
             task.record(
                 "match",
                 run_id=task.run_id,
@@ -499,7 +501,7 @@ def record_match(
                 planned=planned,
                 detail={**extra, "temperatures": list(spec.temperatures), "book": spec.book},
             )
-        first += len(matches_of(spec))
+        first += len(plan_matches(spec))
 
 
 # -- games that were trained on ----------------------------------------------------------------------------------
@@ -515,7 +517,7 @@ class TrainingGames:
     @classmethod
     def of(cls, inputs: Inputs, checkpoint: str) -> TrainingGames | None:
         """The training games of a checkpoint, an input reference; None where they are unknown or not here."""
-        training, why = trained_on(inputs, checkpoint)
+        training, why = load_training_items(inputs, checkpoint)
         if training is None or why is not None or not all(isinstance(games, Games) for games, _ in training):
             return None
         openings, whole = [np.zeros(0, np.uint64)], [np.zeros(0, np.uint64)]
@@ -530,9 +532,9 @@ class TrainingGames:
     def like(self, moves: bytes) -> tuple[int, int]:
         """How many training games have the same first 20 plies as these packed moves, and how many the same moves."""
         start = move_hash(moves[: BYTES_PER_PLY * OPENING_PLIES])
-        return _count(self.openings, start), _count(self.games, move_hash(moves))
+        return _count_hashes(self.openings, start), _count_hashes(self.games, move_hash(moves))
 
 
-def _count(hashes: np.ndarray, wanted: int) -> int:
+def _count_hashes(hashes: np.ndarray, wanted: int) -> int:
     low, high = (np.searchsorted(hashes, np.uint64(wanted), side) for side in ("left", "right"))
     return int(high - low)

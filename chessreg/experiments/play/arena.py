@@ -15,7 +15,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from chessreg.experiments.matches import PlayedGame, Rules
+from chessreg.experiments.matches import MatchRules, PlayedGame
 from chessreg.games.boards.openings import Opening
 from chessreg.games.engines.assist import LIMIT, LINES, Assist, consulted
 from chessreg.models.decoding.policies import Draft, Policy, Turn, begin
@@ -29,9 +29,11 @@ if TYPE_CHECKING:
     from chessreg.models.language_model import LanguageModel
 
 TICK_SECONDS = 0.2  # how long a wait for engines may last before the caller hears of it
-MEMORY = 0.8  # how slowly the arena changes its mind about who is slower, model or engines
-SPARSE = 4  # rows are closed up once one in so many is empty: it copies the cache
-ADMIT = 4  # where engines are slower, prompts wait until one game in so many has one: a pass for each would be dear
+WAIT_SMOOTHING = 0.8  # how slowly the arena changes its mind about who is slower, model or engines
+COMPACT_RATIO = 4  # rows are closed up once one in so many is empty: it copies the cache
+ADMIT_RATIO = (
+    4  # where engines are slower, prompts wait until one game in so many has one: a pass for each would be dear
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Arena:
     def __init__(
         self,
         player: ModelPlayer,
-        rules: Rules,
+        rules: MatchRules,
         pool: EnginePool,
         opening_of: Callable[[int], Opening],
         *,
@@ -130,11 +132,11 @@ class Arena:
         self._compact()
         busy = self.drafts.keys() | self.awaited.keys()
         ready = [r for r, game in enumerate(self.games) if game and game.model_to_move and r not in busy]
-        if not self.drafts and ADMIT * len(ready) < len(ready) + len(self.awaited):
+        if not self.drafts and ADMIT_RATIO * len(ready) < len(ready) + len(self.awaited):
             self._wait_for_engines()
             return
         began = time.perf_counter()
-        few = ADMIT * len(ready) < sum(game is not None for game in self.games)
+        few = ADMIT_RATIO * len(ready) < sum(game is not None for game in self.games)
         if ready and not (self.slow and self.drafts and few):
             self._admit(ready)
         drafts = list(self.drafts.items())
@@ -193,7 +195,7 @@ class Arena:
     def _compare(self) -> None:
         """Notice whether the model waits for the engines longer than it works."""
         if self.waited + self.worked:
-            self.waits = MEMORY * self.waits + (1 - MEMORY) * (self.waited > self.worked)
+            self.waits = WAIT_SMOOTHING * self.waits + (1 - WAIT_SMOOTHING) * (self.waited > self.worked)
         self.waited = self.worked = 0.0
         if self.slow != (self.waits > 0.5):
             self.slow = not self.slow
@@ -234,7 +236,7 @@ class Arena:
             return
         kept = [row for row, game in enumerate(self.games) if game is not None]
         empty = len(self.games) - len(kept)
-        if not kept or not empty or SPARSE * empty < len(self.games):
+        if not kept or not empty or COMPACT_RATIO * empty < len(self.games):
             return
         self.session.select(kept)
         self.games = [self.games[row] for row in kept]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from chessreg.errors import BadInputError
 from chessreg.experiments.probe.spec import DAVIS, PAPER, ProbeOptions, ProbeScore, ProbeSpec, RatingRow
 from chessreg.experiments.settings import overlap
-from chessreg.experiments.settings.games import cached_items
-from chessreg.experiments.settings.skill import classes_of
+from chessreg.experiments.settings.games import select_cached_items
+from chessreg.experiments.settings.skill import load_skill_classes
 from chessreg.games.datasets.labels import label
 from chessreg.registry import tables
 from chessreg.runs.activations import cached_layers, load_cache
@@ -66,16 +66,16 @@ class Probe(Kind):
     }  # fmt: skip
 
     def units(self, spec: ProbeSpec, inputs: Inputs) -> int:
-        return len(layers_of(spec, inputs))
+        return len(resolve_probe_layers(spec, inputs))
 
     def estimate(self, spec: ProbeSpec, inputs: Inputs) -> Estimate:
-        wanted, layers = label(spec.label), layers_of(spec, inputs)
+        wanted, layers = label(spec.label), resolve_probe_layers(spec, inputs)
         run = inputs.run(spec.cache, "cache")
         tested, remarks = run.units * spec.validation, []
         if spec.test_cache:
             tested += inputs.run(spec.test_cache, "cache").units
         if wanted.source != "position":
-            remarks = skill_remarks(spec, inputs)
+            remarks = describe_skill(spec, inputs)
         rows: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, run)
         size = rows[0].d_model * wanted.squares * max(len(wanted.classes), 1) * 4
         table = "prediction" if wanted.source == "rating" else "score"
@@ -85,70 +85,71 @@ class Probe(Kind):
 
     def check(self, spec: ProbeSpec, inputs: Inputs) -> None:
         """Refuses what was trained on: games of the model among those evaluated, fitted games among the test games."""
-        fitted, *tested = [cached_items(inputs, cache) for cache in caches(spec)]
+        fitted, *tested = [select_cached_items(inputs, cache) for cache in list_probe_caches(spec)]
         checkpoints = [
-            inputs.rows(tables.ActivationCache, inputs.run(c, "cache"))[0].checkpoint_id for c in caches(spec)
+            inputs.rows(tables.ActivationCache, inputs.run(c, "cache"))[0].checkpoint_id
+            for c in list_probe_caches(spec)
         ]
         if len(set(checkpoints)) > 1:
             raise BadInputError("--cache and --test-cache hold activations of different checkpoints")
         checkpoint = str(inputs.run(spec.cache, "cache").spec["checkpoint"])
         for games, places in (fitted, *tested):
-            overlap.refuse(inputs, checkpoint, games, places, spec.allow_overlap)
+            overlap.refuse_overlap(inputs, checkpoint, games, places, spec.allow_overlap)
         for games, places in tested:
-            overlap.refuse_games([fitted], games.hashes[places], spec.allow_overlap, "the probe")
+            overlap.refuse_game_overlap([fitted], games.hashes[places], spec.allow_overlap, "the probe")
         if spec.source != "residual" or spec.sae is not None or spec.expansion is not None:
             from chessreg.experiments.sae.probes import check_source
 
-            check_source(inputs, spec, checkpoints[0], layers_of(spec, inputs))
+            check_source(inputs, spec, checkpoints[0], resolve_probe_layers(spec, inputs))
         if not (spec.phase is spec.last_sites is spec.alignment is spec.min_positions is None):
-            check_rows(spec, inputs)
+            check_row_selection(spec, inputs)
 
     def run(self, task: Task[ProbeSpec, ProbeOptions]) -> None:
         from chessreg.experiments.probe.work import ProbeWork
 
-        ProbeWork(task, layers_of(task.spec, task.inputs)).do()
+        ProbeWork(task, resolve_probe_layers(task.spec, task.inputs)).do()
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-        from chessreg.experiments.probe.board_views import views_of_score
+        from chessreg.experiments.probe.board_views import build_score_frames
 
-        return views_of_score(row, inputs)
+        return build_score_frames(row, inputs)
 
 
-def check_rows(spec: ProbeSpec, inputs: Inputs) -> None:
+def check_row_selection(spec: ProbeSpec, inputs: Inputs) -> None:
     """Refuses a phase that the encoding does not have, or that has too few positions in one of the caches."""
-    from chessreg.experiments.probe.data import RowSelection, nothing_left, selected_rows
-    from chessreg.experiments.probe.rows import check_enough
+    from chessreg.experiments.probe.data import RowSelection, build_empty_selection_error, select_rows
+    from chessreg.experiments.probe.rows import check_position_count
 
     selection = RowSelection.of(spec)
-    for field, reference in zip(("cache", "test_cache"), caches(spec), strict=False):
+    for field, reference in zip(("cache", "test_cache"), list_probe_caches(spec), strict=False):
         cache = load_cache(inputs, reference, field, spec.hook_point)
-        usable, _, _ = selected_rows(inputs, cache, selection)
+        usable, _, _ = select_rows(inputs, cache, selection)
         if not usable.any():
-            raise nothing_left(inputs, cache, field, selection)
+            raise build_empty_selection_error(inputs, cache, field, selection)
         if field == "cache":
             positions, games = int(usable.sum()), inputs.run(reference, "cache").units
             share = 1 - spec.validation
             written = inputs.encoding(cache.checkpoint)
-            check_enough(written, selection.phase, cache, round(positions * share), games, spec.min_positions)
+            check_position_count(written, selection.phase, cache, round(positions * share), games, spec.min_positions)
 
 
-def caches(spec: ProbeSpec) -> list[str]:
+def list_probe_caches(spec: ProbeSpec) -> list[str]:
     return [spec.cache, *([spec.test_cache] if spec.test_cache else [])]
 
 
-def skill_remarks(spec: ProbeSpec, inputs: Inputs) -> list[str]:
+def describe_skill(spec: ProbeSpec, inputs: Inputs) -> list[str]:
     """How many games of which skill the caches have."""
     remarks, fitted = [], None
-    for name, reference in zip(("fit", "test"), caches(spec), strict=False):
-        _, places = cached_items(inputs, reference)
+    for name, reference in zip(("fit", "test"), list_probe_caches(spec), strict=False):
+        _, places = select_cached_items(inputs, reference)
         dataset = inputs.run(reference, "cache").spec["dataset"]
-        game_classes = classes_of(inputs, dataset, places, spec.skill, spec.seed, fitted)
+        game_classes = load_skill_classes(inputs, dataset, places, spec.skill, spec.seed, fitted)
         fitted = fitted or game_classes.report
         remarks.append(f"{name}: {game_classes.report}")
     return remarks
 
 
-def layers_of(spec: ProbeSpec, inputs: Inputs) -> tuple[int, ...]:
+def resolve_probe_layers(spec: ProbeSpec, inputs: Inputs) -> tuple[int, ...]:
     """The layers to fit; raises BadInputError for one that was not cached."""
     label(spec.label)
     cached = cached_layers(inputs, spec.cache, spec.hook_point)

@@ -7,9 +7,9 @@ from uuid import UUID
 
 import numpy as np
 
-from chessreg.experiments.probe.data import Labelling, ProbeData, RowSelection, label_of
-from chessreg.experiments.probe.reading import as_fitted, logits_by_game
-from chessreg.experiments.probe.rows import sites_of_rows
+from chessreg.experiments.probe.data import Labelling, ProbeData, RowSelection, resolve_label
+from chessreg.experiments.probe.reading import iterate_game_logits, prepare_reading
+from chessreg.experiments.probe.rows import encode_cached_sites
 from chessreg.experiments.probe.spec import ProbeSpec
 from chessreg.games.boards.boardframe import BoardFrame, Mark, Reading
 from chessreg.games.datasets import labels
@@ -20,7 +20,7 @@ from chessreg.runs.fitted import FittedProbe, load_probe
 from chessreg.runs.inputs import Inputs
 
 
-def views_of_score(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+def build_score_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
     """One frame per site of the game: the position, squares read wrongly marked, confidence as heat."""
     with inputs.database.read() as session:
         run = session.get_one(tables.Run, UUID(str(row["run_id"])))
@@ -42,32 +42,37 @@ def views_of_score(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         game=int(row["item"]),
         pattern=spec.hook_point,
     )
-    return views_of_game(inputs, *as_fitted(inputs, reference, probe, data), int(row["item"]))
+    return build_reading_frames(inputs, *prepare_reading(inputs, reference, probe, data), int(row["item"]))
 
 
-def views_of_game(
+def build_reading_frames(
     inputs: Inputs, probe: FittedProbe, data: ProbeData, game: int, centre: bool = False
 ) -> list[BoardFrame]:
     """What a probe reads off the positions of one game of a cache, beside the truth where that is known."""
-    label = label_of(probe.label, probe.weight.shape[-1])
+    label = resolve_label(probe.label, probe.weight.shape[-1])
     known = label.source == "position" or data.skill is not None
-    named = tokens_named(inputs, data, game)
+    named = name_tokens(inputs, data, game)
     views = []
-    for reading in logits_by_game(probe.weight, data, data.rows & (data.item == game), probe.layer, centre=centre):
+    for reading in iterate_game_logits(probe.weight, data, data.rows & (data.item == game), probe.layer, centre=centre):
         plies = data.ply[reading.rows]
         (_, positions), *_ = labels.positions_at(data.items, data.item[reading.rows], plies)
         for logits, at, board, ply in zip(reading.logits, reading.rows, positions.boards, plies.tolist(), strict=True):
-            squares, title = letters(board), f"{named.get(int(at), '')}ply {ply}: layer {probe.layer} reads"
+            squares, title = (
+                format_board_letters(board),
+                f"{named.get(int(at), '')}ply {ply}: layer {probe.layer} reads",
+            )
             if label.source == "rating":
                 elo = float(logits[0, 0]) * probe.detail["std"] + probe.detail["mean"]
                 truth = f", the truth is {data.labels[at, 0]:.0f}" if known else ""
                 views.append(BoardFrame(f"{title} {elo:.0f} Elo{truth}", squares))
             else:
-                views.append(frame(title, squares, label, softmax(logits), data.labels[at] if known else None))
+                views.append(
+                    build_probe_frame(title, squares, label, softmax_logits(logits), data.labels[at] if known else None)
+                )
     return views
 
 
-def tokens_named(inputs: Inputs, data: ProbeData, game: int) -> dict[int, str]:
+def name_tokens(inputs: Inputs, data: ProbeData, game: int) -> dict[int, str]:
     """Row → the token at which a probe reads, with its phase, where an encoding's phases say more than whose move it
     is: `token 2 e4 (white-destination), `."""
     written = inputs.encoding(data.cache.checkpoint)
@@ -75,7 +80,7 @@ def tokens_named(inputs: Inputs, data: ProbeData, game: int) -> dict[int, str]:
         return {}
     phase = data.phase
     if phase is None:
-        phase = sites_of_rows(inputs, written, data.cache, None, game).phase
+        phase = encode_cached_sites(inputs, written, data.cache, None, game).phase
     tokens = written.games(data.items, np.array([game])).item(0)
     rows = np.flatnonzero(data.item == game)
     return {
@@ -84,7 +89,9 @@ def tokens_named(inputs: Inputs, data: ProbeData, game: int) -> dict[int, str]:
     }
 
 
-def frame(title: str, squares: str, label: Label, probability: np.ndarray, truth: np.ndarray | None) -> BoardFrame:
+def build_probe_frame(
+    title: str, squares: str, label: Label, probability: np.ndarray, truth: np.ndarray | None
+) -> BoardFrame:
     """One position: probability float [squares, classes] read, classes int8 [squares] true (None: not known)."""
     read = probability.argmax(-1)
     if truth is None or len(truth) == 1:
@@ -103,11 +110,11 @@ def frame(title: str, squares: str, label: Label, probability: np.ndarray, truth
     )
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
+def softmax_logits(logits: np.ndarray) -> np.ndarray:
     shifted = np.exp(logits - logits.max(-1, keepdims=True))
     return shifted / shifted.sum(-1, keepdims=True)
 
 
-def letters(values: np.ndarray) -> str:
+def format_board_letters(values: np.ndarray) -> str:
     """The 64 piece letters of a board of signed piece values int8 [64], a1 first."""
     return "".join("kqrbnp.PNBRQK"[value + 6] for value in values.tolist())

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.settings.overlap import Evaluated
-from chessreg.experiments.settings.skill import SkillSettings, classes_of, permuted
+from chessreg.experiments.settings.overlap import EvaluatedGames
+from chessreg.experiments.settings.skill import SkillSettings, load_skill_classes, permute_classes
 from chessreg.games.datasets import labels
 from chessreg.games.datasets.labels import Label
 from chessreg.models.hook_points import RESID_POST
@@ -134,11 +134,11 @@ class ProbeData:
                 f"{labelling.name} is of games, and the cache is of positions", "for example --label piece"
             )
         item = cache.array.game
-        usable, ply, phase = selected_rows(inputs, cache, selection, game)
+        usable, ply, phase = select_rows(inputs, cache, selection, game)
         places = np.unique(item).astype(np.int64)
         game_classes, classes = None, len(wanted.classes)
         if wanted.source != "position" and labelling.truth:
-            game_classes = classes_of(
+            game_classes = load_skill_classes(
                 inputs, cache.dataset, places, labelling.skill or SkillSettings(), labelling.seed, labelling.fitted
             )
             classes = len(game_classes.report.games) if wanted.source == "skill" else 0
@@ -158,7 +158,7 @@ class ProbeData:
         if game_classes is not None:
             usable &= np.isfinite(values[:, 0]) if wanted.source == "rating" else values[:, 0] >= 0
         if not usable.any():
-            raise nothing_left(inputs, cache, field, selection)
+            raise build_empty_selection_error(inputs, cache, field, selection)
         return cls(cache, items, item, values, classes, hashes, usable, game_classes, places, ply, phase)
 
     @property
@@ -196,9 +196,9 @@ class ProbeData:
             counts += np.stack([(part == k).sum(0) for k in range(self.classes)])
         return counts.argmax(0).astype(np.int8)
 
-    def evaluated(self, rows: np.ndarray) -> Evaluated:
+    def evaluated(self, rows: np.ndarray) -> EvaluatedGames:
         """What is looked at in these rows, to be compared with what was trained on."""
-        return Evaluated.at(self.items, np.unique(self.item[rows]).astype(np.int64), self.positions[rows])
+        return EvaluatedGames.at(self.items, np.unique(self.item[rows]).astype(np.int64), self.positions[rows])
 
     def whole_games(self, rows: np.ndarray, games: int, seed: int, epoch: int) -> Iterator[np.ndarray]:
         """Row numbers int64 [n] of so many games at a time, those where `rows` is True: every game once in an epoch.
@@ -244,14 +244,14 @@ class ProbeData:
             return
         games, first, which = np.unique(self.item[chosen], return_index=True, return_inverse=True)
         stratum = self.skill.stratum[np.searchsorted(self.places, games)]
-        self.labels[chosen, 0] = permuted(self.labels[chosen[first], 0], stratum, draw)[which]
+        self.labels[chosen, 0] = permute_classes(self.labels[chosen[first], 0], stratum, draw)[which]
 
     def only(self, rows: np.ndarray) -> ProbeData:
         """The same data with only these rows usable."""
         return replace(self, usable=self.rows & rows)
 
 
-def selected_rows(
+def select_rows(
     inputs: Inputs, cache: CachedActivations, selection: RowSelection, game: int | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """The rows of a cache that count, bool [rows]; int [rows], the ply of the board that each is labelled with; int8
@@ -260,19 +260,19 @@ def selected_rows(
     Raises BadInputError for a phase that the encoding does not have, and for counts from an end of the games that the
     cache does not hold.
     """
-    usable = in_range(cache, selection.skip_sites, selection.max_sites)
+    usable = mask_site_range(cache, selection.skip_sites, selection.max_sites)
     if game is not None:
         usable &= cache.array.game == game
     if selection[2:] == (None, None, None):
         return usable, cache.array.ply, None
 
-    from chessreg.experiments.probe.rows import encoded_rows
+    from chessreg.experiments.probe.rows import encode_rows
 
-    encoded = encoded_rows(inputs, cache, selection.phase, selection.alignment, selection.last_sites, game)
+    encoded = encode_rows(inputs, cache, selection.phase, selection.alignment, selection.last_sites, game)
     return usable & encoded.usable, encoded.ply, encoded.phase
 
 
-def in_range(cache: CachedActivations, skip_sites: int, max_sites: int | None) -> np.ndarray:
+def mask_site_range(cache: CachedActivations, skip_sites: int, max_sites: int | None) -> np.ndarray:
     """bool [rows]: whether the number of a row among its game's positions is in [skip_sites, max_sites).
 
     Numbers count from the game's first position, also where the cache left some out (Karvonen's pos_start, pos_end).
@@ -286,13 +286,15 @@ def in_range(cache: CachedActivations, skip_sites: int, max_sites: int | None) -
             "leave them out, or cache without --last-sites",
         )
 
-    from chessreg.experiments.probe.rows import numbers
+    from chessreg.experiments.probe.rows import number_rows
 
-    number = numbers(cache)[0] + cache.skip_sites
+    number = number_rows(cache)[0] + cache.skip_sites
     return (number >= skip_sites) & (number < (np.iinfo(np.int64).max if max_sites is None else max_sites))
 
 
-def nothing_left(inputs: Inputs, cache: CachedActivations, field: str, selection: RowSelection) -> BadInputError:
+def build_empty_selection_error(
+    inputs: Inputs, cache: CachedActivations, field: str, selection: RowSelection
+) -> BadInputError:
     """The error of a selection without rows in a cache."""
     if selection.phase is not None:
         name = inputs.encoding(cache.checkpoint).phases[selection.phase]
@@ -312,7 +314,7 @@ def nothing_left(inputs: Inputs, cache: CachedActivations, field: str, selection
     )
 
 
-def allocator(folder: Path, memory_mib: int) -> Allocate:
+def make_allocator(folder: Path, memory_mib: int) -> Allocate:
     """Arrays in memory as long as they fit in the limit together, then in scratch files of the folder."""
     left = memory_mib * MIB
 
@@ -322,12 +324,12 @@ def allocator(folder: Path, memory_mib: int) -> Allocate:
         if size <= left:
             left -= size
             return np.empty(shape, dtype)
-        return scratch(folder, shape, dtype)
+        return allocate_scratch_array(folder, shape, dtype)
 
     return allocate
 
 
-def scratch(folder: Path, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+def allocate_scratch_array(folder: Path, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """An array in a file that has no name any more: its space is free again when the array is gone.
 
     Raises DiskFullError where there is not enough.
@@ -341,7 +343,7 @@ def scratch(folder: Path, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         return np.memmap(file, dtype, "r+", shape=shape)
 
 
-def label_of(name: str, classes: int) -> Label:
+def resolve_label(name: str, classes: int) -> Label:
     """The label with its classes: how many skill has depends on the games."""
     wanted = labels.label(name)
     if wanted.source == "skill":
@@ -352,27 +354,31 @@ def label_of(name: str, classes: int) -> Label:
 # -- baselines --------------------------------------------------------------------------------------------------------
 
 LENGTH_BINS = 10
-LEAST_GAMES = 5  # a key that fewer fitted games have says as much as no key
+MIN_KEY_GAMES = 5  # a key that fewer fitted games have says as much as no key
 
 
-def keys(inputs: Inputs, data: ProbeData, edges: np.ndarray | None = None) -> dict[str, list[Hashable]]:
-    """name → the key of each game in `data.places`. edges: of the length bins, from `length_edges`."""
+def compute_baseline_keys(
+    inputs: Inputs, data: ProbeData, edges: np.ndarray | None = None
+) -> dict[str, list[Hashable]]:
+    """name → the key of each game in `data.places`. edges: of the length bins, from `compute_length_edges`."""
     assert data.skill is not None
     games, _ = inputs.dataset(data.cache.dataset)
     table = games.take(data.places, ["plies", "time_control"])
     plies = table.column("plies").to_numpy()
     control = table.column("time_control").to_pylist()
-    bins = np.searchsorted(length_edges(plies) if edges is None else edges, plies)
+    bins = np.searchsorted(compute_length_edges(plies) if edges is None else edges, plies)
     source = [(str(s), c) for s, c in zip(data.skill.stratum, control, strict=True)]
     return {"majority": [0] * len(plies), "length": bins.tolist(), "source": list(source)}
 
 
-def length_edges(plies: np.ndarray) -> np.ndarray:
+def compute_length_edges(plies: np.ndarray) -> np.ndarray:
     """Inner edges of ten bins with as many games each, float64 [<= 9]."""
     return np.unique(np.quantile(plies, np.linspace(0, 1, LENGTH_BINS + 1)[1:-1]))
 
 
-def guesses(fit_keys: Sequence[Hashable], fit_values: np.ndarray, keys: Sequence[Hashable], classes: int) -> np.ndarray:
+def predict_from_keys(
+    fit_keys: Sequence[Hashable], fit_values: np.ndarray, keys: Sequence[Hashable], classes: int
+) -> np.ndarray:
     """The prediction of a key for each game, float64 [games]: the class most frequent, or with classes 0 the mean, of
     the fitted games with that key; of all of them for a key too rare among them. fit_values: -1 or NaN counts for none.
 
@@ -390,5 +396,5 @@ def guesses(fit_keys: Sequence[Hashable], fit_values: np.ndarray, keys: Sequence
         return float(np.bincount(np.asarray(values, np.int64), minlength=classes).argmax())
 
     overall = best_guess(fit_values[known].tolist())
-    guess_of = {key: best_guess(values) for key, values in table.items() if len(values) >= LEAST_GAMES}
+    guess_of = {key: best_guess(values) for key, values in table.items() if len(values) >= MIN_KEY_GAMES}
     return np.array([guess_of.get(key, overall) for key in keys], np.float64)

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 POSITIONS_AT_ONCE = 4096
 
 
-def as_fitted(inputs: Inputs, reference: str, probe: FittedProbe, data: ProbeData) -> tuple[FittedProbe, ProbeData]:
+def prepare_reading(
+    inputs: Inputs, reference: str, probe: FittedProbe, data: ProbeData
+) -> tuple[FittedProbe, ProbeData]:
     """The probe and the data as its scores were made: of one by way of an SAE the weight on latents, and latents."""
     if "source" not in probe.detail:
         return probe, data
@@ -31,14 +33,14 @@ def as_fitted(inputs: Inputs, reference: str, probe: FittedProbe, data: ProbeDat
 
 
 @dataclass(frozen=True)
-class Standard:
+class RatingScaler:
     """A rating as regression sees it: (Elo - mean) / std of the fitted positions."""
 
     mean: float
     std: float
 
     @classmethod
-    def of(cls, values: np.ndarray) -> Standard:
+    def of(cls, values: np.ndarray) -> RatingScaler:
         """Of Elo float32 [n]."""
         return cls(float(values.mean(dtype=np.float64)), max(float(values.std(dtype=np.float64)), 1e-6))
 
@@ -53,7 +55,7 @@ class GameLogits:
 
 
 @torch.no_grad()
-def logits_by_game(
+def iterate_game_logits(
     weight: np.ndarray, data: ProbeData, rows: np.ndarray, layer: int, device: str = "cpu", centre: bool = False
 ) -> Iterator[GameLogits]:
     """The probe's logits for the rows where `rows` is True, game by game.
@@ -66,7 +68,7 @@ def logits_by_game(
     order = chosen[np.lexsort((array.token[chosen], array.ply[chosen], data.item[chosen]))]
     edges = np.flatnonzero(np.diff(data.item[order], prepend=-1, append=-1))
     flat = torch.from_numpy(weight.reshape(weight.shape[0], -1)).to(device)
-    for low, high in blocks(edges, POSITIONS_AT_ONCE):
+    for low, high in split_games(edges, POSITIONS_AT_ONCE):
         at = order[edges[low] : edges[high]]
         residual = torch.from_numpy(data.cache.values(layer, at)).to(device)
         if centre:
@@ -76,7 +78,7 @@ def logits_by_game(
             yield GameLogits(int(data.item[at[start]]), at[start:stop], logits[start:stop])
 
 
-def blocks(edges: np.ndarray, positions: int) -> Iterator[tuple[int, int]]:
+def split_games(edges: np.ndarray, positions: int) -> Iterator[tuple[int, int]]:
     """Ranges [low, high) of games whose positions together are at most so many, but at least one game."""
     low, games = 0, len(edges) - 1
     while low < games:
@@ -101,17 +103,17 @@ class GameScore:
     vote_class: int  # of one square: the class read at most positions; the lower on a draw
 
 
-def score(
+def score_probe(
     weight: np.ndarray,
     data: ProbeData,
     rows: np.ndarray,
     layer: int,
     device: str = "cpu",
     centre: bool = False,
-    rankings: Rankings | None = None,
+    rankings: ScoreRankings | None = None,
 ) -> Iterator[GameScore]:
     """Each game's score, in the order of the games' rows in their dataset. `rankings` get every logit."""
-    for logits in logits_by_game(weight, data, rows, layer, device, centre):
+    for logits in iterate_game_logits(weight, data, rows, layer, device, centre):
         classes = weight.shape[-1]
         read = logits.logits.argmax(-1)
         truth = data.labels[logits.rows].astype(np.int64)
@@ -144,7 +146,7 @@ class Baselines:
         return {name: values[game] for name, values in self.guesses.items()}
 
 
-def packed_plies(ply: np.ndarray, right: np.ndarray) -> dict[str, Any]:
+def pack_plies(ply: np.ndarray, right: np.ndarray) -> dict[str, Any]:
     """The columns `right_at` and `ply_…` of one game: ply int [p], squares right int [p]."""
     columns: dict[str, Any] = {"right_at": "".join(f"{value:02x}" for value in right.tolist())}
     steps = np.diff(ply)
@@ -154,7 +156,7 @@ def packed_plies(ply: np.ndarray, right: np.ndarray) -> dict[str, Any]:
     return columns | {"ply_at": "".join(f"{value:03x}" for value in ply.tolist())}
 
 
-def score_columns(
+def build_score_columns(
     score: GameScore,
     data: ProbeData,
     layer: int,
@@ -165,7 +167,7 @@ def score_columns(
 ) -> ProbeScore:
     """The own columns of one game's score. `seen` are the positions that the probe was fitted on."""
     right = score.right.sum(1)
-    columns: dict[str, Any] = packed_plies(data.ply[score.rows], right)
+    columns: dict[str, Any] = pack_plies(data.ply[score.rows], right)
     if seen is not None:
         new = ~seen.contains(data.positions[score.rows])
         columns |= {"unseen": int(new.sum()), "unseen_correct": int(right[new].sum())}
@@ -185,18 +187,18 @@ def score_columns(
     )
 
 
-def rating_rows(
+def build_rating_rows(
     weight: np.ndarray,
     data: ProbeData,
     rows: np.ndarray,
     layer: int,
     split: str,
-    standard: Standard,
+    standard: RatingScaler,
     baselines: Baselines | None,
     device: str,
 ) -> Iterator[tuple[int, float, RatingRow]]:
     """Per game: its row in the dataset, the mean rating read off its positions, and its columns."""
-    for logits in logits_by_game(weight, data, rows, layer, device, centre=False):
+    for logits in iterate_game_logits(weight, data, rows, layer, device, centre=False):
         read = logits.logits[:, 0, 0].astype(np.float64) * standard.std + standard.mean
         elo = float(data.labels[logits.rows[0], 0])
         guesses = baselines.of(logits.game) if baselines else {}
@@ -219,11 +221,11 @@ def rating_rows(
 # Davis computes it on raw logits (4.4), which adding one vector to all classes of a square changes; on softmax nothing
 # does. A probability is ranked by its log-odds, so that those next to 1 stay apart.
 
-BITS = 16  # of a float32 that rank it: sign, exponent and 7 of the mantissa; nearer values are ties
-BINS = 1 << BITS
+RANK_BITS = 16  # of a float32 that rank it: sign, exponent and 7 of the mantissa; nearer values are ties
+RANK_BINS = 1 << RANK_BITS
 
 
-class Rankings:
+class ScoreRankings:
     """How often each score was given to a class that is the truth, and to one that is not.
 
     counts int64 [2, 2, classes, BINS]: by raw logits and by softmax; not the truth and the truth.
@@ -233,35 +235,35 @@ class Rankings:
 
     def __init__(self, classes: int) -> None:
         self.classes = classes
-        self.counts = np.zeros((2, 2, classes, BINS), np.int64)
+        self.counts = np.zeros((2, 2, classes, RANK_BINS), np.int64)
 
     def add(self, logits: np.ndarray, truth: np.ndarray) -> None:
         """Logits float32 [..., classes] and the true classes int [...]."""
         by_class = np.ascontiguousarray(logits.reshape(-1, self.classes).T, np.float32)
         number = np.arange(self.classes)[:, None]
-        place = np.where(truth.reshape(1, -1) == number, number + self.classes, number) * BINS
-        for counts, scores in zip(self.counts, (by_class, log_odds(by_class)), strict=True):
-            np.add.at(counts.reshape(-1), (place + ranked(scores)).ravel(), 1)
+        place = np.where(truth.reshape(1, -1) == number, number + self.classes, number) * RANK_BINS
+        for counts, scores in zip(self.counts, (by_class, compute_log_odds(by_class)), strict=True):
+            np.add.at(counts.reshape(-1), (place + rank_scores(scores)).ravel(), 1)
 
     def by_class(self, name: str) -> list[float | None]:
         """The area of each class; None for one that is never, or always, the truth."""
         wrong, right = self.counts[self.NAMES.index(name)]
-        return [area(*pair) for pair in zip(wrong, right, strict=True)]
+        return [compute_auc(*pair) for pair in zip(wrong, right, strict=True)]
 
     def flat(self, name: str) -> float | None:
         """The area over all classes together, each score of each class one observation."""
         wrong, right = self.counts[self.NAMES.index(name)]
-        return area(wrong.sum(0), right.sum(0))
+        return compute_auc(wrong.sum(0), right.sum(0))
 
 
-def ranked(scores: np.ndarray) -> np.ndarray:
+def rank_scores(scores: np.ndarray) -> np.ndarray:
     """Bins int32, like `scores` float32: greater scores have greater ones."""
     bits = scores.view(np.int32)
-    order = bits >> (32 - BITS)  # of a negative number the rest counts downwards
-    return np.where(bits < 0, -1 - (order & (BINS // 2 - 1)), order) + BINS // 2
+    order = bits >> (32 - RANK_BITS)  # of a negative number the rest counts downwards
+    return np.where(bits < 0, -1 - (order & (RANK_BINS // 2 - 1)), order) + RANK_BINS // 2
 
 
-def log_odds(logits: np.ndarray) -> np.ndarray:
+def compute_log_odds(logits: np.ndarray) -> np.ndarray:
     """log p / (1 - p) of softmax, float32 like `logits` [classes, n]: a class against the sum of the others."""
     shifted = logits - logits.max(0)
     weights = np.exp(shifted)
@@ -274,7 +276,7 @@ def log_odds(logits: np.ndarray) -> np.ndarray:
     return odds
 
 
-def area(wrong: np.ndarray, right: np.ndarray) -> float | None:
+def compute_auc(wrong: np.ndarray, right: np.ndarray) -> float | None:
     """Probability that a true one is ranked above a false one, ties by half; counts int64 [bins], lowest first."""
     positive, negative = int(right.sum()), int(wrong.sum())
     if not positive or not negative:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from chessreg.errors import BadInputError, ChessregError
-from chessreg.experiments.settings.games import select_items, selection_of
+from chessreg.experiments.settings.games import extract_selection, select_items
 
 if TYPE_CHECKING:
     from chessreg.encodings import Alignment, Encoding
@@ -38,7 +38,7 @@ class EncodedRows(NamedTuple):
     phase: np.ndarray
 
 
-def encoded_rows(
+def encode_rows(
     inputs: Inputs,
     cache: CachedActivations,
     phase: int | None,
@@ -52,10 +52,10 @@ def encoded_rows(
     """
     written = inputs.encoding(cache.checkpoint)
     check_phase(written, phase)
-    sites = sites_of_rows(inputs, written, cache, alignment, game)
+    sites = encode_cached_sites(inputs, written, cache, alignment, game)
     usable = np.ones(len(sites.ply), bool)
     if last_sites is not None:
-        usable &= at_the_end(cache, last_sites) & sites.whole
+        usable &= mask_last_sites(cache, last_sites) & sites.whole
     if phase is not None:
         usable &= sites.phase == phase
     return EncodedRows(usable, sites.ply, sites.phase)
@@ -67,7 +67,7 @@ def check_phase(written: Encoding, phase: int | None) -> None:
         raise BadInputError(f"{written.name} has no phase {phase}", f"it has {known}")
 
 
-def at_the_end(cache: CachedActivations, last_sites: int) -> np.ndarray:
+def mask_last_sites(cache: CachedActivations, last_sites: int) -> np.ndarray:
     """bool [rows]: whether a row is among the last `last_sites` of its game."""
     if cache.run.spec["max_sites"] is not None:
         raise BadInputError(
@@ -76,12 +76,12 @@ def at_the_end(cache: CachedActivations, last_sites: int) -> np.ndarray:
         )
     if cache.last_sites is not None and cache.last_sites < last_sites:
         raise BadInputError(f"the cache holds the last {cache.last_sites} sites of each game, not {last_sites}")
-    number, count = numbers(cache)
+    number, count = number_rows(cache)
     last: np.ndarray = count - number <= last_sites
     return last
 
 
-def numbers(cache: CachedActivations) -> tuple[np.ndarray, np.ndarray]:
+def number_rows(cache: CachedActivations) -> tuple[np.ndarray, np.ndarray]:
     """int64 [rows] each: which of its game's cached rows a row is, from 0, and how many the game has."""
     game = cache.array.game
     order = np.lexsort((cache.array.token, cache.array.ply, game))
@@ -93,7 +93,7 @@ def numbers(cache: CachedActivations) -> tuple[np.ndarray, np.ndarray]:
     return number, count
 
 
-def sites_of_rows(
+def encode_cached_sites(
     inputs: Inputs, written: Encoding, cache: CachedActivations, alignment: Alignment | None, game: int | None
 ) -> _Sites:
     """Phase, ply under this alignment, and whether the game is whole in the model's context, of every cached row.
@@ -103,7 +103,7 @@ def sites_of_rows(
     from chessreg.experiments.settings.sites import EncodedGames
 
     spec, array = cache.run.spec, cache.array
-    items, places = select_items(selection_of(spec), inputs)
+    items, places = select_items(extract_selection(spec), inputs)
     if game is not None:
         places = places[places == game]
     block_size = inputs.checkpoint_row(cache.checkpoint).block_size
@@ -130,10 +130,10 @@ def sites_of_rows(
     return sites
 
 
-LEAST_OF_A_PHASE = 1000  # fitted positions
+MIN_PHASE_POSITIONS = 1000  # fitted positions
 
 
-def check_enough(
+def check_position_count(
     written: Encoding,
     phase: int | None,
     cache: CachedActivations,
@@ -144,7 +144,7 @@ def check_enough(
     """Raises BadInputError for fewer positions than a probe shall have, of one phase at least 1,000."""
     few = "the cache"
     if least is None:
-        least = LEAST_OF_A_PHASE if phase is not None else 0
+        least = MIN_PHASE_POSITIONS if phase is not None else 0
     if positions >= least:
         return
     if phase is not None:

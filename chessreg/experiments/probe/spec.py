@@ -47,10 +47,10 @@ DAVIS: Mapping[str, Mapping[str, Any]] = {  # one for each label: the joint one 
 }
 
 
-NUMBER = {"anyOf": [{"type": "integer"}, {"type": "null"}]}
+PHASE_JSON_SCHEMA = {"anyOf": [{"type": "integer"}, {"type": "null"}]}
 
 
-def number_of_phase(phase: Any) -> Any:
+def parse_phase(phase: Any) -> Any:
     """The number of a phase that is typed as such, or by its name: a spec holds the number."""
     if not isinstance(phase, str):
         return phase
@@ -90,7 +90,7 @@ class ProbeSpec(Spec):
         ge=1,
         description="keep only the last N token positions of each game that fits the context (Davis: 5). Left out: all",
     )
-    phase: Annotated[int | str | None, BeforeValidator(number_of_phase), WithJsonSchema(NUMBER)] = Field(
+    phase: Annotated[int | str | None, BeforeValidator(parse_phase), WithJsonSchema(PHASE_JSON_SCHEMA)] = Field(
         None,
         description="only tokens of this phase; UCI squares: 0 white-origin, 1 white-destination, 2 black-origin, "
         "3 black-destination, 4 promotion, 5 special (Davis 1.3)",

@@ -13,10 +13,25 @@ import torch.nn.functional as F
 from torch.optim.adamw import adamw
 
 from chessreg.errors import BadInputError, DivergedError
-from chessreg.experiments.probe.data import Labelling, ProbeData, RowSelection, allocator, guesses, keys, length_edges
-from chessreg.experiments.probe.reading import Baselines, Rankings, Standard, rating_rows, score, score_columns
+from chessreg.experiments.probe.data import (
+    Labelling,
+    ProbeData,
+    RowSelection,
+    compute_baseline_keys,
+    compute_length_edges,
+    make_allocator,
+    predict_from_keys,
+)
+from chessreg.experiments.probe.reading import (
+    Baselines,
+    RatingScaler,
+    ScoreRankings,
+    build_rating_rows,
+    build_score_columns,
+    score_probe,
+)
 from chessreg.experiments.settings import overlap
-from chessreg.experiments.settings.overlap import Evaluated, Overlap
+from chessreg.experiments.settings.overlap import EvaluatedGames, TrainingOverlap
 from chessreg.games.boards.moves import HashSet
 from chessreg.games.datasets.labels import SHUFFLED
 from chessreg.models.devices import denormals_flushed, prepare
@@ -29,7 +44,7 @@ if TYPE_CHECKING:
     from chessreg.runs.task import Task
 
 
-class AdamW:
+class SingleTensorAdamW:
     """`torch.optim.AdamW` of one tensor, bit for bit: the function that it calls, without the class, whose first use
     imports torch's compiler (2 seconds of processor time, more than a small run takes).
 
@@ -64,7 +79,7 @@ class AdamW:
         )
 
 
-def gradient_by_autograd(
+def compute_gradient_by_autograd(
     residual: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, outputs: int
 ) -> torch.Tensor:
     """The gradient of the loss over residuals [layer, n, d_model], like weight [layer, d_model, squares * classes].
@@ -83,7 +98,7 @@ def gradient_by_autograd(
     return leaf.grad
 
 
-def gradient_in_one_pass(
+def compute_gradient_in_one_pass(
     residual: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, outputs: int
 ) -> torch.Tensor:
     """The same gradient written out, five times faster: of the logits it is the softmax minus 1 at the right class, or
@@ -100,21 +115,21 @@ def gradient_in_one_pass(
     return torch.bmm(residual.mT, logits.flatten(2).div_(positions))
 
 
-def clipped_gradient(gradient: torch.Tensor, squares: int, limit: float) -> torch.Tensor:
+def clip_gradient(gradient: torch.Tensor, squares: int, limit: float) -> torch.Tensor:
     """Return the gradient [layer, d_model, squares * classes], of each layer at most so long that, divided by the
     squares, its norm is `limit`: as `torch.nn.utils.clip_grad_norm_` clips that of a loss averaged over squares."""
     norms = torch.linalg.vector_norm(gradient, dim=(1, 2), keepdim=True) / squares
     return gradient * (limit / (norms + 1e-6)).clamp(max=1.0)
 
 
-def fit(
+def fit_probes(
     spec: ProbeSpec,
     data: ProbeData,
     rows: np.ndarray,
     layers: list[int],
     device: str,
     on_progress: Callable[[float, str], None],
-    standard: Standard | None = None,
+    standard: RatingScaler | None = None,
     every: Sequence[int] = (),
 ) -> np.ndarray:
     """Probe weights float32 [layer, d_model, squares, classes], fitted on the rows where `rows` is True.
@@ -136,21 +151,23 @@ def fit(
     whole = spec.batch_games is not None
     if whole:
         weight = weight.unflatten(2, (squares, outputs)).mT.flatten(2).contiguous()
-    gradient = gradient_in_one_pass if whole else gradient_by_autograd
-    optimizer = AdamW(weight, spec.beta1, spec.beta2, spec.weight_decay, fused=whole)
-    scale = torch.tensor(sizes(data, layers, spec.normalize_activations), device=device).clamp_min(1e-6)[:, None, None]
-    steps = spec.epochs * steps_of_an_epoch(spec, data, rows)
+    gradient = compute_gradient_in_one_pass if whole else compute_gradient_by_autograd
+    optimizer = SingleTensorAdamW(weight, spec.beta1, spec.beta2, spec.weight_decay, fused=whole)
+    scale = torch.tensor(measure_layer_scales(data, layers, spec.normalize_activations), device=device).clamp_min(1e-6)[
+        :, None, None
+    ]
+    steps = spec.epochs * count_epoch_steps(spec, data, rows)
     step, read = 0, data.reader(layers) if whole else None
     with denormals_flushed() if whole else nullcontext():
         for epoch in range(spec.epochs):
-            for places, residual in batches(spec, data, rows, layers, epoch, read):
+            for places, residual in iterate_probe_batches(spec, data, rows, layers, epoch, read):
                 if standard is None:
                     target = torch.from_numpy(data.labels[places].astype(np.int64))
                 else:
                     target = torch.from_numpy((data.labels[places] - standard.mean) / standard.std).float()
                 slope = gradient(torch.from_numpy(residual).to(device) / scale, weight, target.to(device), outputs)
                 if spec.max_grad_norm is not None:
-                    slope = clipped_gradient(slope, squares, spec.max_grad_norm)
+                    slope = clip_gradient(slope, squares, spec.max_grad_norm)
                 optimizer.step(slope, spec.learning_rate * SCHEDULES[spec.schedule](step / steps))
                 step += 1
                 if step % 20 == 0:
@@ -170,13 +187,13 @@ SCHEDULES: dict[str, Callable[[float], float]] = {  # share of the steps done â†
 }
 
 
-def steps_of_an_epoch(spec: ProbeSpec, data: ProbeData, rows: np.ndarray) -> int:
+def count_epoch_steps(spec: ProbeSpec, data: ProbeData, rows: np.ndarray) -> int:
     if spec.batch_games is not None:
         return -(-len(np.unique(data.item[rows])) // spec.batch_games)
     return -(-int(rows.sum()) // spec.batch_positions)
 
 
-def batches(
+def iterate_probe_batches(
     spec: ProbeSpec,
     data: ProbeData,
     rows: np.ndarray,
@@ -196,7 +213,7 @@ def batches(
         yield batch.rows, np.stack([batch.float32(point) for point in points])
 
 
-def sizes(data: ProbeData, layers: list[int], normalize: bool) -> list[float]:
+def measure_layer_scales(data: ProbeData, layers: list[int], normalize: bool) -> list[float]:
     """What each layer is divided by while it is fitted: its root mean square over the first 4,096 rows, or 1."""
     if not normalize:
         return [1.0] * len(layers)
@@ -210,8 +227,8 @@ class ProbeWork:
         self.task, self.spec = task, task.spec
         self.every, self.layers = every, {unit: every[unit] for unit in task.units}
         self.device = prepare(task.options.device, task.options.threads)
-        self.allocate = allocator(task.folder, task.options.memory_mib)
-        self.features = features_of(task.inputs, self.spec, list(self.layers.values()))
+        self.allocate = make_allocator(task.folder, task.options.memory_mib)
+        self.features = load_features(task.inputs, self.spec, list(self.layers.values()))
         self.data = self.load(self.spec.cache, "cache")
         self.held_out = self.data.held_out(self.spec.validation, self.spec.seed, self.spec.split)
         self.fitted = self.data.rows & ~self.held_out
@@ -219,7 +236,7 @@ class ProbeWork:
             raise BadInputError("one game is too few to fit on and to measure on", "cache more games")
         if self.spec.shuffled_label_control is not None:
             self.data.deal_labels(self.fitted, self.spec.shuffled_label_control)
-        self.sites = sites_of_probe(task.inputs, self.data.cache, self.spec)
+        self.sites = name_probe_sites(task.inputs, self.data.cache, self.spec)
         self.tested: list[tuple[str, ProbeData, np.ndarray]] = [("validation", self.data, self.held_out)]
         if self.spec.test_cache:
             report = self.data.skill.report if self.data.skill else None
@@ -240,10 +257,10 @@ class ProbeWork:
         if data.skill is not None:
             task.progress(0.0, str(data.skill.report))
         shared = self.overlaps()
-        standard = Standard.of(data.labels[self.fitted]) if data.classes == 0 else None
+        standard = RatingScaler.of(data.labels[self.fitted]) if data.classes == 0 else None
         layers = list(self.layers.values())
         if self.features is None or self.features.learnt:
-            weights = fit(spec, data, self.fitted, layers, self.device, task.progress, standard, self.every)
+            weights = fit_probes(spec, data, self.fitted, layers, self.device, task.progress, standard, self.every)
         else:
             weights = self.features.contrast(data, self.fitted, layers, spec.min_class_positions, task.progress)
         seen = HashSet(data.positions[self.fitted])
@@ -270,7 +287,7 @@ class ProbeWork:
             tensors = {"weight": weights[number]}
             if self.features is not None:
                 tensors = self.features.tensors(layer, weights[number])
-            publish(task, data.cache, unit, layer, tensors, row, self.sites)
+            publish_probe(task, data.cache, unit, layer, tensors, row, self.sites)
             task.done(unit)
 
     def emit_scores(
@@ -288,12 +305,12 @@ class ProbeWork:
         """A score row for each game; over all of them the accuracy of each square, and of probes of one phase the
         ROC-AUC of each class (Davis 4.4), which takes longer than fitting a small one."""
         right, positions = np.zeros(on.labels.shape[1], np.int64), 0
-        rankings = Rankings(weight.shape[-1]) if self.spec.phase is not None else None
-        for game_score in score(weight, on, mask, layer, self.device, rankings=rankings):
+        rankings = ScoreRankings(weight.shape[-1]) if self.spec.phase is not None else None
+        for game_score in score_probe(weight, on, mask, layer, self.device, rankings=rankings):
             self.task.emit(
                 "score",
                 unit,
-                score_columns(game_score, on, layer, fitted_label(self.spec), majority, seen, baselines),
+                build_score_columns(game_score, on, layer, get_fitted_label(self.spec), majority, seen, baselines),
                 split=split,
                 item=game_score.game,
                 layer=layer,
@@ -309,7 +326,7 @@ class ProbeWork:
                     "metric_point", unit, name=f"{split}_square_accuracy", step=square, value=count / positions
                 )
         if rankings is not None:
-            emit_areas(self.task, unit, split, rankings)
+            emit_aucs(self.task, unit, split, rankings)
 
     def emit_ratings(
         self,
@@ -319,12 +336,12 @@ class ProbeWork:
         on: ProbeData,
         mask: np.ndarray,
         weight: np.ndarray,
-        standard: Standard,
+        standard: RatingScaler,
         baselines: Baselines | None,
     ) -> None:
         """A prediction row for each game, and the mean absolute error over all positions, in Elo."""
         error, positions, name = 0.0, 0, f"{split}:{self.spec.skill.rating}:{layer}"
-        for game, value, columns in rating_rows(weight, on, mask, layer, split, standard, baselines, self.device):
+        for game, value, columns in build_rating_rows(weight, on, mask, layer, split, standard, baselines, self.device):
             self.task.emit("prediction", unit, columns, item=game, name=name, value=value)
             error += columns.absolute_error or 0.0
             positions += columns.positions
@@ -338,11 +355,14 @@ class ProbeWork:
             return None
         games, _ = self.task.inputs.dataset(data.cache.dataset)
         fitted = np.isin(data.places, data.item[self.fitted])
-        edges = length_edges(games.take(data.places[fitted], ["plies"]).column("plies").to_numpy())
-        mine, theirs = keys(self.task.inputs, data, edges), keys(self.task.inputs, on, edges)
+        edges = compute_length_edges(games.take(data.places[fitted], ["plies"]).column("plies").to_numpy())
+        mine, theirs = (
+            compute_baseline_keys(self.task.inputs, data, edges),
+            compute_baseline_keys(self.task.inputs, on, edges),
+        )
         truth = (data.skill.classes if data.classes else data.skill.rating).astype(np.float64)
         truth = np.where(fitted, truth, np.nan)
-        guessed = {name: guesses(mine[name], truth, theirs[name], data.classes).tolist() for name in mine}
+        guessed = {name: predict_from_keys(mine[name], truth, theirs[name], data.classes).tolist() for name in mine}
         places = on.places.tolist()
         return Baselines({name: dict(zip(places, values, strict=True)) for name, values in guessed.items()})
 
@@ -351,22 +371,24 @@ class ProbeWork:
         inputs, spec = self.task.inputs, self.spec
         checkpoint = str(inputs.run(spec.cache, "cache").spec["checkpoint"])
         evaluated = [on.evaluated(mask) for _, on, mask in self.tested]
-        counts: dict[str, Overlap] = {
-            "checkpoint": overlap.measure(inputs, checkpoint, together(evaluated), self.task.progress)
+        counts: dict[str, TrainingOverlap] = {
+            "checkpoint": overlap.measure_overlap(
+                inputs, checkpoint, concatenate_evaluated(evaluated), self.task.progress
+            )
         }
         if len(evaluated) > 1:
             items, _ = inputs.items(self.data.cache.dataset)
             fitted = np.unique(self.data.item[self.fitted]).astype(np.int64)
-            counts["probe"] = overlap.measure_games([(items, fitted)], evaluated[1])
+            counts["probe"] = overlap.measure_game_overlap([(items, fitted)], evaluated[1])
         return {name: value.columns() for name, value in counts.items()}
 
 
-def fitted_label(spec: ProbeSpec) -> str:
+def get_fitted_label(spec: ProbeSpec) -> str:
     """The label as rows of probes and scores name it: `skill`, of shuffled labels `skill-shuffled`."""
     return spec.label if spec.shuffled_label_control is None else f"{spec.label}{SHUFFLED}"
 
 
-def emit_areas(task: Task[Any, Any], unit: int, split: str, rankings: Rankings) -> None:
+def emit_aucs(task: Task[Any, Any], unit: int, split: str, rankings: ScoreRankings) -> None:
     """ROC-AUC on raw logits and on softmax as metrics: `test_auc_softmax` (step: the class) and, of all classes
     together, `test_auc_softmax_flat`. A class that is never the truth has none."""
     for name in rankings.NAMES:
@@ -376,7 +398,7 @@ def emit_areas(task: Task[Any, Any], unit: int, split: str, rankings: Rankings) 
                 task.emit("metric_point", unit, name=metric, step=step, value=area)
 
 
-def features_of(inputs: Inputs, spec: ProbeSpec, layers: list[int]) -> Features | None:
+def load_features(inputs: Inputs, spec: ProbeSpec, layers: list[int]) -> Features | None:
     """What is fitted instead of the residual."""
     if spec.source == "residual":
         return None
@@ -385,7 +407,7 @@ def features_of(inputs: Inputs, spec: ProbeSpec, layers: list[int]) -> Features 
     return Features.load(inputs, spec.source, spec.sae, spec.expansion, layers, spec.hook_point)
 
 
-def sites_of_probe(inputs: Inputs, cache: CachedActivations, spec: ProbeSpec) -> str:
+def name_probe_sites(inputs: Inputs, cache: CachedActivations, spec: ProbeSpec) -> str:
     """The name of the tokens that a probe is fitted at: the cache's sites, or those of its phase."""
     if spec.phase is None:
         return cache.sites
@@ -394,14 +416,14 @@ def sites_of_probe(inputs: Inputs, cache: CachedActivations, spec: ProbeSpec) ->
     return phase_site(inputs.encoding(cache.checkpoint), int(spec.phase))
 
 
-def together(parts: list[Evaluated]) -> Evaluated:
+def concatenate_evaluated(parts: list[EvaluatedGames]) -> EvaluatedGames:
     """Several evaluated sets as one."""
-    return Evaluated(
+    return EvaluatedGames(
         *(np.concatenate([getattr(p, name) for p in parts]) for name in ("games", "openings", "positions"))
     )
 
 
-def publish(
+def publish_probe(
     task: Task[ProbeSpec, Any],
     cache: CachedActivations,
     unit: int,
@@ -418,7 +440,7 @@ def publish(
     meta = {
         "hook_point": cache.hook_point(layer),
         "layer": layer,
-        "label": fitted_label(spec),
+        "label": get_fitted_label(spec),
         "centred": cache.centred,
         **row["detail"],
     }
@@ -428,7 +450,7 @@ def publish(
         {name: np.ascontiguousarray(value) for name, value in tensors.items()},
         meta,
         checkpoint_id=cache.checkpoint_id,
-        label=fitted_label(spec),
+        label=get_fitted_label(spec),
         positions=sites,
         classes=tensors["weight"].shape[-1],
         train_games=row["train_games"],

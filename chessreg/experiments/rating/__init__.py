@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from pydantic import BaseModel, Field
 
-from chessreg.experiments.rating.pool import Loaded, Player, load
-from chessreg.experiments.rating.spec import ALL, RatingSpec
+from chessreg.experiments.rating.pool import LoadedPool, RatedPlayer, load_rating_pool
+from chessreg.experiments.rating.spec import ALL_ESTIMATORS, RatingSpec
 from chessreg.games.engines.estimators import (
     DRAW,
     JOINT,
@@ -83,15 +83,15 @@ class Rating(Kind):
     def units(self, spec: RatingSpec, inputs: Inputs) -> int:
         for reference in spec.runs:
             inputs.run(reference)
-        if spec.estimator != ALL:
+        if spec.estimator != ALL_ESTIMATORS:
             return 1
-        return len(SIDE_BY_SIDE) + len(WEIGHTS) * len(load(spec, inputs).pool.anchors)
+        return len(SIDE_BY_SIDE) + len(WEIGHTS) * len(load_rating_pool(spec, inputs).pool.anchors)
 
     def check(self, spec: RatingSpec, inputs: Inputs) -> None:
-        load(spec, inputs)
+        load_rating_pool(spec, inputs)
 
     def estimate(self, spec: RatingSpec, inputs: Inputs) -> Estimate:
-        loaded = load(spec, inputs)
+        loaded = load_rating_pool(spec, inputs)
         remarks = (f"{len(loaded.pool.first):,} games, {len(loaded.sources)} of the players have a known rating",)
         units = self.units(spec, inputs)
         seconds = units * (1 + spec.resamples) * len(loaded.players) ** 2 / FITTED_PAIRS_PER_SECOND
@@ -99,19 +99,19 @@ class Rating(Kind):
 
     def run(self, task: Task[RatingSpec, Any]) -> None:
         spec = task.spec
-        loaded = load(spec, task.inputs)
+        loaded = load_rating_pool(spec, task.inputs)
         for unit in task.units:
-            if spec.estimator != ALL:
-                emit(task, unit, loaded, Variant(spec.estimator, spec.draw_weight))
+            if spec.estimator != ALL_ESTIMATORS:
+                emit_player_ratings(task, unit, loaded, Variant(spec.estimator, spec.draw_weight))
             elif unit < len(SIDE_BY_SIDE):
-                emit(task, unit, loaded, SIDE_BY_SIDE[unit])
+                emit_player_ratings(task, unit, loaded, SIDE_BY_SIDE[unit])
             else:
                 emit_performance(task, unit, loaded)
             task.progress(unit / len(task.units), "")
             task.done(unit)
 
 
-def emit(task: Task[RatingSpec, Any], unit: int, loaded: Loaded, how: Variant) -> None:
+def emit_player_ratings(task: Task[RatingSpec, Any], unit: int, loaded: LoadedPool, how: Variant) -> None:
     """One estimator's rating of every player; known ratings with the first."""
     spec = task.spec
     options = Options(how.draw_weight, spec.k_factor, spec.start, spec.seed)
@@ -119,7 +119,7 @@ def emit(task: Task[RatingSpec, Any], unit: int, loaded: Loaded, how: Variant) -
     for number, (player, rated) in enumerate(zip(loaded.players, ratings, strict=True)):
         if unit and number in loaded.pool.anchors:
             continue
-        detail = detail_of(loaded, number, player, spec)
+        detail = build_rating_detail(loaded, number, player, spec)
         weight = 0.5 if how.estimator in JOINT else how.draw_weight
         task.emit(
             "rating",
@@ -128,11 +128,11 @@ def emit(task: Task[RatingSpec, Any], unit: int, loaded: Loaded, how: Variant) -
             player=player.label,
             estimator=how.estimator,
             games=sum(player.results),
-            **bounds(rated),
+            **round_bounds(rated),
         )
 
 
-def emit_performance(task: Task[RatingSpec, Any], unit: int, loaded: Loaded) -> None:
+def emit_performance(task: Task[RatingSpec, Any], unit: int, loaded: LoadedPool) -> None:
     """The performance of every player against one opponent of known rating: its rating by these games alone."""
     spec, place = task.spec, unit - len(SIDE_BY_SIDE)
     opponent = sorted(loaded.pool.anchors)[place // len(WEIGHTS)]
@@ -145,7 +145,7 @@ def emit_performance(task: Task[RatingSpec, Any], unit: int, loaded: Loaded) -> 
         rated = rate(games, "anchored-ml", options, spec.resamples, (spec.seed, spec.replicate))[number]
         outcomes = np.where(games.first == number, games.outcome, LOSS - games.outcome)
         results = [int((outcomes == outcome).sum()) for outcome in (WIN, DRAW, LOSS)]
-        detail = detail_of(loaded, number, player, spec, results).model_copy(
+        detail = build_rating_detail(loaded, number, player, spec, results).model_copy(
             update={
                 "draw_weight": weight,
                 "against": loaded.players[opponent].label,
@@ -161,17 +161,17 @@ def emit_performance(task: Task[RatingSpec, Any], unit: int, loaded: Loaded) -> 
             player=player.label,
             estimator=PERFORMANCE,
             games=len(games.first),
-            **bounds(rated),
+            **round_bounds(rated),
         )
 
 
-def bounds(rated: Rated) -> dict[str, float | None]:
+def round_bounds(rated: Rated) -> dict[str, float | None]:
     """A rating and its interval, to a hundredth of an Elo."""
     return {name: None if value is None else round(value, 2) for name, value in rated._asdict().items()}
 
 
-def detail_of(
-    loaded: Loaded, number: int, player: Player, spec: RatingSpec, results: list[int] | None = None
+def build_rating_detail(
+    loaded: LoadedPool, number: int, player: RatedPlayer, spec: RatingSpec, results: list[int] | None = None
 ) -> RatingDetail:
     """The columns beside a player's rating; `results` are those of some of its games."""
     pool, key = loaded.pool, player.key

@@ -15,7 +15,7 @@ from sqlalchemy import LargeBinary, func, select
 
 from chessreg.entities.game import describe_intervention
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.experiments.rating.spec import RatingSpec, pair
+from chessreg.experiments.rating.spec import RatingSpec, parse_anchor
 from chessreg.games.boards.adjudication import Termination, score
 from chessreg.games.engines.estimators import DRAW, JOINT, LOSS, WIN, Pool
 from chessreg.games.engines.opponents import TABLES, opponent_rating
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 FORFEITS = (Termination.FORFEIT_ILLEGAL, Termination.OPPONENT_FORFEIT)
 OUTCOMES = {1.0: WIN, 0.5: DRAW, 0.0: LOSS}
 SWEEP = "imported-sweep"
-COUNTED = {"wins": WIN, "draws": DRAW, "losses": LOSS}
+COUNTED_OUTCOMES = {"wins": WIN, "draws": DRAW, "losses": LOSS}
 
 
-class Key(NamedTuple):
+class PlayerKey(NamedTuple):
     """What makes a player: a checkpoint with its edit and protocol, an engine with its limit and version, or a name."""
 
     checkpoint_id: UUID | None
@@ -48,10 +48,10 @@ class Key(NamedTuple):
 
 
 @dataclass
-class Player:
+class RatedPlayer:
     """One player of a pool, with what the pool's games say of it. `sides` are the (run, match) that it plays in."""
 
-    key: Key
+    key: PlayerKey
     number: int
     label: str = ""
     is_rated: bool = False  # named by a match as the player whose result it is
@@ -64,37 +64,37 @@ class Player:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedPool:
     pool: Pool
-    players: list[Player]
+    players: list[RatedPlayer]
     sources: dict[int, str]  # player → where its anchor comes from
 
 
-def load(spec: RatingSpec, inputs: Inputs) -> Loaded:
+def load_rating_pool(spec: RatingSpec, inputs: Inputs) -> LoadedPool:
     """The pool of a spec. Raises BadInputError when it has no games, or nothing to measure them by."""
-    players: dict[Key, Player] = {}
+    players: dict[PlayerKey, RatedPlayer] = {}
     games: list[tuple[int, int, int, tuple[Any, ...]]] = []
     runs = [inputs.run(reference) for reference in spec.runs]
     with inputs.database.read() as session:
         for run in runs:
-            add_run(session, run, spec, players, games)
-        label(session, list(players.values()))
+            add_run_games(session, run, spec, players, games)
+        label_players(session, list(players.values()))
     order = list(players.values())
     if not games:
         raise BadInputError("these runs have no games that count", "chessreg game list")
-    anchors, sources = known_ratings(spec, order)
+    anchors, sources = collect_anchors(spec, order)
     check_anchors(spec, order, anchors)
     clusters = {fixed: number for number, fixed in enumerate(dict.fromkeys(game[3] for game in games))}
     first, second, outcome = np.array([game[:3] for game in games], np.int64).T
     cluster = np.array([clusters[game[3]] for game in games], np.int64)
-    return Loaded(Pool(tuple(p.label for p in order), first, second, outcome, cluster, anchors), order, sources)
+    return LoadedPool(Pool(tuple(p.label for p in order), first, second, outcome, cluster, anchors), order, sources)
 
 
-def add_run(
+def add_run_games(
     session: Session,
     run: tables.Run,
     spec: RatingSpec,
-    players: dict[Key, Player],
+    players: dict[PlayerKey, RatedPlayer],
     games: list[tuple[int, int, int, tuple[Any, ...]]],
 ) -> None:
     """The games of one run, each as (player, opponent, outcome, cluster)."""
@@ -102,9 +102,9 @@ def add_run(
     matches = {m.number: m for m in session.scalars(select(tables.Match).where(tables.Match.run_id == run.id))}
     if not matches:
         raise BadInputError(f"run {run.id.hex[-6:]} is of kind {run.kind}, which has no games", "chessreg game list")
-    sides: dict[int, list[Player]] = {}
+    sides: dict[int, list[RatedPlayer]] = {}
     if run.kind == SWEEP:
-        add_counts(session, run, spec, matches, players, games)
+        add_sweep_games(session, run, spec, matches, players, games)
         return
     line = func.substr(game.moves, 1, 2 * game.opening_plies, type_=LargeBinary)
     columns = (game.unit, game.match, game.result, game.termination, game.adjudication_cp, line)
@@ -116,7 +116,7 @@ def add_run(
             continue
         color = chess.WHITE if match.color == "white" else chess.BLACK
         if number not in sides:
-            sides[number] = sides_of(session, match, run, players)
+            sides[number] = register_sides(session, match, run, players)
         player, opponent = sides[number]
         note_elos(player, opponent, extra or {}, color)
         points = 0.0 if termination == Termination.FORFEIT_ILLEGAL else score(spec.scoring, color, result, cp)
@@ -131,12 +131,12 @@ def add_run(
         games.append((player.number, opponent.number, outcome, cluster))
 
 
-def add_counts(
+def add_sweep_games(
     session: Session,
     run: tables.Run,
     spec: RatingSpec,
     matches: dict[int, tables.Match],
-    players: dict[Key, Player],
+    players: dict[PlayerKey, RatedPlayer],
     games: list[tuple[int, int, int, tuple[Any, ...]]],
 ) -> None:
     """The games of an imported sweep: wins, draws and losses of one model against each level, without the games."""
@@ -147,58 +147,62 @@ def add_counts(
     for unit, name, value in counted:
         match = matches[unit]
         colors = str((match.detail or {}).get("colors", match.color))
-        if name not in COUNTED or spec.color not in ("both", colors):
+        if name not in COUNTED_OUTCOMES or spec.color not in ("both", colors):
             continue
         if not 0 <= value <= MOST_GAMES:  # somebody else's registry may say anything
             raise BadInputError(f"run {short(run.id)} tells {value:g} {name} against {match.opponent}")
-        player, opponent = sides_of(session, match, run, players)
+        player, opponent = register_sides(session, match, run, players)
         for number in range(int(value)):
-            if spec.scoring != "paper" and COUNTED[name] == DRAW:
+            if spec.scoring != "paper" and COUNTED_OUTCOMES[name] == DRAW:
                 player.unscored += 1
                 opponent.unscored += 1
                 continue
-            count_result(player, opponent, COUNTED[name])
-            games.append((player.number, opponent.number, COUNTED[name], (run.id, unit, name, number)))
+            count_result(player, opponent, COUNTED_OUTCOMES[name])
+            games.append((player.number, opponent.number, COUNTED_OUTCOMES[name], (run.id, unit, name, number)))
 
 
-def sides_of(session: Session, match: tables.Match, run: tables.Run, players: dict[Key, Player]) -> list[Player]:
+def register_sides(
+    session: Session, match: tables.Match, run: tables.Run, players: dict[PlayerKey, RatedPlayer]
+) -> list[RatedPlayer]:
     """The two players of a match, known from now on as those of its games: whose result it is comes first."""
     both = []
     for own in (True, False):
-        key = key_of(session, match, run, own)
-        both.append(players.setdefault(key, Player(key, len(players))))
+        key = build_player_key(session, match, run, own)
+        both.append(players.setdefault(key, RatedPlayer(key, len(players))))
         both[-1].sides.add((run.id.hex, match.number))
         both[-1].origins.add("imported" if run.kind.startswith(IMPORTED) else "ours")
     both[0].is_rated = True
     return both
 
 
-def count_result(player: Player, opponent: Player, outcome: int) -> None:
+def count_result(player: RatedPlayer, opponent: RatedPlayer, outcome: int) -> None:
     player.results[outcome] += 1
     opponent.results[LOSS - outcome] += 1
     player.opponents.add(opponent.number)
     opponent.opponents.add(player.number)
 
 
-def key_of(session: Session, match: tables.Match, run: tables.Run, own: bool) -> Key:
+def build_player_key(session: Session, match: tables.Match, run: tables.Run, own: bool) -> PlayerKey:
     detail = match.detail or {}
     checkpoint = match.checkpoint_id if own else match.opponent_checkpoint_id
     if checkpoint is not None:
         assist = str(detail.get("assist", "none")) if own else "none"
-        return Key(checkpoint, match.intervention_id if own else None, "", "", match.policy, match.opening, assist)
+        return PlayerKey(
+            checkpoint, match.intervention_id if own else None, "", "", match.policy, match.opening, assist
+        )
     name, engine_id = (match.player, None) if own else (match.opponent, match.engine_id)
     if own and "player_engine_id" in detail:  # an engine: named as where it is the opponent
         with suppress(LookupError, ValueError):  # what is no id, in rows of others, is none here
             name, engine_id = str(detail["player"]), UUID(str(detail["player_engine_id"]))
     engine = session.get(tables.Engine, engine_id) if engine_id else None
     if engine is not None:
-        return Key(None, None, name, engine.version, "", "")
+        return PlayerKey(None, None, name, engine.version, "", "")
     if own and (name.startswith("stockfish:") or name in ("random", "capture")):  # an engine that others let play
-        return Key(None, None, name, str(run.spec.get("engine_version", "unknown")), "", "")
-    return Key(None, None, name, "", "", "")
+        return PlayerKey(None, None, name, str(run.spec.get("engine_version", "unknown")), "", "")
+    return PlayerKey(None, None, name, "", "", "")
 
 
-def note_elos(player: Player, opponent: Player, extra: dict[str, Any], color: chess.Color) -> None:
+def note_elos(player: RatedPlayer, opponent: RatedPlayer, extra: dict[str, Any], color: chess.Color) -> None:
     """The ratings in the tags of a tournament's game."""
     own, theirs = ("white_elo", "black_elo") if color else ("black_elo", "white_elo")
     for who, name in ((player, own), (opponent, theirs)):
@@ -206,11 +210,11 @@ def note_elos(player: Player, opponent: Player, extra: dict[str, Any], color: ch
             who.elos.append(extra[name])
 
 
-def label(session: Session, players: list[Player]) -> None:
+def label_players(session: Session, players: list[RatedPlayer]) -> None:
     """Give every player a name of its own: as short as the pool allows."""
     called = names.names(session, "checkpoint")
 
-    def base(key: Key) -> str:
+    def base(key: PlayerKey) -> str:
         if key.checkpoint_id is None:
             return key.name
         row = session.get(tables.Checkpoint, key.checkpoint_id)
@@ -221,16 +225,16 @@ def label(session: Session, players: list[Player]) -> None:
             return name
         return f"{name} + {describe_intervention(session.get_one(tables.Intervention, key.intervention_id))}"
 
-    def longer(key: Key) -> str:
+    def longer(key: PlayerKey) -> str:
         return f"{base(key)} ({key.version or ', '.join(t for t in (key.policy, key.opening) if t)})"
 
-    def longest(key: Key) -> str:
+    def longest(key: PlayerKey) -> str:
         ids = [short(id) for id in (key.checkpoint_id, key.intervention_id) if id]
         return f"{longer(key)} {' '.join(ids)}".rstrip()
 
     waiting = players
     for way in (base, longer, longest):
-        by_text: dict[str, list[Player]] = defaultdict(list)
+        by_text: dict[str, list[RatedPlayer]] = defaultdict(list)
         for player in waiting:
             by_text[way(player.key)[:255]].append(player)
         for text, same in by_text.items():
@@ -239,7 +243,7 @@ def label(session: Session, players: list[Player]) -> None:
         waiting = [player for same in by_text.values() if len(same) > 1 for player in same]
 
 
-def known_ratings(spec: RatingSpec, players: list[Player]) -> tuple[dict[int, float], dict[int, str]]:
+def collect_anchors(spec: RatingSpec, players: list[RatedPlayer]) -> tuple[dict[int, float], dict[int, str]]:
     """The players whose rating is known, and where from. Raises NotFoundError for a named one that is not there."""
     anchors: dict[int, float] = {}
     sources: dict[int, str] = {}
@@ -253,23 +257,25 @@ def known_ratings(spec: RatingSpec, players: list[Player]) -> tuple[dict[int, fl
             anchors[number], sources[number] = rating, spec.anchors
     by_name = {player.label: number for number, player in enumerate(players)}
     for text in spec.anchor:
-        name, rating = pair(text)
+        name, rating = parse_anchor(text)
         if name not in by_name:
-            raise NotFoundError(f"no player of these games is called {name!r}", f"they are {some(by_name)}")
+            raise NotFoundError(f"no player of these games is called {name!r}", f"they are {abbreviate_list(by_name)}")
         anchors[by_name[name]], sources[by_name[name]] = rating, "given"
     if missing := [name for name in spec.rate if name not in by_name]:
-        raise NotFoundError(f"no player of these games is called {missing[0]!r}", f"they are {some(by_name)}")
+        raise NotFoundError(
+            f"no player of these games is called {missing[0]!r}", f"they are {abbreviate_list(by_name)}"
+        )
     for name in spec.rate:
         anchors.pop(by_name[name], None)
         sources.pop(by_name[name], None)
     return anchors, sources
 
 
-def check_anchors(spec: RatingSpec, players: list[Player], anchors: dict[int, float]) -> None:
+def check_anchors(spec: RatingSpec, players: list[RatedPlayer], anchors: dict[int, float]) -> None:
     if len(anchors) == len(players):
         raise BadInputError(
             "every player's rating is taken as known, so there is nothing to estimate",
-            f"--rate NAME takes one out: {some(player.label for player in players)}",
+            f"--rate NAME takes one out: {abbreviate_list(player.label for player in players)}",
         )
     if not anchors and spec.estimator not in JOINT:
         raise BadInputError(
@@ -278,6 +284,6 @@ def check_anchors(spec: RatingSpec, players: list[Player], anchors: dict[int, fl
         )
 
 
-def some(texts: Iterable[str]) -> str:
+def abbreviate_list(texts: Iterable[str]) -> str:
     listed = list(texts)
     return ", ".join(listed[:8]) + (", …" if len(listed) > 8 else "")

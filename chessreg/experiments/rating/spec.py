@@ -10,7 +10,7 @@ from chessreg.errors import BadInputError
 from chessreg.games.engines.estimators import ESTIMATORS
 from chessreg.runs.spec import AtMost, Ref, Spec
 
-ALL = "all"
+ALL_ESTIMATORS = "all"
 
 
 class RatingSpec(Spec):
@@ -57,7 +57,7 @@ class RatingSpec(Spec):
     @field_validator("estimator")
     @classmethod
     def _known(cls, estimator: str) -> str:
-        if estimator != ALL:
+        if estimator != ALL_ESTIMATORS:
             ESTIMATORS[estimator]  # raises NotFoundError
         return estimator
 
@@ -65,11 +65,11 @@ class RatingSpec(Spec):
     @classmethod
     def _pairs(cls, anchor: tuple[str, ...]) -> tuple[str, ...]:
         for text in anchor:
-            pair(text)
+            parse_anchor(text)
         return anchor
 
 
-def pair(text: str) -> tuple[str, float]:
+def parse_anchor(text: str) -> tuple[str, float]:
     """`NAME=ELO`. Raises BadInputError for anything else."""
     name, _, rating = text.rpartition("=")
     try:

@@ -66,8 +66,10 @@ class Sae(Kind):
         origin = Origin.of(spec, inputs)
         origin.encoded(inputs.encoding(origin.checkpoint), origin.held_items, origin.held_places[:1])
         items, places = origin.held_items, origin.held_places
-        overlap.refuse(inputs, origin.checkpoint, items, places, spec.allow_overlap)
-        overlap.refuse_games([(origin.items, origin.places)], items.hashes[places], spec.allow_overlap, "the SAE")
+        overlap.refuse_overlap(inputs, origin.checkpoint, items, places, spec.allow_overlap)
+        overlap.refuse_game_overlap(
+            [(origin.items, origin.places)], items.hashes[places], spec.allow_overlap, "the SAE"
+        )
 
     def estimate(self, spec: SaeSpec, inputs: Inputs) -> Estimate:
         origin = Origin.of(spec, inputs)

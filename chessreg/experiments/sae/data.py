@@ -14,7 +14,7 @@ import numpy as np
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.sae.spec import SaeSpec
-from chessreg.experiments.settings.games import GameSelection, cached_items, select_items, selection_of
+from chessreg.experiments.settings.games import GameSelection, extract_selection, select_cached_items, select_items
 from chessreg.experiments.settings.sites import EncodedGames
 from chessreg.models.devices import tf32_products
 from chessreg.models.hook_points import RESID_POST, layer_of, named_points
@@ -65,9 +65,9 @@ class Origin:
         settings: dict[str, Any] = spec.model_dump()
         if spec.cache is not None:
             settings = inputs.run(spec.cache, "cache").spec
-            items, places = cached_items(inputs, spec.cache)
+            items, places = select_cached_items(inputs, spec.cache)
         else:
-            items, places = select_items(selection_of(settings), inputs)
+            items, places = select_items(extract_selection(settings), inputs)
         checkpoint, dataset = str(settings["checkpoint"]), str(settings["dataset"])
         row = inputs.checkpoint_row(checkpoint)
         held_items, held_dataset = items, dataset

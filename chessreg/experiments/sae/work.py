@@ -158,10 +158,10 @@ class SaeWork:
     def overlaps(self) -> dict[str, Any]:
         """What the held-out games or positions share with the model's training games, and with those read here."""
         origin, inputs = self.origin, self.task.inputs
-        evaluated = overlap.Evaluated.of(origin.held_items, origin.held_places)
+        evaluated = overlap.EvaluatedGames.of(origin.held_items, origin.held_places)
         counts = {
-            "checkpoint": overlap.measure(inputs, origin.checkpoint, evaluated),
-            "probe": overlap.measure_games([(origin.items, origin.places)], evaluated),
+            "checkpoint": overlap.measure_overlap(inputs, origin.checkpoint, evaluated),
+            "probe": overlap.measure_game_overlap([(origin.items, origin.places)], evaluated),
         }
         return {name: value.columns() for name, value in counts.items()}
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
 
 GAMES_AT_ONCE = 2000
-BOARD = slice(0, 65)  # side to move and squares: counters and rights are written in several ways
+BOARD_CHARACTERS = slice(0, 65)  # side to move and squares: counters and rights are written in several ways
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Decisions:
             try:
                 written = encoding.boards(fens)
             except BadInputError:  # one of them cannot be written
-                return [prompt(encoding, fen) for fen in fens]
+                return [encode_position(encoding, fen) for fen in fens]
             return [tuple(written.item(item).tolist()) for item in range(len(fens))]
         ids, offsets, seen, item = self.histories(encoding)
         return [
@@ -110,14 +110,14 @@ class Decisions:
         return self.game
 
 
-def prompt(encoding: Encoding, fen: str) -> tuple[int, ...] | None:
+def encode_position(encoding: Encoding, fen: str) -> tuple[int, ...] | None:
     try:
         return tuple(encoding.boards([fen]).ids.tolist())
     except BadInputError:
         return None
 
 
-def decisions(
+def load_decisions(
     inputs: Inputs, reference: str, games: str | None, field: str, games_field: str = "games", checked: bool = True
 ) -> Decisions:
     """The positions of a dataset that have a best move, in file order; with `games` only those that occur in one of
@@ -136,13 +136,13 @@ def decisions(
         raise BadInputError("no position has a best move", "chessreg dataset show NAME")
     if games is None:
         return Decisions(items, places)
-    found = placed(items, places, *inputs.dataset(games, games_field))
+    found = locate_in_games(items, places, *inputs.dataset(games, games_field))
     if checked:
-        check(found)
+        check_decisions(found)
     return found
 
 
-def placed(positions: Positions, places: np.ndarray, games: Games, part: Part | None) -> Decisions:
+def locate_in_games(positions: Positions, places: np.ndarray, games: Games, part: Part | None) -> Decisions:
     """Those of the positions at these rows that occur in a game of the dataset, or of the part of it."""
     inside = games.rows(part)
     game = positions.games_of(games)[places]
@@ -157,7 +157,7 @@ def placed(positions: Positions, places: np.ndarray, games: Games, part: Part | 
     return Decisions(positions, places[there], games, game[there], ply[there])
 
 
-def check(found: Decisions) -> None:
+def check_decisions(found: Decisions) -> None:
     """Raise BadInputError for a position that does not occur in its game."""
     fen = Fen77()
     assert found.games is not None
@@ -175,8 +175,8 @@ def check(found: Decisions) -> None:
         at = begin[item] + found.ply[mine]
         inside = at < begin[item + 1] - 1  # a decision comes before a move of the game
         texts = found.chosen(mine).columns("fen")["fen"]
-        own = fen.boards(texts).ids.reshape(-1, fen.length)[:, BOARD]
-        there = written.ids.reshape(-1, fen.length)[np.where(inside, at, 0), BOARD]
+        own = fen.boards(texts).ids.reshape(-1, fen.length)[:, BOARD_CHARACTERS]
+        there = written.ids.reshape(-1, fen.length)[np.where(inside, at, 0), BOARD_CHARACTERS]
         wrong = np.flatnonzero(~inside | (own != there).any(1))
         if len(wrong):
             raise BadInputError(

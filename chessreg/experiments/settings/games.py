@@ -39,7 +39,7 @@ class GameBatches(ExecutionOptions):
         return 16 * self.batch_games
 
 
-def select(spec: GameSelection, inputs: Inputs, field: str = "dataset") -> tuple[Games, np.ndarray]:
+def select_games(spec: GameSelection, inputs: Inputs, field: str = "dataset") -> tuple[Games, np.ndarray]:
     """The dataset, and the places of the selected games in it, int64 [n], in file order.
 
     field: the name under which the run says that it read them.
@@ -53,7 +53,7 @@ def select(spec: GameSelection, inputs: Inputs, field: str = "dataset") -> tuple
     chosen = places[keep][: spec.games]
     if not len(chosen):
         raise BadInputError(
-            f"no game of {called(inputs, spec.dataset)} has {spec.min_plies} plies", "lower --min-plies"
+            f"no game of {format_dataset(inputs, spec.dataset)} has {spec.min_plies} plies", "lower --min-plies"
         )
     return games, chosen
 
@@ -63,7 +63,7 @@ def select_items(spec: GameSelection, inputs: Inputs, field: str = "dataset") ->
     plies before each, and a duplicate is a position that occurred before in the file."""
     items, part = inputs.items(spec.dataset, field)
     if items.content == "games":
-        return select(spec, inputs, field)
+        return select_games(spec, inputs, field)
     places = items.rows(part)
     keep = numbers(items.table(["ply"]).column("ply"))[places] >= spec.min_plies
     if not spec.keep_duplicates:
@@ -73,12 +73,13 @@ def select_items(spec: GameSelection, inputs: Inputs, field: str = "dataset") ->
     chosen = places[keep][: spec.games]
     if not len(chosen):
         raise BadInputError(
-            f"no position of {called(inputs, spec.dataset)} is after {spec.min_plies} plies", "lower --min-plies"
+            f"no position of {format_dataset(inputs, spec.dataset)} is after {spec.min_plies} plies",
+            "lower --min-plies",
         )
     return items, chosen
 
 
-def called(inputs: Inputs, dataset: str) -> str:
+def format_dataset(inputs: Inputs, dataset: str) -> str:
     """What a user types for a dataset, or a part, that a spec refers to."""
     from chessreg.entities.run import as_typed_dataset
 
@@ -86,17 +87,19 @@ def called(inputs: Inputs, dataset: str) -> str:
         return as_typed_dataset(sql, dataset)
 
 
-def selection_of(settings: Mapping[str, Any]) -> GameSelection:
+def extract_selection(settings: Mapping[str, Any]) -> GameSelection:
     """The settings of a spec that say which games it reads."""
     return GameSelection(**{name: value for name, value in settings.items() if name in GameSelection.model_fields})
 
 
-def cached_items(inputs: Inputs, reference: str) -> tuple[Games | Positions, np.ndarray]:
+def select_cached_items(inputs: Inputs, reference: str) -> tuple[Games | Positions, np.ndarray]:
     """The dataset of a cache run, and the places of its games or positions in it."""
-    return select_items(selection_of(inputs.run(reference, "cache").spec), inputs)
+    return select_items(extract_selection(inputs.run(reference, "cache").spec), inputs)
 
 
-def turn_prompts(encoding: Encoding, games: Games, places: np.ndarray, side: str) -> list[dict[int, tuple[int, ...]]]:
+def build_turn_prompts(
+    encoding: Encoding, games: Games, places: np.ndarray, side: str
+) -> list[dict[int, tuple[int, ...]]]:
     """The prompts of one side's turns in the games at these rows: {plies played: tokens}, rising, one dict a game.
 
     `side` is white or black. A turn is one at which the game went on.

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.experiments.settings.games import select_items, selection_of
+from chessreg.experiments.settings.games import extract_selection, select_items
 from chessreg.games.boards.moves import HashSet, boards_after, move_hashes, position_hashes
 from chessreg.games.datasets import labels
 from chessreg.registry import tables
@@ -33,12 +33,12 @@ AllowOverlap = bool
 ALLOW_OVERLAP = Field(False, description="go on although evaluated games are among those that were trained on")
 """For a spec that evaluates: `allow_overlap: AllowOverlap = ALLOW_OVERLAP`."""
 
-Trained = list[tuple["Games | Positions", np.ndarray]]
+TrainingItems = list[tuple["Games | Positions", np.ndarray]]
 """Datasets with the places in them, int64 [n], of the games or positions that something was made from."""
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvaluatedGames:
     """Games under evaluation: a hash of each move list, uint64 [games]; of its first 20 plies, uint64 [games with so
     many]; and of each position looked at, uint64 [positions]."""
 
@@ -49,46 +49,46 @@ class Evaluated:
     @classmethod
     def of(
         cls, items: Games | Positions, places: np.ndarray, item: np.ndarray | None = None, ply: np.ndarray | None = None
-    ) -> Evaluated:
+    ) -> EvaluatedGames:
         """Games of a dataset. The positions are those after `ply` int [n] plies of the games `item` int [n]; without
         them every position of every game. Of a dataset of positions they are all."""
         hashes = []
         if items.content == "positions":
             hashes += [positions.hashes for _, positions in labels.positions_at(items, places)]
-            return cls(joined([]), joined([]), joined(hashes))
+            return cls(join_hashes([]), join_hashes([]), join_hashes(hashes))
         packed = items.moves(places)
         for start in range(0, len(places), GAMES_AT_ONCE):
             chunk = places[start : start + GAMES_AT_ONCE]
             boards, offsets = boards_after(packed[start : start + GAMES_AT_ONCE])
             if item is None or ply is None:
-                hashes.append(position_hashes(boards, plies_of(offsets)))
+                hashes.append(position_hashes(boards, number_plies(offsets)))
                 continue
             order = np.argsort(chunk, kind="stable")
             which = order[np.minimum(np.searchsorted(chunk, item, sorter=order), len(chunk) - 1)]
             mine = np.flatnonzero(chunk[which] == item)
             hashes.append(position_hashes(boards[offsets[which[mine]] + ply[mine]], ply[mine]))
-        return cls(move_hashes(packed), opening_hashes(packed), joined(hashes))
+        return cls(move_hashes(packed), hash_openings(packed), join_hashes(hashes))
 
     @classmethod
-    def at(cls, items: Games | Positions, places: np.ndarray, positions: np.ndarray) -> Evaluated:
+    def at(cls, items: Games | Positions, places: np.ndarray, positions: np.ndarray) -> EvaluatedGames:
         """These positions (hashes of boards) of the games at rows of a dataset; of a dataset of
         positions they are all."""
         if items.content == "positions":
-            return cls(joined([]), joined([]), positions)
-        return cls(items.hashes[places], opening_hashes(items.moves(places)), positions)
+            return cls(join_hashes([]), join_hashes([]), positions)
+        return cls(items.hashes[places], hash_openings(items.moves(places)), positions)
 
     @classmethod
-    def of_moves(cls, packed: Sequence[bytes]) -> Evaluated:
+    def of_moves(cls, packed: Sequence[bytes]) -> EvaluatedGames:
         """Games as packed moves, for example the games that a model has just played. Positions: all."""
         hashes = []
         for start in range(0, len(packed), GAMES_AT_ONCE):
             boards, offsets = boards_after(packed[start : start + GAMES_AT_ONCE])
-            hashes.append(position_hashes(boards, plies_of(offsets)))
-        return cls(move_hashes(packed), opening_hashes(packed), joined(hashes))
+            hashes.append(position_hashes(boards, number_plies(offsets)))
+        return cls(move_hashes(packed), hash_openings(packed), join_hashes(hashes))
 
 
 @dataclass(frozen=True)
-class Overlap:
+class TrainingOverlap:
     """How much of what is evaluated was trained on. The counts are None where the training games are unknown.
 
     `games` of `of_games` games have a move list that was trained on, `openings` of `of_openings` share their first 20
@@ -117,41 +117,41 @@ class Overlap:
         )
 
 
-def measure(
-    inputs: Inputs, reference: str, evaluated: Evaluated, on_progress: Callable[[float, str], None] | None = None
-) -> Overlap:
+def measure_overlap(
+    inputs: Inputs, reference: str, evaluated: EvaluatedGames, on_progress: Callable[[float, str], None] | None = None
+) -> TrainingOverlap:
     """What `evaluated` shares with the games behind a reference: a checkpoint, or a probe, vector or cache run.
 
     Reads the training games once, in pieces: about 3 million positions a second. `on_progress` gets their share.
     """
-    trained, why = trained_on(inputs, reference)
+    trained, why = load_training_items(inputs, reference)
     if trained is None or why is not None:
         sizes = len(evaluated.games), len(evaluated.openings), len(np.unique(evaluated.positions))
-        return Overlap(None, None, None, *sizes, None, why)
-    return _intersection(trained, evaluated, on_progress)
+        return TrainingOverlap(None, None, None, *sizes, None, why)
+    return _count_overlap(trained, evaluated, on_progress)
 
 
-def measure_games(trained: Trained, evaluated: Evaluated) -> Overlap:
+def measure_game_overlap(trained: TrainingItems, evaluated: EvaluatedGames) -> TrainingOverlap:
     """What `evaluated` shares with these games of datasets."""
-    return _intersection(trained, evaluated, None)
+    return _count_overlap(trained, evaluated, None)
 
 
-def refuse(
+def refuse_overlap(
     inputs: Inputs, reference: str, games: Games | Positions, places: np.ndarray, allow: bool, what: str = "the model"
 ) -> None:
     """Raise BadInputError when whole games of an evaluation were trained on, unless that is allowed. Quick."""
-    trained, _ = trained_on(inputs, reference)
-    refuse_games(trained or [], games.hashes[places], allow, what)
+    trained, _ = load_training_items(inputs, reference)
+    refuse_game_overlap(trained or [], games.hashes[places], allow, what)
 
 
-def refuse_games(trained: Trained, hashes: np.ndarray, allow: bool, what: str) -> None:
+def refuse_game_overlap(trained: TrainingItems, hashes: np.ndarray, allow: bool, what: str) -> None:
     """The same for games that are at hand, by move hashes uint64 [n]."""
     if allow:
         return
     mine = HashSet(hashes)
     seen = np.zeros(len(mine), bool)
     for games, places in trained:
-        seen[hits(mine, games.hashes[places])] = True
+        seen[find_hits(mine, games.hashes[places])] = True
     shared = int(np.isin(hashes, mine.sorted[seen]).sum())
     if shared:
         alike = (
@@ -163,7 +163,7 @@ def refuse_games(trained: Trained, hashes: np.ndarray, allow: bool, what: str) -
         )
 
 
-def trained_on(inputs: Inputs, reference: str) -> tuple[Trained | None, str | None]:
+def load_training_items(inputs: Inputs, reference: str) -> tuple[TrainingItems | None, str | None]:
     """The games that a checkpoint, probe, vector or cache was made from, as far as they are known (None: not at all),
     and why some are not.
 
@@ -173,9 +173,9 @@ def trained_on(inputs: Inputs, reference: str) -> tuple[Trained | None, str | No
     run = None if reference.startswith("sha256:") else inputs.run(reference, complete=False)
     for source in ("cache", "probe", "of"):  # a vector is made from a cache, a probe's weights or another vector
         if run is not None and isinstance(run.spec.get(source), str):
-            return trained_on(inputs, run.spec[source])
+            return load_training_items(inputs, run.spec[source])
     if run is not None and (run.kind == "cache" or (run.kind == "vector" and run.spec.get("dataset"))):
-        return [select_items(selection_of(run.spec), inputs, TRAINED_ON)], None
+        return [select_items(extract_selection(run.spec), inputs, TRAINED_ON)], None
     try:
         checkpoint, _ = inputs.checkpoint(reference)
     except NotFoundError:
@@ -184,17 +184,17 @@ def trained_on(inputs: Inputs, reference: str) -> tuple[Trained | None, str | No
         return None, "it was imported, and its file does not say"
     if checkpoint.training_datasets is None:
         return None, "the checkpoint was imported without --trained-on"
-    training: Trained = []
+    training: TrainingItems = []
     for dataset in checkpoint.training_datasets:
         try:
             items, part = inputs.items(dataset, TRAINED_ON)
         except NotFoundError:
             return None, f"its training games ({dataset[:20]}…) are not in this registry"
         training.append((items, items.rows(part)))
-    return training, unknown_before(inputs, checkpoint)
+    return training, explain_unknown_parent(inputs, checkpoint)
 
 
-def unknown_before(inputs: Inputs, checkpoint: tables.Checkpoint) -> str | None:
+def explain_unknown_parent(inputs: Inputs, checkpoint: tables.Checkpoint) -> str | None:
     """Why the training games of a tuned model are not all known: those of the model that it was tuned from are not."""
     with inputs.database.read() as session:
         while checkpoint.parent_id is not None and "tuned_from" in (checkpoint.detail.get("source") or {}):
@@ -203,27 +203,29 @@ def unknown_before(inputs: Inputs, checkpoint: tables.Checkpoint) -> str | None:
     return None if told else "the model that it was tuned from was imported without --trained-on"
 
 
-def _intersection(trained: Trained, evaluated: Evaluated, on_progress: Callable[[float, str], None] | None) -> Overlap:
+def _count_overlap(
+    trained: TrainingItems, evaluated: EvaluatedGames, on_progress: Callable[[float, str], None] | None
+) -> TrainingOverlap:
     sets = [HashSet(evaluated.games), HashSet(evaluated.openings), HashSet(evaluated.positions)]
     seen = [np.zeros(len(s), bool) for s in sets]
     total, done = sum(len(places) for _, places in trained), 0
     for items, places in trained:
         if items.content == "positions":
             for _, positions in labels.positions_at(items, places):
-                seen[2][hits(sets[2], positions.hashes)] = True
+                seen[2][find_hits(sets[2], positions.hashes)] = True
             continue
-        seen[0][hits(sets[0], items.hashes[places])] = True
+        seen[0][find_hits(sets[0], items.hashes[places])] = True
         for start in range(0, len(places), GAMES_AT_ONCE):
             chunk = places[start : start + GAMES_AT_ONCE]
             packed = items.moves(chunk)
-            seen[1][hits(sets[1], opening_hashes(packed))] = True
+            seen[1][find_hits(sets[1], hash_openings(packed))] = True
             boards, offsets = boards_after(packed)
-            seen[2][hits(sets[2], position_hashes(boards, plies_of(offsets)))] = True
+            seen[2][find_hits(sets[2], position_hashes(boards, number_plies(offsets)))] = True
             done += len(chunk)
             if on_progress:
                 on_progress(done / total, "overlap with the training games")
     shared = [s.sorted[mask] for s, mask in zip(sets, seen, strict=True)]
-    return Overlap(
+    return TrainingOverlap(
         games=int(np.isin(evaluated.games, shared[0]).sum()),
         openings=int(np.isin(evaluated.openings, shared[1]).sum()),
         positions=len(shared[2]),
@@ -234,21 +236,21 @@ def _intersection(trained: Trained, evaluated: Evaluated, on_progress: Callable[
     )
 
 
-def hits(wanted: HashSet, hashes: np.ndarray) -> np.ndarray:
+def find_hits(wanted: HashSet, hashes: np.ndarray) -> np.ndarray:
     """Which members of the set are among the hashes, as places in `wanted.sorted`, int64."""
     places = wanted.places(hashes)
     return places[places >= 0]
 
 
-def opening_hashes(packed: Sequence[bytes]) -> np.ndarray:
+def hash_openings(packed: Sequence[bytes]) -> np.ndarray:
     """uint64: a hash of the first 20 plies of each game that has so many."""
     return move_hashes(moves[: 2 * OPENING_PLIES] for moves in packed if len(moves) >= 2 * OPENING_PLIES)
 
 
-def plies_of(offsets: np.ndarray) -> np.ndarray:
+def number_plies(offsets: np.ndarray) -> np.ndarray:
     """The ply of every board, int64 [positions], from offsets int64 [games + 1]."""
     return np.arange(offsets[-1], dtype=np.int64) - np.repeat(offsets[:-1], np.diff(offsets))
 
 
-def joined(pieces: list[np.ndarray]) -> np.ndarray:
+def join_hashes(pieces: list[np.ndarray]) -> np.ndarray:
     return np.concatenate([np.zeros(0, np.uint64), *pieces])

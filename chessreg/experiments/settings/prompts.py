@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
 
 
-class AskingSpec(Spec):
+class PromptSpec(Spec):
     """A prompt's settings; one that is not given is the checkpoint's own. Specs hold a template as its text, so that
     two of one name are never taken for each other."""
 
@@ -54,7 +54,7 @@ class AskingSpec(Spec):
         return PromptSettings(**({name: getattr(own, name) for name in names} | given))
 
 
-def asking_model(checkpoint: tables.Checkpoint) -> None:
+def check_prompted_model(checkpoint: tables.Checkpoint) -> None:
     """Raise BadInputError for a checkpoint that reads no prompts."""
     if not checkpoint.tokenizer.startswith(PREFIX):
         raise BadInputError(
@@ -63,7 +63,7 @@ def asking_model(checkpoint: tables.Checkpoint) -> None:
         )
 
 
-def check_room(written: PromptEncoding, block_size: int) -> None:
+def check_prompt_room(written: PromptEncoding, block_size: int) -> None:
     """Raise BadInputError where not even the first position and an answer fit a model's context."""
     import chess
 
@@ -75,7 +75,7 @@ def check_room(written: PromptEncoding, block_size: int) -> None:
         )
 
 
-def labelled(references: Sequence[str], inputs: Inputs, field: str) -> dict[str, list[Any]]:
+def load_labelled_positions(references: Sequence[str], inputs: Inputs, field: str) -> dict[str, list[Any]]:
     """The positions of these datasets that have a best move (of a puzzle its solution's first), in file order, a copy
     of an earlier position left out: columns `fen`, `best`, `game`, `row`, and `dataset`, a reference's place.
 
@@ -99,7 +99,7 @@ def labelled(references: Sequence[str], inputs: Inputs, field: str) -> dict[str,
     return found
 
 
-def sampled(count: int, most: int, *key: int | str) -> list[int]:
+def draw_sample(count: int, most: int, *key: int | str) -> list[int]:
     """At most `most` of the numbers 0..count-1, drawn with this key, in rising order."""
     if count <= most:
         return list(range(count))

@@ -40,7 +40,7 @@ class ScoredDecisions(Decisions):
         return values | ({"best": list(self.best)} if "best" in names else {})
 
 
-def scored_decisions(inputs: Inputs, reference: str, field: str) -> ScoredDecisions | None:
+def load_scored_decisions(inputs: Inputs, reference: str, field: str) -> ScoredDecisions | None:
     """The positions of a dataset whose rows give a win probability to every legal move, in the order of their first
     rows. A position with a move too few or too many is left out, as in the paper. None for a dataset of another kind,
     and where no position is complete."""
@@ -92,7 +92,7 @@ class ReturnMetrics:
         return asdict(self)
 
 
-def metrics_of_values(values: MoveValues, returns: np.ndarray) -> ReturnMetrics:
+def compute_value_metrics(values: MoveValues, returns: np.ndarray) -> ReturnMetrics:
     """The metrics of a model of values; returns float64 [moves] in the order of actions."""
     from chessreg.models.decoding.values import bucket_values, buckets_of
 
@@ -106,26 +106,26 @@ def metrics_of_values(values: MoveValues, returns: np.ndarray) -> ReturnMetrics:
         top=bool(returns[predicted.argmax()] == returns.max()),
         log_loss=-float(log_probs[np.arange(len(returns)), buckets].mean()) / math.log(2),
         entropy=-float((np.exp(log_probs) * log_probs).sum(1).mean()) / math.log(2),
-        tau=kendall_tau(predicted, returns),
-        tau_argsort=kendall_tau(np.argsort(predicted), np.argsort(returns.astype(np.float32))),
+        tau=compute_kendall_tau(predicted, returns),
+        tau_argsort=compute_kendall_tau(np.argsort(predicted), np.argsort(returns.astype(np.float32))),
         l2=float(((predicted - returns) ** 2).mean()),
         consistency=consistency,
     )
 
 
-def metrics_of_moves(log_probs: np.ndarray, returns: np.ndarray) -> ReturnMetrics:
+def compute_move_metrics(log_probs: np.ndarray, returns: np.ndarray) -> ReturnMetrics:
     """The metrics of a model of moves: log-probabilities float64 [moves] in the order of actions, of any sum."""
     own = log_probs - np.logaddexp.reduce(log_probs)
     return ReturnMetrics(
         top=bool(returns[own.argmax()] == returns.max()),
         log_loss=-float(own[returns.argmax()]) / math.log(2),
         entropy=-float((np.exp(own) * own).sum()) / math.log(2),
-        tau=kendall_tau(own, returns),
-        tau_argsort=kendall_tau(np.argsort(np.exp(own)), np.argsort(returns.astype(np.float32))),
+        tau=compute_kendall_tau(own, returns),
+        tau_argsort=compute_kendall_tau(np.argsort(np.exp(own)), np.argsort(returns.astype(np.float32))),
     )
 
 
-def kendall_tau(one: np.ndarray, other: np.ndarray) -> float:
+def compute_kendall_tau(one: np.ndarray, other: np.ndarray) -> float:
     """Kendall's τ-b of two orders of the same things; 1 for a single thing, 0 where all are tied in one of them.
 
     >>> kendall_tau(np.array([1, 2, 3]), np.array([1, 3, 2]))

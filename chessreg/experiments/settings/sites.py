@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from chessreg.games.datasets.dataset import Games
     from chessreg.games.datasets.positions import Positions
 
-BOARDS_FOR_A_GAME = 8  # in one forward pass, where items are boards
-EVERYWHERE = {"dots": "white-turns", "even-spaces": "black-turns"}
+BOARDS_PER_GAME = 8  # in one forward pass, where items are boards
+COMMON_SITES = {"dots": "white-turns", "even-spaces": "black-turns"}
 """Names that specs hold for sites which every encoding has."""
 
 
-def site_name(name: str, of: Encoding) -> str:
+def resolve_site_name(name: str, of: Encoding) -> str:
     """The encoding's own name of these sites."""
-    return name if name in of.site_names else EVERYWHERE.get(name, name)
+    return name if name in of.site_names else COMMON_SITES.get(name, name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class EncodedGames:
             tokens = replace(written.boards(items.fens(places)), ply=ply)
         else:
             tokens = written.games(items, places)
-        sites = written.sites(site_name(name, written), tokens, alignment)
+        sites = written.sites(resolve_site_name(name, written), tokens, alignment)
         lengths = np.diff(tokens.offsets)
         longest = int(lengths.max(initial=0))
         if written.content == "position" and longest > block_size:
@@ -115,7 +115,7 @@ class EncodedGames:
         without a site."""
         size = batch_games
         if self.encoding.content == "position":
-            order, size = order[self.widths[order] > 0], batch_games * BOARDS_FOR_A_GAME
+            order, size = order[self.widths[order] > 0], batch_games * BOARDS_PER_GAME
         for low in range(0, len(order), size):
             yield order[low : low + size]
 

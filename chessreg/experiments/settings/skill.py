@@ -44,14 +44,14 @@ class SkillSettings(Settings):
         return SkillRule(**self.model_dump(), seed=seed)
 
 
-def rating_scale(inputs: Inputs, reference: str) -> str | None:
+def load_rating_scale(inputs: Inputs, reference: str) -> str | None:
     """The rating scale of a dataset reference's dataset (lichess, stockfish, fide), None when it is not known."""
     identity = reference.removeprefix("dataset:")[:64]
     with inputs.database.read() as session:
         return session.scalars(select(tables.Dataset.rating_scale).where(tables.Dataset.identity == identity)).first()
 
 
-def classes_of(
+def load_skill_classes(
     inputs: Inputs,
     dataset: str,
     places: np.ndarray,
@@ -63,10 +63,10 @@ def classes_of(
     from chessreg.games.datasets.skill import skill_classes
 
     games, _ = inputs.dataset(dataset)
-    return skill_classes(games, places, settings.rule(seed), rating_scale(inputs, dataset), fitted)
+    return skill_classes(games, places, settings.rule(seed), load_rating_scale(inputs, dataset), fitted)
 
 
-def permuted(classes: np.ndarray, stratum: np.ndarray, seed: int) -> np.ndarray:
+def permute_classes(classes: np.ndarray, stratum: np.ndarray, seed: int) -> np.ndarray:
     """The classes or ratings [games] dealt anew among the games of each stratum object [games]: every count stays, what
     they say of skill goes."""
     dealt = classes.copy()

@@ -6,21 +6,27 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from chessreg.experiments.settings import overlap
-from chessreg.experiments.vector.contrast import gather
-from chessreg.experiments.vector.makers import MAKERS, Origin, check_board_probe, labelled, probed
+from chessreg.experiments.vector.contrast import gather_games
+from chessreg.experiments.vector.makers import (
+    MAKERS,
+    VectorOrigin,
+    check_board_probe,
+    find_labelled_contrast,
+    find_probe_readout,
+)
 from chessreg.experiments.vector.spec import (
     AUTHORS,
     BoardDirection,
     Cascade,
     Contrast,
-    Directions,
     OfModel,
-    Shuffled,
-    ShuffledProbe,
+    ShuffledProbeVector,
+    ShuffledVector,
     UncachedContrast,
     VectorOptions,
+    VectorSettings,
     VectorSpec,
-    layers_of,
+    resolve_vector_layers,
 )
 from chessreg.models.hook_points import hook_point
 from chessreg.runs.cost import reading_operations
@@ -68,15 +74,15 @@ class Vector(Kind):
         "author-2024": {**AUTHORS, "total": 2000},
     }
 
-    def units(self, spec: Directions, inputs: Inputs) -> int:
-        return len(layers_of(spec, inputs))
+    def units(self, spec: VectorSettings, inputs: Inputs) -> int:
+        return len(resolve_vector_layers(spec, inputs))
 
-    def estimate(self, spec: Directions, inputs: Inputs) -> Estimate:
-        layers = layers_of(spec, inputs)
+    def estimate(self, spec: VectorSettings, inputs: Inputs) -> Estimate:
+        layers = resolve_vector_layers(spec, inputs)
         if not isinstance(spec, Contrast):
             seconds = len(layers) * SECONDS_PER_LAYER
             return Estimate({"metric_point": len(layers)}, len(layers) * 4096, cpu_seconds=seconds)
-        games = gather(spec, inputs)
+        games = gather_games(spec, inputs)
         kept = isinstance(spec, UncachedContrast)
         sums = len(games.places) * games.checkpoint.d_model * 4 if kept else 0
         passes = len(layers) if isinstance(spec, Cascade) else 1
@@ -88,24 +94,24 @@ class Vector(Kind):
             {"metric_point": 6 * len(layers)}, len(layers) * (sums + 8192), (str(games.report),), operations
         )
 
-    def check(self, spec: Directions, inputs: Inputs) -> None:
-        if isinstance(spec, Shuffled):
-            labelled(spec, inputs)
-        elif isinstance(spec, ShuffledProbe):
-            probed(spec, inputs)
+    def check(self, spec: VectorSettings, inputs: Inputs) -> None:
+        if isinstance(spec, ShuffledVector):
+            find_labelled_contrast(spec, inputs)
+        elif isinstance(spec, ShuffledProbeVector):
+            find_probe_readout(spec, inputs)
         elif isinstance(spec, BoardDirection):
             check_board_probe(spec, inputs)
         elif isinstance(spec, Contrast):
-            games = gather(spec, inputs)
-            overlap.refuse(inputs, spec.model(inputs), games.games, games.places, spec.allow_overlap)
+            games = gather_games(spec, inputs)
+            overlap.refuse_overlap(inputs, spec.model(inputs), games.games, games.places, spec.allow_overlap)
 
     def run(self, task: Task[VectorSpec, VectorOptions]) -> None:
-        every = layers_of(task.spec, task.inputs)
+        every = resolve_vector_layers(task.spec, task.inputs)
         units = {every[unit]: unit for unit in task.units}
         origin, made = MAKERS[task.spec.source](task, list(units))
-        shared = overlap_of(task, origin)
+        shared = measure_vector_overlap(task, origin)
         for layer, direction in made:
-            publish(task, origin, units[layer], layer, direction, shared)
+            publish_vector(task, origin, units[layer], layer, direction, shared)
             measured = {"norm": direction.norm, **direction.norms()}
             if origin.games is not None:
                 measured |= {"positions": float(origin.games.positions.sum()), **origin.games.counts()}
@@ -116,18 +122,18 @@ class Vector(Kind):
             task.done(units[layer])
 
 
-def overlap_of(task: Task[VectorSpec, VectorOptions], origin: Origin) -> dict[str, Any]:
+def measure_vector_overlap(task: Task[VectorSpec, VectorOptions], origin: VectorOrigin) -> dict[str, Any]:
     """What the contrasted games share with the model's training games, for the detail of the vectors."""
     if origin.games is None or not isinstance(task.spec, Contrast):
         return {}
-    evaluated = overlap.Evaluated.of(origin.games.games, origin.games.places)
-    counted = overlap.measure(task.inputs, task.spec.model(task.inputs), evaluated)
+    evaluated = overlap.EvaluatedGames.of(origin.games.games, origin.games.places)
+    counted = overlap.measure_overlap(task.inputs, task.spec.model(task.inputs), evaluated)
     return {"overlap": {"checkpoint": counted.columns()}}
 
 
-def publish(
+def publish_vector(
     task: Task[VectorSpec, VectorOptions],
-    origin: Origin,
+    origin: VectorOrigin,
     unit: int,
     layer: int,
     direction: Direction,

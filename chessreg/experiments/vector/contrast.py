@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.settings.games import select
-from chessreg.experiments.settings.skill import classes_of
+from chessreg.experiments.settings.games import select_games
+from chessreg.experiments.settings.skill import load_skill_classes
 from chessreg.experiments.vector import sums
 from chessreg.experiments.vector.spec import Contrast, OfCache, OfModel
 from chessreg.runs.activations import CachedActivations, load_cache
 from chessreg.runs.fitted import Direction
-from chessreg.steering.directions import as_float32
+from chessreg.steering.directions import cast_float32
 
 if TYPE_CHECKING:
     from chessreg.games.datasets.dataset import Games
@@ -26,7 +26,7 @@ Reduction = Literal["averaged", "summed"]
 GAMES_AT_ONCE = 5000
 
 
-def contrast(sums: np.ndarray, positions: np.ndarray, classes: np.ndarray, reduction: Reduction) -> Direction:
+def compute_contrast(sums: np.ndarray, positions: np.ndarray, classes: np.ndarray, reduction: Reduction) -> Direction:
     """Highest class minus lowest, from sums over positions float [games, d_model] (Karvonen 2024, section 4.1).
 
     positions int [games] were summed per game; classes int [games], 0 the lowest. `averaged`: means over positions.
@@ -34,17 +34,17 @@ def contrast(sums: np.ndarray, positions: np.ndarray, classes: np.ndarray, reduc
     positions, and is then exactly that many times the average. BadInputError when they differ.
     """
     if reduction == "summed":
-        check_equal(positions)
+        check_equal_positions(positions)
     sides = []
     for which in (0, int(classes.max())):
         mine = classes == which
         total = sums[mine].sum(0, dtype=np.float64)
         sides.append(total / (mine.sum() if reduction == "summed" else positions[mine].sum()))
     low, high = sides
-    return Direction(as_float32(high - low), as_float32(high), as_float32(low))
+    return Direction(cast_float32(high - low), cast_float32(high), cast_float32(low))
 
 
-def check_equal(positions: np.ndarray) -> None:
+def check_equal_positions(positions: np.ndarray) -> None:
     """Raise BadInputError when games differ in their number of positions: their sums would measure length."""
     if len(np.unique(positions)) > 1:
         raise BadInputError(
@@ -90,7 +90,7 @@ class ClassedGames:
         }
 
 
-def gather(spec: Contrast, inputs: Inputs) -> ClassedGames:
+def gather_games(spec: Contrast, inputs: Inputs) -> ClassedGames:
     """The games that a contrast or cascade compares.
 
     Quantiles are of the games that have positions in the range (with whole_games: all of them), as in the author's data
@@ -102,17 +102,17 @@ def gather(spec: Contrast, inputs: Inputs) -> ClassedGames:
         dataset, sites = cache.dataset, cache.sites
         games, _ = inputs.dataset(dataset)
         checkpoint, _ = inputs.checkpoint(cache.checkpoint)
-        rows = sums.cached_rows(cache, spec.first_ply, spec.last_ply)
+        rows = sums.mask_cached_rows(cache, spec.first_ply, spec.last_ply)
         places, index = np.unique(cache.array.game, return_inverse=True)
         positions = np.bincount(index[rows], minlength=len(places))
     else:
         assert isinstance(spec, OfModel)
         dataset, sites = spec.dataset, spec.sites
-        games, places = select(spec, inputs)
+        games, places = select_games(spec, inputs)
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
         written, block_size = inputs.encoding(spec.checkpoint), checkpoint.block_size
         positions = np.concatenate([
-            sums.encoded_games(
+            sums.encode_ply_sites(
                 written, block_size, games, places[low : low + GAMES_AT_ONCE], sites, spec.first_ply, spec.last_ply
             ).counts
             for low in range(0, len(places), GAMES_AT_ONCE)
@@ -122,13 +122,13 @@ def gather(spec: Contrast, inputs: Inputs) -> ClassedGames:
     if not len(there):
         until = "" if spec.last_ply is None else f" and before ply {spec.last_ply + 1}"
         raise BadInputError(f"no game has a position from ply {spec.first_ply} on{until}", "lower --first-ply")
-    game_classes = classes_of(inputs, dataset, places[there], spec.skill, spec.seed)
+    game_classes = load_skill_classes(inputs, dataset, places[there], spec.skill, spec.seed)
     chosen = game_classes.first(spec.total, spec.per_class)
     classes = game_classes.classes[chosen]
     if not ((classes == 0).any() and (classes == game_classes.classes.max()).any()):
         raise BadInputError(f"the first {len(chosen)} games are all of one class", "raise --total or --per-class")
     if spec.reduction == "summed":
-        check_equal(positions[there][chosen])
+        check_equal_positions(positions[there][chosen])
     return ClassedGames(
         games=games,
         places=places[there][chosen],

@@ -12,22 +12,22 @@ import numpy as np
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.settings.sites import EncodedGames
-from chessreg.experiments.settings.skill import permuted
+from chessreg.experiments.settings.skill import permute_classes
 from chessreg.experiments.vector import sums
-from chessreg.experiments.vector.contrast import ClassedGames, contrast, gather
+from chessreg.experiments.vector.contrast import ClassedGames, compute_contrast, gather_games
 from chessreg.experiments.vector.spec import (
     BoardDirection,
     Cascade,
     Contrast,
     Control,
     OfProbe,
-    Random,
-    Shuffled,
-    ShuffledProbe,
+    RandomVector,
+    ShuffledProbeVector,
+    ShuffledVector,
     SkillDirection,
     VectorOptions,
     VectorSpec,
-    layers_of,
+    resolve_vector_layers,
 )
 from chessreg.models.hook_points import RESID_POST, pattern_of
 from chessreg.named import Registry
@@ -42,8 +42,8 @@ from chessreg.runs.fitted import (
     vector_rows,
 )
 from chessreg.runs.spec import settings_from
-from chessreg.steering.controls import random_like
-from chessreg.steering.directions import board_direction, class_difference, with_norm
+from chessreg.steering.controls import draw_random_like
+from chessreg.steering.directions import compute_board_direction, compute_class_difference, scale_to_norm
 from store.errors import NotInStoreError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Origin:
+class VectorOrigin:
     """What all directions of a run have in common, for their rows."""
 
     checkpoint_id: UUID | None  # None: of a model that is not in this registry
@@ -65,14 +65,14 @@ class Origin:
     hook_point: str = RESID_POST  # with * for the layer
 
 
-Made = tuple[Origin, Iterator[tuple[int, Direction]]]
+Made = tuple[VectorOrigin, Iterator[tuple[int, Direction]]]
 """The origin, and (layer, direction) of each wanted layer, in order."""
 
 Maker = Callable[["Task[Any, VectorOptions]", list[int]], Made]
 MAKERS: Registry[Maker] = Registry("source of vectors")
 
 
-def contrast_origin(spec: Contrast, source: str, games: ClassedGames) -> Origin:
+def build_contrast_origin(spec: Contrast, source: str, games: ClassedGames) -> VectorOrigin:
     summed = int(games.positions.max()) if spec.reduction == "summed" else 1
     detail = {
         "positions": spec.reduction,
@@ -83,18 +83,18 @@ def contrast_origin(spec: Contrast, source: str, games: ClassedGames) -> Origin:
         "residual": games.checkpoint.residual,
         **games.describe(),
     }
-    return Origin(games.checkpoint.id, f"{source}:{spec.skill.rating}", games.sites, detail, games, spec.pattern)
+    return VectorOrigin(games.checkpoint.id, f"{source}:{spec.skill.rating}", games.sites, detail, games, spec.pattern)
 
 
 @MAKERS.named("contrastive")
 @MAKERS.named("contrastive-uncached")
-def contrastive(task: Task[Contrast, VectorOptions], layers: list[int]) -> Made:
-    games = gather(task.spec, task.inputs)
-    origin = contrast_origin(task.spec, "contrastive", games)
-    return origin, contrasts(task, task.spec, games, games.classes, layers)
+def make_contrastive(task: Task[Contrast, VectorOptions], layers: list[int]) -> Made:
+    games = gather_games(task.spec, task.inputs)
+    origin = build_contrast_origin(task.spec, "contrastive", games)
+    return origin, iterate_contrasts(task, task.spec, games, games.classes, layers)
 
 
-def contrasts(
+def iterate_contrasts(
     task: Task[Any, VectorOptions], spec: Contrast, games: ClassedGames, classes: np.ndarray, layers: list[int]
 ) -> Iterator[tuple[int, Direction]]:
     """The contrast of every layer: from the cache a layer at a time, else from one forward pass for all.
@@ -102,31 +102,31 @@ def contrasts(
     A control finds the sums of that pass where the real run kept them.
     """
     if games.cache is not None:
-        rows = sums.cached_rows(games.cache, spec.first_ply, spec.last_ply)
+        rows = sums.mask_cached_rows(games.cache, spec.first_ply, spec.last_ply)
         for layer in layers:
-            class_sums = sums.from_cache(games.cache, layer, games.places, rows)
-            yield layer, contrast(class_sums, games.positions, classes, spec.reduction)
+            class_sums = sums.sum_cached_activations(games.cache, layer, games.places, rows)
+            yield layer, compute_contrast(class_sums, games.positions, classes, spec.reduction)
         return
     control = isinstance(task.spec, Control)
-    kept = {layer: kept_sums(task, layer, games.places) for layer in layers} if control else {}
+    kept = {layer: load_kept_sums(task, layer, games.places) for layer in layers} if control else {}
     if kept and all(class_sums is not None for class_sums in kept.values()):
         for layer, known in kept.items():
             assert known is not None
-            yield layer, contrast(known, games.positions, classes, spec.reduction)
+            yield layer, compute_contrast(known, games.positions, classes, spec.reduction)
         return
-    model, encoded = run_on(task, spec, games)
+    model, encoded = load_contrast_model(task, spec, games)
     folder = task.folder / "sums"
-    every = sums.from_model_resumable(
+    every = sums.sum_resumable(
         model, encoded, layers, task.options.batch_games, folder,
         on_progress=lambda done: task.progress(0.99 * done / encoded.games, f"{done:,} of {encoded.games:,} games"),
     )  # fmt: skip
     for number, layer in enumerate(layers):
-        made = contrast(every[number], games.positions, classes, spec.reduction)
+        made = compute_contrast(every[number], games.positions, classes, spec.reduction)
         yield layer, replace(made, sums=None if control else every[number])
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def kept_sums(task: Task[Control, VectorOptions], layer: int, places: np.ndarray) -> np.ndarray | None:
+def load_kept_sums(task: Task[Control, VectorOptions], layer: int, places: np.ndarray) -> np.ndarray | None:
     """The sums float32 [games, d_model] that the run behind a control kept, when they are here and of these games."""
     try:
         artifact = task.inputs.artifact("of", f"{task.spec.of}/sums-{layer}")
@@ -136,27 +136,29 @@ def kept_sums(task: Task[Control, VectorOptions], layer: int, places: np.ndarray
     return kept["sums"] if np.array_equal(kept["places"], places) else None
 
 
-def run_on(task: Task[Any, VectorOptions], spec: Contrast, games: ClassedGames) -> tuple[LanguageModel, EncodedGames]:
+def load_contrast_model(
+    task: Task[Any, VectorOptions], spec: Contrast, games: ClassedGames
+) -> tuple[LanguageModel, EncodedGames]:
     """The model, and the games with their sites."""
     from chessreg.models.devices import prepare
     from chessreg.models.language_model import LanguageModel
 
     _, folder = task.inputs.checkpoint(spec.model(task.inputs))
     model = LanguageModel.load(folder, device=prepare(task.options.device, task.options.threads))
-    encoded = sums.encoded_games(
+    encoded = sums.encode_ply_sites(
         model.encoding, model.block_size, games.games, games.places, games.sites, spec.first_ply, spec.last_ply
     )
     if games.cache is not None:  # the cache may hold fewer sites than the games have
-        encoded = encoded.take(cached_too(encoded, games, spec))
+        encoded = encoded.take(mask_cached_sites(encoded, games, spec))
     assert np.array_equal(encoded.counts, games.positions)
     return model, encoded
 
 
-def cached_too(encoded: EncodedGames, games: ClassedGames, spec: Contrast) -> np.ndarray:
+def mask_cached_sites(encoded: EncodedGames, games: ClassedGames, spec: Contrast) -> np.ndarray:
     """bool [sites]: those of the games' sites that are cached."""
     assert games.cache is not None
     array = games.cache.array
-    rows = sums.cached_rows(games.cache, spec.first_ply, spec.last_ply)
+    rows = sums.mask_cached_rows(games.cache, spec.first_ply, spec.last_ply)
     cached = set(zip(array.game[rows].tolist(), array.ply[rows].tolist(), array.token[rows].tolist(), strict=True))
     sites = encoded.sites
     wanted = zip(games.places[encoded.game].tolist(), sites.ply.tolist(), sites.token.tolist(), strict=True)
@@ -165,14 +167,14 @@ def cached_too(encoded: EncodedGames, games: ClassedGames, spec: Contrast) -> np
 
 @MAKERS.named("cascade")
 @MAKERS.named("cascade-uncached")
-def cascade(task: Task[Cascade, VectorOptions], layers: list[int]) -> Made:
-    games = gather(task.spec, task.inputs)
-    origin = contrast_origin(task.spec, "cascade", games)
+def make_cascade(task: Task[Cascade, VectorOptions], layers: list[int]) -> Made:
+    games = gather_games(task.spec, task.inputs)
+    origin = build_contrast_origin(task.spec, "cascade", games)
     origin.detail["cascade_scale"] = task.spec.cascade_scale
-    return origin, cascaded(task, task.spec, games, games.classes, layers)
+    return origin, iterate_cascade(task, task.spec, games, games.classes, layers)
 
 
-def cascaded(
+def iterate_cascade(
     task: Task[Any, VectorOptions], spec: Cascade, games: ClassedGames, classes: np.ndarray, layers: list[int]
 ) -> Iterator[tuple[int, Direction]]:
     """Each layer's contrast while the vectors of the run's earlier layers are added at every token.
@@ -185,25 +187,25 @@ def cascaded(
     from chessreg.models.edits import ResidualEdit
 
     assert spec.cascade_scale is not None
-    model, encoded = run_on(task, spec, games)
+    model, encoded = load_contrast_model(task, spec, games)
     edits: list[ResidualEdit] = []
-    needed = [layer for layer in sorted(layers_of(spec, task.inputs)) if layer <= max(layers)]
+    needed = [layer for layer in sorted(resolve_vector_layers(spec, task.inputs)) if layer <= max(layers)]
     for number, layer in enumerate(needed):
-        vector = stored(task, layer) if classes is games.classes and layer not in layers else None
+        vector = load_stored_vector(task, layer) if classes is games.classes and layer not in layers else None
         if vector is None:
 
             def report(done: int, number: int = number, layer: int = layer) -> None:
                 task.progress((number + done / encoded.games) / len(needed) * 0.99, f"layer {layer}")
 
-            layer_sums = sums.from_model(model, encoded, [layer], task.options.batch_games, edits, report)[0]
-            made = contrast(layer_sums, games.positions, classes, spec.reduction)
+            layer_sums = sums.sum_model_activations(model, encoded, [layer], task.options.batch_games, edits, report)[0]
+            made = compute_contrast(layer_sums, games.positions, classes, spec.reduction)
             if layer in layers:
                 yield layer, made
             vector = made.vector
         edits.append(ResidualEdit(layer, torch.from_numpy(vector).to(model.device), spec.cascade_scale))
 
 
-def stored(task: Task[Any, VectorOptions], layer: int) -> np.ndarray | None:
+def load_stored_vector(task: Task[Any, VectorOptions], layer: int) -> np.ndarray | None:
     """The vector of a layer that an earlier attempt at this run made, if one did."""
     from sqlalchemy import select
 
@@ -218,44 +220,46 @@ def stored(task: Task[Any, VectorOptions], layer: int) -> np.ndarray | None:
 
 
 @MAKERS.named("shuffled")
-def shuffled(task: Task[Shuffled, VectorOptions], layers: list[int]) -> Made:
+def make_shuffled(task: Task[ShuffledVector, VectorOptions], layers: list[int]) -> Made:
     """The contrast of another run again from labels permuted within each stratum, with that run's norms."""
     spec = task.spec
-    real = labelled(spec, task.inputs)
-    games = gather(real, task.inputs)
-    dealt = permuted(games.classes, games.stratum, spec.seed)
-    origin = contrast_origin(real, "shuffled", games)
+    real = find_labelled_contrast(spec, task.inputs)
+    games = gather_games(real, task.inputs)
+    dealt = permute_classes(games.classes, games.stratum, spec.seed)
+    origin = build_contrast_origin(real, "shuffled", games)
     if isinstance(real, Cascade):
-        again = cascaded(task, real, games, dealt, layers)
+        again = iterate_cascade(task, real, games, dealt, layers)
     else:
-        again = contrasts(task, real, games, dealt, layers)
-    return origin, matched(task, again)
+        again = iterate_contrasts(task, real, games, dealt, layers)
+    return origin, match_norms(task, again)
 
 
 @MAKERS.named("shuffled-probe")
-def shuffled_probe(task: Task[ShuffledProbe, VectorOptions], layers: list[int]) -> Made:
+def make_shuffled_probe(task: Task[ShuffledProbeVector, VectorOptions], layers: list[int]) -> Made:
     """The directions of another run again, of probes that were fitted to shuffled labels, with that run's norms."""
     spec = task.spec
-    real = probed(spec, task.inputs)
+    real = find_probe_readout(spec, task.inputs)
     first = vector_rows(task.inputs, spec.of)[layers[0]]
     kept = ("positions", "positions_summed", "residual", "side", "board")
     detail = {name: first.detail[name] for name in kept if name in first.detail}
     detail |= {"probe": spec.probe, "seed": task.inputs.run(spec.probe, "probe").spec["shuffled_label_control"]}
-    again = ((layer, read_as(real, task.inputs, spec.probe, layer)) for layer in layers)
-    return origin_like(first, f"shuffled:{first.source}", detail), matched(task, again)
+    again = ((layer, read_direction(real, task.inputs, spec.probe, layer)) for layer in layers)
+    return copy_origin(first, f"shuffled:{first.source}", detail), match_norms(task, again)
 
 
-def matched(task: Task[Any, VectorOptions], again: Iterable[tuple[int, Direction]]) -> Iterator[tuple[int, Direction]]:
+def match_norms(
+    task: Task[Any, VectorOptions], again: Iterable[tuple[int, Direction]]
+) -> Iterator[tuple[int, Direction]]:
     """These directions with the norms of the run that they are a control of."""
     of = task.spec.of
     for layer, made in again:
         norm = load_direction(task.inputs, of, layer).norm
-        yield layer, Direction(with_norm(made.vector, norm), detail={"norm_before_matching": made.norm, "of": of})
+        yield layer, Direction(scale_to_norm(made.vector, norm), detail={"norm_before_matching": made.norm, "of": of})
 
 
-def labelled(spec: Shuffled, inputs: Inputs) -> Contrast:
+def find_labelled_contrast(spec: ShuffledVector, inputs: Inputs) -> Contrast:
     """The contrast whose labels a control permutes. BadInputError for vectors that were made without labels."""
-    real = made_by(spec, inputs)
+    real = load_original_spec(spec, inputs)
     if isinstance(real, OfProbe):
         raise BadInputError(
             "vectors from a probe need another probe, of shuffled labels",
@@ -263,37 +267,37 @@ def labelled(spec: Shuffled, inputs: Inputs) -> Contrast:
             "--source shuffled-probe",
         )
     if not isinstance(real, Contrast):
-        raise without_labels("a file" if real is None else str(real.source))
+        raise build_no_labels_error("a file" if real is None else str(real.source))
     return real
 
 
-def probed(spec: ShuffledProbe, inputs: Inputs) -> SkillDirection | BoardDirection:
+def find_probe_readout(spec: ShuffledProbeVector, inputs: Inputs) -> SkillDirection | BoardDirection:
     """The readout whose probe was fitted again to shuffled labels. BadInputError for vectors of another source, and
     for a --probe that was fitted otherwise than that of the vectors but for the labels."""
-    real = made_by(spec, inputs)
+    real = load_original_spec(spec, inputs)
     if not isinstance(real, (SkillDirection, BoardDirection)):
         name = "a file" if real is None else str(real.source)
         if not isinstance(real, Contrast):
-            raise without_labels(name)
+            raise build_no_labels_error(name)
         raise BadInputError(f"labels of {name} vectors are shuffled without a probe", "--source shuffled")
     check_shuffled_probe(spec, real, inputs)
     return real
 
 
-def made_by(spec: Control, inputs: Inputs) -> Any:
+def load_original_spec(spec: Control, inputs: Inputs) -> Any:
     """Return the spec of a control's original vectors; None for imported vectors."""
     run = inputs.run(spec.of, "vector")
     return settings_from(VectorSpec, run.spec) if run.kind == "vector" else None
 
 
-def without_labels(source: str) -> BadInputError:
+def build_no_labels_error(source: str) -> BadInputError:
     return BadInputError(
         f"vectors from {source} have no labels here that could be shuffled",
         "give a contrastive, cascade or probe run, or --source random",
     )
 
 
-def check_shuffled_probe(spec: ShuffledProbe, real: OfProbe, inputs: Inputs) -> None:
+def check_shuffled_probe(spec: ShuffledProbeVector, real: OfProbe, inputs: Inputs) -> None:
     """Raise BadInputError unless --probe was fitted as the probe behind the vectors, but for its labels."""
     from chessreg.experiments.probe.spec import ProbeSpec
 
@@ -314,13 +318,13 @@ def check_shuffled_probe(spec: ShuffledProbe, real: OfProbe, inputs: Inputs) -> 
             )
 
 
-def origin_like(row: tables.Probe | tables.Vector, source: str, detail: dict[str, Any]) -> Origin:
+def copy_origin(row: tables.Probe | tables.Vector, source: str, detail: dict[str, Any]) -> VectorOrigin:
     """The origin of directions made from another run's rows: of the same model, sites and hook point."""
-    return Origin(row.checkpoint_id, source[:64], row.positions, detail, hook_point=pattern_of(row.hook_point))
+    return VectorOrigin(row.checkpoint_id, source[:64], row.positions, detail, hook_point=pattern_of(row.hook_point))
 
 
 @MAKERS.named("random")
-def random(task: Task[Random, VectorOptions], layers: list[int]) -> Made:
+def make_random(task: Task[RandomVector, VectorOptions], layers: list[int]) -> Made:
     """Directions drawn from the sphere, with the norms of another run's."""
     spec = task.spec
     rows = vector_rows(task.inputs, spec.of)
@@ -331,14 +335,14 @@ def random(task: Task[Random, VectorOptions], layers: list[int]) -> Made:
     def drawn() -> Iterator[tuple[int, Direction]]:
         for layer in layers:
             real = load_direction(task.inputs, spec.of, layer).vector
-            yield layer, Direction(random_like(real, layer, spec.seed), detail={"of": spec.of})
+            yield layer, Direction(draw_random_like(real, layer, spec.seed), detail={"of": spec.of})
 
-    return origin_like(first, f"random:{first.source}", detail), drawn()
+    return copy_origin(first, f"random:{first.source}", detail), drawn()
 
 
 @MAKERS.named("probe")
 @MAKERS.named("board")
-def probe(task: Task[SkillDirection | BoardDirection, VectorOptions], layers: list[int]) -> Made:
+def make_readout(task: Task[SkillDirection | BoardDirection, VectorOptions], layers: list[int]) -> Made:
     """The difference of a skill probe's class weights, or the direction of a changed board; of unit norm unless asked
     otherwise."""
     spec = task.spec
@@ -359,12 +363,12 @@ def probe(task: Task[SkillDirection | BoardDirection, VectorOptions], layers: li
 
     def taken() -> Iterator[tuple[int, Direction]]:
         for layer in layers:
-            made = read_as(spec, task.inputs, spec.probe, layer)
+            made = read_direction(spec, task.inputs, spec.probe, layer)
             extra = {"norm_before_matching": made.norm}
-            vector = with_norm(made.vector, 1.0) if spec.direction_norm == "unit" else made.vector
+            vector = scale_to_norm(made.vector, 1.0) if spec.direction_norm == "unit" else made.vector
             yield layer, replace(made, vector=vector, detail=extra)
 
-    return origin_like(first, f"probe:{read}", detail), taken()
+    return copy_origin(first, f"probe:{read}", detail), taken()
 
 
 def check_board_probe(spec: BoardDirection, inputs: Inputs) -> None:
@@ -377,9 +381,11 @@ def check_board_probe(spec: BoardDirection, inputs: Inputs) -> None:
         )
 
 
-def read_as(spec: SkillDirection | BoardDirection, inputs: Inputs, probe: str, layer: int) -> Direction:
+def read_direction(spec: SkillDirection | BoardDirection, inputs: Inputs, probe: str, layer: int) -> Direction:
     """The direction of a layer of these probes that `spec` asks for."""
     weight = np.asarray(load_probe(inputs, probe, layer).weight)
     return (
-        board_direction(weight, spec.board) if isinstance(spec, BoardDirection) else class_difference(weight, spec.side)
+        compute_board_direction(weight, spec.board)
+        if isinstance(spec, BoardDirection)
+        else compute_class_difference(weight, spec.side)
     )

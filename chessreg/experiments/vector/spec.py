@@ -26,7 +26,7 @@ ProbeRef = Annotated[str, Ref("run:probe")]
 VectorRef = Annotated[str, Ref("run:vector")]
 
 
-def scale_of(coefficient: float, positions_summed: int, authors_positions: int = AUTHORS_POSITIONS) -> float:
+def convert_coefficient(coefficient: float, positions_summed: int, authors_positions: int = AUTHORS_POSITIONS) -> float:
     """The scale at which a stored vector acts as the paper's coefficient does on the author's.
 
     positions_summed is how many positions the stored vector's sides sum (1: averages). The author's are sums over 8.
@@ -37,7 +37,7 @@ def scale_of(coefficient: float, positions_summed: int, authors_positions: int =
     return coefficient * authors_positions / positions_summed
 
 
-class Directions(Spec):
+class VectorSettings(Spec):
     """The settings of every source."""
 
     layers: Layers = Field((), description="layers, 0-based; none given: every layer of the input")
@@ -51,7 +51,7 @@ class Directions(Spec):
 # -- contrasts of games of strong and of weak players ------------------------------------------------------------------
 
 
-class Contrast(Directions):
+class Contrast(VectorSettings):
     reduction: Literal["averaged", "summed"] = Field(
         "averaged", description="mean per site, or of sums over each game's sites as the author stores them"
     )
@@ -121,7 +121,7 @@ class Cascade(Contrast):
     @model_validator(mode="after")
     def _one_scale(self) -> Self:
         if self.cascade_scale is None:
-            scale = scale_of(PAPER_CASCADE, AUTHORS_POSITIONS if self.reduction == "summed" else 1)
+            scale = convert_coefficient(PAPER_CASCADE, AUTHORS_POSITIONS if self.reduction == "summed" else 1)
             object.__setattr__(self, "cascade_scale", scale)
         return self
 
@@ -154,7 +154,7 @@ class UncachedCascade(OfModel, Cascade):
 # -- readouts of probes, and controls ----------------------------------------------------------------------------------
 
 
-class OfProbe(Directions):
+class OfProbe(VectorSettings):
     probe: ProbeRef = Field(description="the probes")
     direction_norm: Literal["none", "unit"] = Field("unit", description="scale to unit norm, or leave as fitted")
     place: ClassVar[str] = "that probe run"
@@ -182,7 +182,7 @@ class BoardDirection(OfProbe):
         return changes
 
 
-class Control(Directions):
+class Control(VectorSettings):
     of: VectorRef = Field(description="the control's original vectors")
     place: ClassVar[str] = "that vector run"
 
@@ -190,17 +190,17 @@ class Control(Directions):
         return list(vector_rows(inputs, self.of))
 
 
-class Random(Control):
+class RandomVector(Control):
     source: Literal["random"] = Field(description="control: random directions with the norms of another vector run")
 
 
-class Shuffled(Control):
+class ShuffledVector(Control):
     source: Literal["shuffled"] = Field(
         description="control: a contrast or cascade again, with permuted labels and the same norms"
     )
 
 
-class ShuffledProbe(Control):
+class ShuffledProbeVector(Control):
     source: Literal["shuffled-probe"] = Field(
         description="control: the direction of a probe run, from a probe of shuffled labels, with the same norms"
     )
@@ -222,9 +222,9 @@ VectorSpec = Annotated[
     | UncachedCascade
     | SkillDirection
     | BoardDirection
-    | Random
-    | Shuffled
-    | ShuffledProbe,
+    | RandomVector
+    | ShuffledVector
+    | ShuffledProbeVector,
     Field(discriminator="source"),
 ]
 
@@ -245,7 +245,7 @@ AUTHORS: dict[str, Any] = {
 }
 
 
-def layers_of(spec: Directions, inputs: Inputs) -> tuple[int, ...]:
+def resolve_vector_layers(spec: VectorSettings, inputs: Inputs) -> tuple[int, ...]:
     """The layers to make, ascending. Raises BadInputError for one that the cache, model, probes or vectors lack."""
     there = sorted(spec.layers_there(inputs))
     if missing := set(spec.layers) - set(there):

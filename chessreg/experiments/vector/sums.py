@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from chessreg.models.language_model import LanguageModel
     from chessreg.runs.activations import CachedActivations
 
-SLICE = 1 << 16  # cached rows read at once
-GROUP = 128  # games between two savings of a forward pass that may be interrupted
+SLICE_ROWS = 1 << 16  # cached rows read at once
+GROUP_GAMES = 128  # games between two savings of a forward pass that may be interrupted
 
 
-def encoded_games(
+def encode_ply_sites(
     written: Encoding,
     block_size: int,
     games: Games,
@@ -43,21 +43,21 @@ def encoded_games(
     return encoded.take((ply >= first_ply) & (ply <= (np.iinfo(ply.dtype).max if last_ply is None else last_ply)))
 
 
-def cached_rows(cache: CachedActivations, first_ply: int, last_ply: int | None) -> np.ndarray:
+def mask_cached_rows(cache: CachedActivations, first_ply: int, last_ply: int | None) -> np.ndarray:
     """bool [rows]: the cached positions with plies first_ply to last_ply inclusive."""
     ply = cache.array.ply
     return (ply >= first_ply) & (ply <= (np.iinfo(ply.dtype).max if last_ply is None else last_ply))
 
 
-def from_cache(cache: CachedActivations, layer: int, places: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def sum_cached_activations(cache: CachedActivations, layer: int, places: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Sums float64 [games, d_model] over the rows where `rows` bool [cached rows] is True, for games `places`."""
     order = np.argsort(places)
     index = np.minimum(np.searchsorted(places, cache.array.game, sorter=order), len(places) - 1)
     index = order[index]
     wanted = rows & (places[index] == cache.array.game)
     out = np.zeros((len(places), cache.array.d_model))
-    for low in range(0, len(rows), SLICE):
-        mine = np.flatnonzero(wanted[low : low + SLICE])
+    for low in range(0, len(rows), SLICE_ROWS):
+        mine = np.flatnonzero(wanted[low : low + SLICE_ROWS])
         if len(mine):
             values = cache.values(layer, slice(low + int(mine[0]), low + int(mine[-1]) + 1))[mine - mine[0]]
             games = index[low + mine]
@@ -67,7 +67,7 @@ def from_cache(cache: CachedActivations, layer: int, places: np.ndarray, rows: n
     return out
 
 
-def from_model(
+def sum_model_activations(
     model: LanguageModel,
     encoded: EncodedGames,
     layers: Sequence[int],
@@ -104,7 +104,7 @@ def from_model(
     return out
 
 
-def from_model_resumable(
+def sum_resumable(
     model: LanguageModel,
     encoded: EncodedGames,
     layers: Sequence[int],
@@ -112,27 +112,27 @@ def from_model_resumable(
     folder: Path,
     on_progress: Callable[[int], None],
 ) -> np.ndarray:
-    """`from_model` in groups of games that are kept in `folder`, so that a killed pass goes on where it stopped.
+    """Return what `sum_model_activations` does. Saves each group of games in `folder`, so that a killed pass resumes.
 
     The folder must be of this run alone: layers, games and sites are a function of the run's spec.
     """
     name = "sums-" + "_".join(map(str, layers))
     folder.mkdir(parents=True, exist_ok=True)
     pieces = []
-    for low in range(0, encoded.games, GROUP):
-        high = min(low + GROUP, encoded.games)
+    for low in range(0, encoded.games, GROUP_GAMES):
+        high = min(low + GROUP_GAMES, encoded.games)
         path = folder / f"{name}-{low}.npy"
         if not path.exists():
-            shift = partial(_shifted, on_progress, low)
-            piece = from_model(model, encoded.part(low, high), layers, batch_games, on_progress=shift)
+            shift = partial(_report_shifted, on_progress, low)
+            piece = sum_model_activations(model, encoded.part(low, high), layers, batch_games, on_progress=shift)
             with replaced(path, folder / f".{name}-{low}.{os.getpid()}") as file:
                 np.save(file, piece)
-        pieces.append(read_piece(path))
+        pieces.append(read_group_sums(path))
         on_progress(high)
     return np.concatenate(pieces, axis=1)
 
 
-def read_piece(path: Path) -> np.ndarray:
+def read_group_sums(path: Path) -> np.ndarray:
     """The sums of one group that an earlier attempt left. Raises ChessregError for a damaged file."""
     try:
         piece: np.ndarray = np.load(path, allow_pickle=False)
@@ -141,5 +141,5 @@ def read_piece(path: Path) -> np.ndarray:
     return piece
 
 
-def _shifted(on_progress: Callable[[int], None], low: int, done: int) -> None:
+def _report_shifted(on_progress: Callable[[int], None], low: int, done: int) -> None:
     on_progress(low + done)

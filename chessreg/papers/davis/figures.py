@@ -110,13 +110,13 @@ def square_maps(made: Made, path: Path) -> str:
 
 def figure_3(made: Made, path: Path) -> str:
     """Original, target and later board of the first case."""
-    from chessreg.experiments.edit.three_boards import views_of_case
+    from chessreg.experiments.edit.three_boards import build_case_frames
     from chessreg.games.boards.picture import render_svg
     from chessreg.queries.render import write_file
 
     run_id = UUID(made.run_id(EDITS))
     unit = first_case(made, run_id)
-    frames = views_of_case({"run_id": run_id, "unit": unit}, made.session.inputs)[1:]
+    frames = build_case_frames({"run_id": run_id, "unit": unit}, made.session.inputs)[1:]
     boards = [render_svg(frame).replace("<svg ", f'<svg x="{420 * number}" ', 1) for number, frame in enumerate(frames)]
     whole = f'<svg xmlns="http://www.w3.org/2000/svg" width="{420 * len(boards)}" height="520">{"".join(boards)}</svg>'
     write_file(path, whole.encode())
@@ -141,7 +141,7 @@ def first_case(made: Made, run_id: UUID) -> int:
 def figure_4(made: Made, path: Path) -> str:
     """Probability of every square as the next move's origin, before and after the edit of specification 6.5."""
     from chessreg.experiments.edit.spec import CLEAN, NextTokenEditSpec
-    from chessreg.experiments.edit.three_boards import squares_of_conditions
+    from chessreg.experiments.edit.three_boards import load_square_probabilities
     from chessreg.games.boards.boardframe import squares_of
     from chessreg.games.boards.picture import HeatPanel, save_heatmaps
     from chessreg.registry import tables
@@ -151,7 +151,7 @@ def figure_4(made: Made, path: Path) -> str:
         spec = NextTokenEditSpec(**sql.get_one(tables.Run, run_id).spec)
     first_case(made, run_id)
     alpha = best["scale"] or CODE_SCALE
-    squares: dict[str, Any] = squares_of_conditions(made.session.inputs, spec, run_id, 0)
+    squares: dict[str, Any] = load_square_probabilities(made.session.inputs, spec, run_id, 0)
     layer = code_layer(made.request.layers)
     after = squares[f"edit-{layer * len(spec.scales) + spec.scales.index(alpha)}"]
     original, target = boards_of_case()

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.finetune import tunable
-from chessreg.experiments.puzzles import PuzzlesSpec, select
-from chessreg.experiments.settings.decisions import placed
+from chessreg.experiments.finetune import check_tunable
+from chessreg.experiments.puzzles import PuzzlesSpec, select_puzzles
+from chessreg.experiments.settings.decisions import locate_in_games
 from chessreg.papers.junkin.expectations import EXPECTATIONS
 from chessreg.papers.junkin.models import TWINS, by_positions, cut, ladder, language_models, twins
 from chessreg.papers.junkin.sizes import SIZES
@@ -58,14 +58,14 @@ def check(session: Session, request: Request) -> None:
         items, _ = inputs.positions(positions)
         for name in dict.fromkeys((request.fit, request.test)):
             if name in here:
-                placed(items, items.rows(None), *inputs.dataset(here[name]))
+                locate_in_games(items, items.rows(None), *inputs.dataset(here[name]))
     if request.puzzles in here:
         try:
-            select(PuzzlesSpec(checkpoint="", dataset=here[request.puzzles]), inputs)
+            select_puzzles(PuzzlesSpec(checkpoint="", dataset=here[request.puzzles]), inputs)
         except BadInputError as error:
             raise BadInputError(f"--puzzle-dataset {request.puzzles}: {error.message}", error.hint) from error
     for model in request.language_models:
-        tunable(inputs.checkpoint_row(inputs.reference("checkpoint", model.name)))
+        check_tunable(inputs.checkpoint_row(inputs.reference("checkpoint", model.name)))
         if model.name in TWINS:
             raise BadInputError(f"--language-model {model.name} has the name of a twin of this paper",
                                 f"chessreg checkpoint name {model.name} OTHER")  # fmt: skip

@@ -162,8 +162,8 @@ def figure_1(made: Made, path: Path) -> str:
 
     run_id, unit = state(made)
     layer = best_layer(made.session.inputs, made.references[PROBE])
-    readings = heat.readings(made.session.inputs, run_id, unit, layer=layer)
-    panels = heat.panels_of_reading(readings, heat.class_of("P"), "logprob", READING_CLIP)
+    readings = heat.load_readings(made.session.inputs, run_id, unit, layer=layer)
+    panels = heat.build_reading_panels(readings, heat.parse_piece_class("P"), "logprob", READING_CLIP)
     save_heatmaps(panels, path, f"layer {layer}: {readings.original.fen()}", columns=3)
     return f"chessreg heatmap {run_id.hex[-6:]}:{unit} --form reading --class P --layer {layer} --output {path.name}"
 
@@ -174,8 +174,8 @@ def figure_5(made: Made, path: Path) -> str:
     from chessreg.games.boards.picture import save_heatmaps
 
     run_id, unit = state(made)
-    readings = heat.readings(made.session.inputs, run_id, unit)
-    panels = heat.panels(readings, readings.label, "logprob", EDIT_CLIP)
+    readings = heat.load_readings(made.session.inputs, run_id, unit)
+    panels = heat.build_edit_panels(readings, readings.label, "logprob", EDIT_CLIP)
     save_heatmaps(panels, path, f"layer {readings.layer}, {readings.condition}: {readings.original.fen()}")
     return f"chessreg heatmap {run_id.hex[-6:]}:{unit} --output {path.name}"
 

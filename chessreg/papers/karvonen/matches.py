@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from chessreg.experiments.vector.spec import scale_of
+from chessreg.experiments.vector.spec import convert_coefficient
 from chessreg.papers.cost import forward
 from chessreg.papers.karvonen.readout import PROBE, PROBE_PAPER, SKILL, SKILL_PAPER, TOKENS_A_TREE, controls
 from chessreg.papers.karvonen.settings import ONE_SIDED, published
@@ -167,7 +167,7 @@ def ladder_and_arms(request: Request, size: Size, policy: str, opening: str) -> 
                 points[a, s] = point
         if not points:
             edit = next(published(6, (which,), request.layers, every=False))
-            return edit.layers, scale_of(edit.scale, positions_summed=1)
+            return edit.layers, convert_coefficient(edit.scale, positions_summed=1)
         layers, scale = max(points, key=lambda key: (sign * points[key], -key[1]))
         return skill_layers(request.layers)[layers], sign * scale
 

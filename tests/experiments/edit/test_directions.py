@@ -11,17 +11,17 @@ import torch
 
 from chessreg.encodings import encoding
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.experiments.edit.model import PieceRemovals, finite
-from chessreg.experiments.edit.spec import EditSpec, parse_layers, settings_of
-from chessreg.experiments.edit.states import State, removal
+from chessreg.experiments.edit.model import PieceRemovals, check_finite
+from chessreg.experiments.edit.spec import EditSpec, list_edit_settings, parse_layers
+from chessreg.experiments.edit.states import State, remove_moving_piece
 from chessreg.games.datasets.labels import piece
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.language_model import LanguageModel
 from chessreg.runs.fitted import FittedProbe
-from chessreg.steering.conditions import Condition, Setting
-from chessreg.steering.controls import shuffled_pieces
-from chessreg.steering.directions import change_directions, known_pieces
-from chessreg.steering.scale_rules import SCALE_RULES, ScaleRule, target_scale
+from chessreg.steering.conditions import Condition, EditSetting
+from chessreg.steering.controls import shuffle_pieces
+from chessreg.steering.directions import compute_change_directions, find_known_pieces
+from chessreg.steering.scale_rules import SCALE_RULES, ScaleRule, solve_target_scale
 
 GAMES = [(";1.", "e2e4"), (";1.e4 e5 2.", "g1f3"), (";1.d4 d5 2.c4 e6 3.Nc3 Nf6 4.", "c1g5")]
 PGN = encoding("pgn-char-32")
@@ -35,7 +35,7 @@ def removals():
         for san in prompt[1:].split()[:-1]:
             board.push_san(san.split(".")[-1])
         found.append(
-            removal(
+            remove_moving_piece(
                 State(unit, unit, board.ply(), tuple(PGN.encode(prompt).tolist()), board), chess.Move.from_uci(move)
             )
         )
@@ -62,7 +62,7 @@ def edited_model(centred: bool = False, **settings) -> PieceRemovals:
     return made
 
 
-def edit_of(setting: Setting) -> Condition:
+def edit_of(setting: EditSetting) -> Condition:
     return Condition("edit", setting, "edit")
 
 
@@ -83,7 +83,9 @@ def test_the_logit_equals_the_target(positions, centred):
     """s = (a·p - T) / (v·p), a already edited at lower layers; with centred probes on a raw model too (2.3)."""
     edited = edited_model(centred, scale_rule="single_target", token_mask=positions, blank=0.3)
     taken = removals()
-    edits = edited.edits(edit_of(Setting(0, (0, 2), -9.0)), [PGN.encode(prompt).tolist() for prompt, _ in GAMES], taken)
+    edits = edited.edits(
+        edit_of(EditSetting(0, (0, 2), -9.0)), [PGN.encode(prompt).tolist() for prompt, _ in GAMES], taken
+    )
     for row, removed in enumerate(taken):
         for edit in edits:
             before = logits(edited, edit.layer, [], row, centred)[removed.square, removed.label]
@@ -95,7 +97,9 @@ def test_the_logit_equals_the_target(positions, centred):
 def test_the_average_target_is_the_mean_of_other_squares_and_an_offset():
     edited = edited_model(scale_rule="average_target")
     taken = removals()
-    edits = edited.edits(edit_of(Setting(0, (1,), 2.5)), [PGN.encode(prompt).tolist() for prompt, _ in GAMES], taken)
+    edits = edited.edits(
+        edit_of(EditSetting(0, (1,), 2.5)), [PGN.encode(prompt).tolist() for prompt, _ in GAMES], taken
+    )
     for row, removed in enumerate(taken):
         values = np.zeros((1, 64), np.int8)
         for square, found in removed.state.board.piece_map().items():
@@ -114,7 +118,7 @@ def test_a_centred_probe_on_a_raw_model_gives_the_scale_of_the_centred_model():
         with torch.no_grad():
             edited.model.network.wpe.weight += shift  # every layer norm takes it out again
         prompts = [PGN.encode(prompt).tolist() for prompt, _ in GAMES]
-        scales.append([edit.scale for edit in edited.edits(edit_of(Setting(0, (0, 1), -9.0)), prompts, removals())])
+        scales.append([edit.scale for edit in edited.edits(edit_of(EditSetting(0, (0, 1), -9.0)), prompts, removals())])
     for one, other in zip(*scales, strict=True):
         assert torch.allclose(one, other, atol=1e-3)
 
@@ -122,7 +126,7 @@ def test_a_centred_probe_on_a_raw_model_gives_the_scale_of_the_centred_model():
 def test_directions_are_unit_vectors_of_the_right_class():
     edited = edited_model(blank=0.5, piece=2.0)
     weight, taken = edited.probes[1].weight, removals()
-    setting = Setting(0, (1,), 1.0)
+    setting = EditSetting(0, (1,), 1.0)
     real = edited.vectors(edit_of(setting), 1, taken, "all")
     for vector, removed in zip(real, taken, strict=True):
         blend = 2.0 * weight[:, removed.square, removed.label] - 0.5 * weight[:, removed.square, 6]
@@ -145,7 +149,7 @@ def test_directions_are_unit_vectors_of_the_right_class():
 
 def test_controls_are_as_long_as_the_edit_of_the_same_state():
     edited = edited_model(scale_rule="single_target")
-    edited.settings = [Setting(0, (0, 2), -4.0)]
+    edited.settings = [EditSetting(0, (0, 2), -4.0)]
     taken = removals()
     real = edited.edits(edit_of(edited.settings[0]), [PGN.encode(prompt).tolist() for prompt, _ in GAMES], taken)
     for condition in edited.conditions()[1:]:
@@ -165,7 +169,7 @@ def test_with_black_probes_each_side_s_characters_are_edited_by_its_own():
         for layer in range(3)
     }
     taken, prompts = removals(), [PGN.encode(prompt).tolist() for prompt, _ in GAMES]
-    setting = Setting(0, (0, 2), 1.5)
+    setting = EditSetting(0, (0, 2), 1.5)
     real = edited.edits(edit_of(setting), prompts, taken)
     assert [(edit.layer, edit.token_mask) for edit in real] == [
         (layer, f"{side}-segments") for layer in (0, 2) for side in ("white", "black")
@@ -197,7 +201,7 @@ def test_rules_are_known_by_name_once():
         SCALE_RULES["single_scale"] = ScaleRule()
     flat = torch.ones(1, 4)
     with pytest.raises(ChessregError, match="does not change"):
-        target_scale(flat, torch.tensor([[1.0, -1.0, 0.0, 0.0]]), flat, torch.zeros(1))
+        solve_target_scale(flat, torch.tensor([[1.0, -1.0, 0.0, 0.0]]), flat, torch.zeros(1))
 
 
 def test_layer_sets_and_scales_multiply():
@@ -207,14 +211,14 @@ def test_layer_sets_and_scales_multiply():
             parse_layers(wrong)
     inputs = SimpleNamespace()
     spec = EditSpec(**RANDOM, layer_sets=("3-4", "7"), scales=(1.5, -9.0))
-    assert [(s.number, s.layers, s.value) for s in settings_of(spec, inputs)] == [
+    assert [(s.number, s.layers, s.value) for s in list_edit_settings(spec, inputs)] == [
         (0, (3, 4), 1.5),
         (1, (3, 4), -9.0),
         (2, (7,), 1.5),
         (3, (7,), -9.0),
     ]
     with pytest.raises(BadInputError, match="twice"):
-        settings_of(EditSpec(**RANDOM, layer_sets=("3", "3-3")), inputs)
+        list_edit_settings(EditSpec(**RANDOM, layer_sets=("3", "3-3")), inputs)
 
 
 @pytest.mark.parametrize(
@@ -240,28 +244,29 @@ def test_a_change_of_the_board_adds_what_appears_and_takes_off_what_disappears()
     """Davis 6.2: unit length, the empty class only by its own coefficient; nothing where a class has no direction."""
     weight = np.random.default_rng(0).standard_normal((8, 64, 13)).astype(np.float32)
     removal = ((12, 7, 6),)
-    [vector] = change_directions(weight, [removal], 1.0, 0.0)
+    [vector] = compute_change_directions(weight, [removal], 1.0, 0.0)
     assert vector == pytest.approx(-weight[:, 12, 7] / np.linalg.norm(weight[:, 12, 7]), abs=1e-6)
-    [vector] = change_directions(weight, [removal], 1.0, 1.0)
+    [vector] = compute_change_directions(weight, [removal], 1.0, 1.0)
     wanted = weight[:, 12, 6] - weight[:, 12, 7]
     assert vector == pytest.approx(wanted / np.linalg.norm(wanted), abs=1e-6)
     shifted = weight + np.arange(8, dtype=np.float32)[:, None, None]  # one vector to all classes: no probe can tell
-    assert change_directions(shifted, [removal], 1.0, 0.0, True) == pytest.approx(
-        change_directions(weight, [removal], 1.0, 0.0, True), abs=1e-5
+    assert compute_change_directions(shifted, [removal], 1.0, 0.0, True) == pytest.approx(
+        compute_change_directions(weight, [removal], 1.0, 0.0, True), abs=1e-5
     )
     weight[:, 12, 7] = 0
-    assert not change_directions(weight, [removal], 1.0, 0.0).any()
-    assert not change_directions(weight, [removal], 1.0, 0.0, True).any()
-    assert change_directions(weight, [((12, 6, 8),)], 1.0, 0.0).any()
+    assert not compute_change_directions(weight, [removal], 1.0, 0.0).any()
+    assert not compute_change_directions(weight, [removal], 1.0, 0.0, True).any()
+    assert compute_change_directions(weight, [((12, 6, 8),)], 1.0, 0.0).any()
 
 
 def test_labels_are_dealt_among_the_pieces_that_the_probe_knows():
     weight = np.zeros((8, 64, 13), np.float32)
     weight[:, 12, [6, 7, 9]] = 1.0
-    assert known_pieces(weight, 12) == [7, 9]
-    assert known_pieces(weight, 13) == []
+    assert find_known_pieces(weight, 12) == [7, 9]
+    assert find_known_pieces(weight, 13) == []
     drawn = {
-        shuffled_pieces(0, draw, 3, [(12, 7, 6)], lambda square: known_pieces(weight, square))[0] for draw in range(9)
+        shuffle_pieces(0, draw, 3, [(12, 7, 6)], lambda square: find_known_pieces(weight, square))[0]
+        for draw in range(9)
     }
     assert drawn == {(12, 9, 6)}
 
@@ -269,4 +274,4 @@ def test_labels_are_dealt_among_the_pieces_that_the_probe_knows():
 def test_probes_that_hold_nan_are_refused():
     weight = np.full((8, 64, 13), np.nan, np.float32)
     with pytest.raises(BadInputError, match="layer 3 holds NaN"):
-        finite(FittedProbe(weight, "blocks.3.hook_resid_post", 3, "piece", False))
+        check_finite(FittedProbe(weight, "blocks.3.hook_resid_post", 3, "piece", False))

@@ -18,12 +18,12 @@ from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.experiments.cache import CacheOptions, CacheSpec
 from chessreg.experiments.edit import BoardEdit, heat
-from chessreg.experiments.edit.editor import Editor, divergences
+from chessreg.experiments.edit.editor import Editor, compute_divergences
 from chessreg.experiments.edit.model import PieceRemovals
 from chessreg.experiments.edit.spec import EditOptions, EditSpec
-from chessreg.experiments.edit.states import State, reason_to_skip, removal, states
+from chessreg.experiments.edit.states import State, build_states, explain_skip, remove_moving_piece
 from chessreg.experiments.probe import ProbeOptions, ProbeSpec
-from chessreg.experiments.settings.games import select as select_games
+from chessreg.experiments.settings.games import select_games as select_games
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.models.decoding.legal import answer_logprobs
 from chessreg.models.decoding.session import DecodingSession
@@ -31,7 +31,7 @@ from chessreg.models.edits import ResidualEdit
 from chessreg.registry import tables
 from chessreg.runs.fitted import load_probe
 from chessreg.session import open_session
-from chessreg.steering.conditions import Condition, Setting
+from chessreg.steering.conditions import Condition, EditSetting
 from chessreg.steering.scale_rules import SCALE_RULES
 
 
@@ -129,7 +129,7 @@ def test_exact_masses_equal_teacher_forcing_one_move_at_a_time(edited, world_ses
     model, pgn = world_session.model("bigram"), encoding("pgn-char-32")
     games, places = select_games(spec, world_session.inputs)
     unit, rows = next((u, r) for u, r in sorted(by_unit.items()) if ("skipped", -1) not in r)
-    (state,) = states(spec, encoding("pgn-char-32"), games, places, [unit])
+    (state,) = build_states(spec, encoding("pgn-char-32"), games, places, [unit])
     mass = 0.0
     for move in state.board.legal_moves:
         ids = torch.from_numpy(np.array([*state.prompt, *pgn.answer(state.board, move)]))[None]
@@ -155,7 +155,7 @@ def test_batches_do_not_change_what_is_drawn(edited):
 def test_states_of_a_game_differ_and_short_games_have_fewer(edited, world_session):
     spec, _ = edited(per_game=30, games=3, samples=0, random_controls=0, shuffled_label_controls=0)
     games, places = select_games(spec, world_session.inputs)
-    found = states(spec, encoding("pgn-char-32"), games, places, range(90))
+    found = build_states(spec, encoding("pgn-char-32"), games, places, range(90))
     plies = defaultdict(list)
     for state in found:
         plies[state.item].append(state.ply)
@@ -244,10 +244,10 @@ def test_the_fixed_guard_asks_the_modified_board():
     move = chess.Move.from_uci("h2h4")
     named = {"checkpoint": "c", "probe": "p", "dataset": "d"}
     assert move in board.legal_moves
-    assert reason_to_skip(EditSpec(**named), board, move) is None
-    assert reason_to_skip(EditSpec(**named, guard="fixed"), board, move) == "no moves"
-    assert reason_to_skip(EditSpec(**named, guard="fixed"), chess.Board(), chess.Move.from_uci("e2e4")) is None
-    assert reason_to_skip(EditSpec(**named), board, None) == "illegal"
+    assert explain_skip(EditSpec(**named), board, move) is None
+    assert explain_skip(EditSpec(**named, guard="fixed"), board, move) == "no moves"
+    assert explain_skip(EditSpec(**named, guard="fixed"), chess.Board(), chess.Move.from_uci("e2e4")) is None
+    assert explain_skip(EditSpec(**named), board, None) == "illegal"
 
 
 @pytest.mark.parametrize("positions", ["last", "white-segments"])
@@ -265,7 +265,7 @@ def test_edited_texts_are_those_of_a_full_recompute(edited, world_session, posit
     probe = world_session.probe("bigram-board", 0)
     games, places = select_games(spec, world_session.inputs)
     checked = 0
-    for state in states(spec, encoding("pgn-char-32"), games, places, sorted(by_unit)):
+    for state in build_states(spec, encoding("pgn-char-32"), games, places, sorted(by_unit)):
         rows = by_unit[state.unit]
         if ("skipped", -1) in rows:
             continue
@@ -327,21 +327,21 @@ def test_readings_before_and_after_are_the_probe_s_logits(edited, world_session,
     spec, by_unit = edited(scale_rule="single_target", scale=-3.0, samples=1, games=3, per_game=2)
     unit, rows = next((u, r) for u, r in sorted(by_unit.items()) if ("skipped", -1) not in r)
     inputs = world_session.inputs
-    found = heat.readings(inputs, rows["clean", -1].run_id, unit)
+    found = heat.load_readings(inputs, rows["clean", -1].run_id, unit)
     assert (found.layer, found.condition) == (0, "edit")
     assert found.edited[found.square, found.label] == pytest.approx(-3.0, abs=1e-3)
     games, places = select_games(spec, inputs)
-    [state] = states(spec, encoding("pgn-char-32"), games, places, [unit])
+    [state] = build_states(spec, encoding("pgn-char-32"), games, places, [unit])
     ids = list(state.prompt)
     residual = world_session.model("bigram").residuals(torch.tensor([ids]), [0])[0, 0, -1].numpy()
     logits = np.einsum("d,dsk->sk", residual, world_session.probe("bigram-board", 0).weight)
     assert found.clean == pytest.approx(logits, abs=1e-3)
-    for label in (heat.class_of("P"), heat.class_of("k")):
+    for label in (heat.parse_piece_class("P"), heat.parse_piece_class("k")):
         expected = logits[:, label] - np.log(np.exp(logits).sum(1))
         assert found.values("clean", label) == pytest.approx(expected, abs=1e-3)
-    boards = heat.panels(found, found.label, "logprob", 5.0)
+    boards = heat.build_edit_panels(found, found.label, "logprob", 5.0)
     assert [(panel.low, panel.high) for panel in boards] == [(-5.0, 0.0)] * 4
-    assert len(heat.panels_of_reading(found, heat.class_of("P"), "logprob", 2.0)) == 3
+    assert len(heat.build_reading_panels(found, heat.parse_piece_class("P"), "logprob", 2.0)) == 3
     for suffix, magic in ((".svg", b"<?xml"), (".png", b"\x89PNG")):
         save_heatmaps(boards, tmp_path / f"heat{suffix}", "title")
         assert (tmp_path / f"heat{suffix}").read_bytes().startswith(magic)
@@ -354,10 +354,10 @@ def test_readings_before_and_after_are_the_probe_s_logits(edited, world_session,
     )
     save_frame(frames[1], tmp_path / "board.png")
     assert (tmp_path / "board.png").read_bytes().startswith(b"\x89PNG")
-    random = heat.readings(inputs, rows["clean", -1].run_id, unit, "random-0")
+    random = heat.load_readings(inputs, rows["clean", -1].run_id, unit, "random-0")
     assert not np.allclose(random.edited, found.edited, atol=0.01)
     with pytest.raises(NotFoundError, match="no condition"):
-        heat.readings(inputs, rows["clean", -1].run_id, unit, "edit-7")
+        heat.load_readings(inputs, rows["clean", -1].run_id, unit, "edit-7")
 
 
 def test_each_side_s_characters_are_edited_by_its_own_probe(edited, world_session):
@@ -466,7 +466,7 @@ def test_damage_is_what_one_state_computed_by_itself_gives(edited, world_session
         )
     chosen = {}
     for condition in ("clean", "edit", "random-0", "shuffled-0"):
-        found = heat.placed(inputs, run_id, unit, None if condition == "clean" else condition)
+        found = heat.load_edited_state(inputs, run_id, unit, None if condition == "clean" else condition)
         model, removed = found.edited.model, found.removed
         session = DecodingSession(model, 1, () if condition == "clean" else found.edits)
         session.feed([found.state.prompt])
@@ -484,7 +484,7 @@ def test_damage_is_what_one_state_computed_by_itself_gives(edited, world_session
         p, q = (chosen[name] / chosen[name].sum() for name in ("clean", condition))
         assert row["shared_moved"] == pytest.approx(abs(p - q).sum() / 2, abs=1e-5)
         assert row["shared_kl"] == pytest.approx((p * np.log(p / q)).sum(), abs=1e-4)
-        read = heat.readings(inputs, run_id, unit, condition, layer=last)
+        read = heat.load_readings(inputs, run_id, unit, condition, layer=last)
         others = [square for square in range(64) if square != removed.square]
         changed = (read.clean.argmax(1) != read.edited.argmax(1))[others]
         assert row["squares_changed"] == pytest.approx(changed.mean())
@@ -498,7 +498,7 @@ def test_a_move_that_both_boards_have_counts_however_either_writes_it(edited, wo
     state = State(0, 0, 0, (0,), board)
     answers = Editor.answers(
         SimpleNamespace(encoding=encoding("pgn-char-32"), spec=SimpleNamespace(spellings=False)),
-        removal(state, chess.Move.from_uci("f3g5")),
+        remove_moving_piece(state, chess.Move.from_uci("f3g5")),
     )
     texts = [{encoding("pgn-char-32").answer_text(ids) for ids in ways} for ways in answers.shared]
     assert {"Nbd2", "Nd2"} in texts
@@ -536,7 +536,7 @@ def test_encode_decode_puts_the_autoencoders_reconstruction_in_the_place_of_the_
     model, probe = world_session.model("bigram"), load_probe(inputs, spec.probe, 0).weight
     games, places = select_games(spec, inputs)
     for row in rows:
-        [state] = states(spec, encoding("pgn-char-32"), games, places, [row.unit])
+        [state] = build_states(spec, encoding("pgn-char-32"), games, places, [row.unit])
         residual = model.residuals(torch.tensor([state.prompt]), [0])[0, 0, -1]
         logits = np.einsum("d,dsk->sk", sae.reconstruction(residual[None])[0].numpy(), probe)
         square = chess.parse_square(row.detail["square"])
@@ -571,7 +571,7 @@ def test_a_wrong_layer_is_half_the_depth_away_and_takes_the_same_direction(edite
     made = PieceRemovals.__new__(PieceRemovals)
     made.model, made.rule = SimpleNamespace(n_layers=16), SCALE_RULES["single_scale"]
     real = [ResidualEdit(layer, torch.full((3, 4), float(layer)), 2.0, op="subtract") for layer in (5, 7, 9, 11, 13)]
-    wrong = made.edits(Condition("wrong-layer-0", Setting(0, (), 2.0), "wrong-layer"), [], [], real)
+    wrong = made.edits(Condition("wrong-layer-0", EditSetting(0, (), 2.0), "wrong-layer"), [], [], real)
     assert [edit.layer for edit in wrong] == [13, 15, 1, 3, 5]
     assert all(
         (one.vector is other.vector, one.scale, one.op) == (True, 2.0, "subtract")
@@ -582,8 +582,8 @@ def test_a_wrong_layer_is_half_the_depth_away_and_takes_the_same_direction(edite
 
 
 def test_what_both_choose_alike_is_no_damage_however_much_it_weighs():
-    assert divergences(np.array([0.1, 0.3]), np.array([0.2, 0.6])) == pytest.approx((0.0, 0.0))
-    assert divergences(np.array([0.5, 0.5]), np.array([0.0, 1.0]))[0] == 0.5
-    assert divergences(np.array([0.25, 0.75]), np.array([0.5, 0.5])) == pytest.approx(
+    assert compute_divergences(np.array([0.1, 0.3]), np.array([0.2, 0.6])) == pytest.approx((0.0, 0.0))
+    assert compute_divergences(np.array([0.5, 0.5]), np.array([0.0, 1.0]))[0] == 0.5
+    assert compute_divergences(np.array([0.25, 0.75]), np.array([0.5, 0.5])) == pytest.approx(
         (0.25, 0.25 * np.log(0.5) + 0.75 * np.log(1.5))
     )

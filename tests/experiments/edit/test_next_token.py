@@ -18,13 +18,19 @@ from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.errors import BadInputError
 from chessreg.experiments.cache import CacheOptions, CacheSpec
 from chessreg.experiments.edit import NextTokenEdit, heat
-from chessreg.experiments.edit.cases import Prefix, boards_of, prefixes, with_changes, without_favourite
+from chessreg.experiments.edit.cases import (
+    GamePrefix,
+    apply_board_changes,
+    build_prefixes,
+    iterate_boards,
+    remove_favourite,
+)
 from chessreg.experiments.edit.spec import DAVIS_PRESETS, NextTokenEditOptions, NextTokenEditSpec
 from chessreg.experiments.edit.states import State
-from chessreg.experiments.edit.three_boards import probabilities_of
+from chessreg.experiments.edit.three_boards import load_probabilities
 from chessreg.experiments.probe import ProbeOptions, ProbeSpec
 from chessreg.experiments.sae import SaeOptions, SaeSpec
-from chessreg.experiments.settings.games import select as select_games
+from chessreg.experiments.settings.games import select_games as select_games
 from chessreg.games.datasets.labels import board_changes
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
@@ -34,7 +40,7 @@ from chessreg.queries.render import rendered
 from chessreg.registry import tables
 from chessreg.runs.fitted import load_probe
 from chessreg.runs.spec import hashed_settings
-from chessreg.steering.directions import change_directions
+from chessreg.steering.directions import compute_change_directions
 
 LAYERS, WIDTH, CONTEXT = 3, 32, 64
 UCI = encoding("uci-square-72")
@@ -137,7 +143,7 @@ def test_masses_are_those_of_a_full_pass_and_of_enumerated_moves(squares, everyt
             kl = float((logprobs.exp() * (logprobs - own)).sum())
             assert row.detail["kl"] == pytest.approx(kl, abs=1e-5)
             assert row.detail["argmax_kept"] == (p.argmax() == int(logprobs.argmax()))
-            stored = probabilities_of(squares.inputs, report.run_id, unit)[row.condition]
+            stored = load_probabilities(squares.inputs, report.run_id, unit)[row.condition]
             assert stored == pytest.approx(p, abs=1e-5)
         assert edit.detail["edit_norm"] == pytest.approx(length, rel=1e-4)
         assert edit.detail["kl"] > 1e-3
@@ -148,7 +154,7 @@ def test_masses_are_those_of_a_full_pass_and_of_enumerated_moves(squares, everyt
 def test_a_later_board_by_its_moves_patches_as_that_of_its_game(squares, everything):
     """One position with `--later`, stored and in the lab, beside the same prefix of a game."""
     from chessreg.lab.model import Lab
-    from chessreg.lab.question import Position, stored_edit
+    from chessreg.lab.question import LabPosition, load_stored_edit
 
     report, by_unit = everything
     rows = next(rows for rows in done(by_unit) if rows["clean"].ply == 4)
@@ -160,7 +166,7 @@ def test_a_later_board_by_its_moves_patches_as_that_of_its_game(squares, everyth
     for name in ("mass_original", "mass_modified"):
         assert getattr(own["patch"], name) == pytest.approx(getattr(rows["patch-1"], name), abs=1e-5)
     assert own["patch"].detail["mass_future"] == pytest.approx(rows["patch-1"].detail["mass_future"], abs=1e-5)
-    asked = Position.of(
+    asked = LabPosition.of(
         checkpoint="squares", probe="probe-white", **given, layers=(1,), measure="next-token", condition="patch",
         settings=(("probe_tokens", "any"),),
     )  # fmt: skip
@@ -169,7 +175,7 @@ def test_a_later_board_by_its_moves_patches_as_that_of_its_game(squares, everyth
     assert answer.edited.original == pytest.approx(own["patch"].mass_original, abs=1e-5)
     assert answer.edited.modified == pytest.approx(own["patch"].detail["mass_future"], abs=1e-5)
     assert tuple(word for word in asked.stored_by if word in ("--later", "--patch")) == ("--later", "--patch")
-    taken_up = stored_edit(squares.inputs, report.run_id, rows["patch-1"])
+    taken_up = load_stored_edit(squares.inputs, report.run_id, rows["patch-1"])
     assert (taken_up.sans, taken_up.later, taken_up.condition) == (sans[:4], sans[4:10], "patch")
     assert ("patch", "unit") in taken_up.settings
     for settings, said in (
@@ -191,7 +197,7 @@ def boards_and_moves(games, item: int):
     from chessreg.games.boards.typed import sans
 
     moves = unpack(games.moves([item])[0])
-    return list(boards_of(moves)), sans(moves)
+    return list(iterate_boards(moves)), sans(moves)
 
 
 def test_length_0_is_the_clean_row_and_all_else_as_long_as_the_probes_edit(everything):
@@ -274,7 +280,7 @@ def test_settings_of_the_published_code(squares):
     assert spec.protocol == "paper"
     spec = squares_spec(squares, **{**GAMES, "future_unit": "tokens", "prefixes": (4, 9)})
     games, places = select_games(spec, squares.inputs)
-    for prefix in prefixes(spec, UCI, games, places, range(4)):
+    for prefix in build_prefixes(spec, UCI, games, places, range(4)):
         assert prefix.later_prompt[: len(prefix.state.prompt)] == prefix.state.prompt
         assert len(prefix.later_prompt) == len(prefix.state.prompt) + 6
         assert prefix.later.turn != prefix.state.board.turn
@@ -293,9 +299,9 @@ def squares_spec(session, **settings: Any) -> NextTokenEditSpec:
 def test_figure_3(squares):
     """Specification 6.4: the boards of the paper's example, and the squares from which moves begin on each."""
     text = "e2e4 e7e6 d2d4 b7b6 a2a3 c8b7 b1c3 g8h6 c1h6 g7h6 f1e2 d8g5 e2g4 h6h5 g1f3 g5g6"
-    boards = list(boards_of([chess.Move.from_uci(word) for word in text.split()]))
-    prefix = Prefix(State(0, 0, 8, UCI.prompt([]), boards[8]), boards[14])
-    case = without_favourite(prefix, chess.C1)
+    boards = list(iterate_boards([chess.Move.from_uci(word) for word in text.split()]))
+    prefix = GamePrefix(State(0, 0, 8, UCI.prompt([]), boards[8]), boards[14])
+    case = remove_favourite(prefix, chess.C1)
     assert [board.fen() for board in case.boards] == [
         "rn1qkb1r/pbpp1ppp/1p2p2n/8/3PP3/P1N5/1PP2PPP/R1BQKBNR w KQkq - 3 5",
         "rn1qkb1r/pbpp1ppp/1p2p2n/8/3PP3/P1N5/1PP2PPP/R2QKBNR w KQkq - 3 5",
@@ -339,12 +345,12 @@ def test_figure_4(squares):
     pawn = weight[:, :, 5]
     wanted = -pawn[:, chess.D5] + pawn[:, chess.D7] - pawn[:, chess.E7] + pawn[:, chess.E5]
     board = chess.Board("rnbqkbnr/ppp1pppp/8/3p4/4P3/8/PPPP1PPP/RNBQKBNR w KQkq - 0 2")
-    case = with_changes(Prefix(State(0, -1, 2, UCI.prompt([]), board)), CASE["board"])
-    [vector] = change_directions(weight, [case.changes], spec.piece, spec.blank)
+    case = apply_board_changes(GamePrefix(State(0, -1, 2, UCI.prompt([]), board)), CASE["board"])
+    [vector] = compute_change_directions(weight, [case.changes], spec.piece, spec.blank)
     assert vector == pytest.approx(wanted / np.linalg.norm(wanted), abs=1e-6)
     frames = NextTokenEdit().board_views({"run_id": report.run_id, "unit": 0}, squares.inputs)
     assert [frame.title.split(",")[0] for frame in frames] == ["clean", "edit", "edit"]
-    stored = probabilities_of(squares.inputs, report.run_id, 0)
+    stored = load_probabilities(squares.inputs, report.run_id, 0)
     for frame, condition in zip(frames, ("clean", "edit", "edit"), strict=True):
         assert [frame.heat[square] for square in range(64)] == pytest.approx(stored[condition][4:68].tolist(), abs=1e-6)
     assert frames[2].marks[chess.D5] == "removed"
@@ -366,7 +372,7 @@ def test_board_views_of_a_game_have_its_later_board_and_do_without_the_bytes(squ
     assert not any(frame.heat for frame in frames)
     assert rows["clean"].text in frames[0].caption[0]
     with pytest.raises(BadInputError, match="is of kind edit-next-token"):
-        heat.readings(squares.inputs, report.run_id, unit)
+        heat.load_readings(squares.inputs, report.run_id, unit)
     skipped = next(u for u, r in sorted(by_unit.items()) if "skipped" in r)
     [frame] = NextTokenEdit().board_views({"run_id": report.run_id, "unit": skipped}, squares.inputs)
     assert "skipped" in frame.caption[0]
@@ -533,7 +539,7 @@ def test_a_pawn_that_is_moved_back_cannot_be_taken_in_passing(squares):
     target = chess.Board("rnbqkbnr/pppp1ppp/4p3/4P3/8/8/PPPP1PPP/RNBQKBNR w KQkq - 0 3")
     assert rows["clean"].detail["target"] == target.fen()
     assert rows["clean"].detail["target_status"] == chess.STATUS_VALID
-    clean = probabilities_of(squares.inputs, report.run_id, 0)["clean"]
+    clean = load_probabilities(squares.inputs, report.run_id, 0)["clean"]
     assert rows["clean"].mass_modified == pytest.approx(clean[begins(target)].sum(), abs=1e-5)
 
 

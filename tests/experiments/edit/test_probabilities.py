@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.edit.three_boards import KIND, read_case, write_group
+from chessreg.experiments.edit.three_boards import ARTIFACT_KIND, read_case_probabilities, write_probability_group
 
 CONDITIONS = ["clean", "target"]
 
@@ -20,7 +20,7 @@ CONDITIONS = ["clean", "target"]
 def group(tmp_path: Path) -> Path:
     path = tmp_path / "probabilities.safetensors"
     values = np.random.default_rng(0).random((5, 2, 72), np.float32)
-    write_group(path, [10, 11, 12, 13, 14], CONDITIONS, values)
+    write_probability_group(path, [10, 11, 12, 13, 14], CONDITIONS, values)
     return path
 
 
@@ -51,32 +51,32 @@ DAMAGED: dict[str, Callable[[bytes], bytes]] = {
     "conditions that are not JSON": conditions("clean"),
     "a number of conditions": conditions("2"),
     "too many conditions": conditions('["a", "b", "c"]'),
-    "a huge shape": changed(lambda header: header[KIND].update(shape=[1 << 50, 2, 72])),
-    "a negative shape": changed(lambda header: header[KIND].update(shape=[-1, 2, 72])),
-    "another shape": changed(lambda header: header[KIND].update(shape=[10, 72])),
-    "fewer cases": changed(lambda header: header[KIND].update(shape=[4, 2, 90])),
-    "another type": changed(lambda header: header[KIND].update(dtype="I32")),
+    "a huge shape": changed(lambda header: header[ARTIFACT_KIND].update(shape=[1 << 50, 2, 72])),
+    "a negative shape": changed(lambda header: header[ARTIFACT_KIND].update(shape=[-1, 2, 72])),
+    "another shape": changed(lambda header: header[ARTIFACT_KIND].update(shape=[10, 72])),
+    "fewer cases": changed(lambda header: header[ARTIFACT_KIND].update(shape=[4, 2, 90])),
+    "another type": changed(lambda header: header[ARTIFACT_KIND].update(dtype="I32")),
     "a cut file": lambda content: content[:-100],
     "a missing array": changed(lambda header: header.pop("unit")),
 }
 
 
 def test_a_case_is_read_by_its_unit(group: Path) -> None:
-    case = read_case(group, 12)
+    case = read_case_probabilities(group, 12)
     assert case is not None
     assert list(case) == CONDITIONS
     np.testing.assert_array_equal(case["target"], np.random.default_rng(0).random((5, 2, 72), np.float32)[2, 1])
-    assert read_case(group, 15) is None
+    assert read_case_probabilities(group, 15) is None
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
 def test_damage_is_one_error(group: Path, damage: str) -> None:
     group.write_bytes(DAMAGED[damage](group.read_bytes()))
     with pytest.raises(BadInputError, match=f"{group} is damaged: ") as caught:
-        read_case(group, 12)
+        read_case_probabilities(group, 12)
     assert caught.value.hint == "chessreg doctor --digests"
 
 
 def test_a_missing_file_is_one_error(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="is damaged: FileNotFoundError"):
-        read_case(tmp_path / "nothing.safetensors", 0)
+        read_case_probabilities(tmp_path / "nothing.safetensors", 0)

@@ -11,12 +11,12 @@ from sqlalchemy import select
 from chessreg.errors import BadInputError
 from chessreg.experiments.imported.aggregates import ImportedAggregatesSpec
 from chessreg.experiments.imported.curves import ImportedCurvesSpec
-from chessreg.experiments.imported.file import report_of, sample_file
-from chessreg.experiments.imported.players import external_id, name_externals, plain_name
+from chessreg.experiments.imported.file import load_import_report, locate_sample
+from chessreg.experiments.imported.players import derive_external_id, name_externals, simplify_name
 from chessreg.experiments.imported.specs import ImportedGamesSpec
 from chessreg.experiments.imported.sweep import ImportedSweepSpec
 from chessreg.experiments.rating import RatingSpec
-from chessreg.experiments.rating.pool import load
+from chessreg.experiments.rating.pool import load_rating_pool
 from chessreg.registry import names, tables
 from chessreg.session import Session, open_session
 
@@ -41,7 +41,7 @@ def test_the_sample_becomes_games_of_two_arms_with_what_is_unknown_left_open(ses
         ("sample-model.pt", "stockfish:0@time=0.1", 0, "time=0.1", "white", "retry:5", 90, 3),
         ("sample-model.pt", "stockfish:1@time=0.1", 1, "time=0.1", "white", "retry:5", 90, 3),
     ]
-    assert {m.checkpoint_id for m in matches} == {external_id("sample-model.pt")}
+    assert {m.checkpoint_id for m in matches} == {derive_external_id("sample-model.pt")}
     ends = [(g.match, g.result, g.termination, g.turns, g.first_try_legal) for g in games]
     assert ends == [
         (0, "1-0", "checkmate", 4, 4),
@@ -54,10 +54,10 @@ def test_the_sample_becomes_games_of_two_arms_with_what_is_unknown_left_open(ses
     assert [g.tries for g in games] == [bytes([1] * 4), bytes([1] * 2), bytes([1] * 10), None, bytes([1] * 14), None]
     assert {g.adjudication_cp for g in games} == {None}
     assert (games[0].detail["white_score_given"], games[2].detail["white_score_given"]) == ("1", "1/2")
-    found = report_of(session.inputs, report.run_id)
+    found = load_import_report(session.inputs, report.run_id)
     assert (found["rows"], found["games"], [o["code"] for o in found["oddities"]]) == (6, 6, ["not adjudicated"])
     with session.database.read() as sql:
-        model = sql.get_one(tables.Checkpoint, external_id("sample-model.pt"))
+        model = sql.get_one(tables.Checkpoint, derive_external_id("sample-model.pt"))
         assert (model.artifact, model.parameters, model.tokenizer, model.source_format) == (
             None,
             None,
@@ -71,7 +71,7 @@ def test_the_sample_becomes_games_of_two_arms_with_what_is_unknown_left_open(ses
 def test_the_same_bytes_under_another_name_are_recognised_and_other_settings_refused(session, tmp_path):
     first = session.run(ImportedGamesSpec(file="sample"), name="sample")
     copy = tmp_path / "copy.csv"
-    copy.write_bytes(sample_file("sample-results.csv").read_bytes())
+    copy.write_bytes(locate_sample("sample-results.csv").read_bytes())
     again = session.run(ImportedGamesSpec(file=str(copy)))
     assert (again.run_id, again.attempt_id) == (first.run_id, None)
     with pytest.raises(BadInputError, match="these bytes are in run sample already"):
@@ -89,7 +89,7 @@ def test_an_external_model_has_a_name_and_no_weights(session):
     row = session.query("elo by intervention").rows[0]
     assert row["checkpoint"] == "org/model:abc"
     name_externals(session.database, report.run_id)
-    assert session.query("elo by intervention").rows[0]["checkpoint"] == plain_name("org/model:abc") == "org-model"
+    assert session.query("elo by intervention").rows[0]["checkpoint"] == simplify_name("org/model:abc") == "org-model"
     with pytest.raises(BadInputError, match="external model: its games are here, its weights are not"):
         session.inputs.reference("checkpoint", "org-model")
 
@@ -114,7 +114,7 @@ def test_stopped_games_are_evaluated_when_asked_for(session):
 def test_games_can_be_those_of_a_checkpoint_that_is_here(world_session, tmp_path):
     checkpoint = world_session.id("checkpoint", "reference")
     file = tmp_path / "own.csv"
-    file.write_text(sample_file("sample-results.csv").read_text().replace("sample-model.pt", "own.pt"))
+    file.write_text(locate_sample("sample-results.csv").read_text().replace("sample-model.pt", "own.pt"))
     report = world_session.run(ImportedGamesSpec(file=str(file), checkpoint="reference"))
     assert {m.checkpoint_id for m in rows(world_session, tables.Match, report.run_id)} == {checkpoint}
     file.write_text(file.read_text().replace("own.pt", "two.pt", 1) + "\n")
@@ -152,7 +152,7 @@ def test_a_tournament_is_seen_from_the_player_that_is_asked_for(session, tmp_pat
     report = session.run(ImportedGamesSpec(file=str(file), players=("A",)), name="event")
     arms = [(m.player, m.opponent, m.color, m.planned) for m in rows(session, tables.Match, report.run_id)]
     assert arms == [("A", "B", "white", 1), ("A", "B", "black", 1), ("A", "C", "black", 1), ("A", "C", "white", 1)]
-    assert {m.checkpoint_id for m in rows(session, tables.Match, report.run_id)} == {external_id("A")}
+    assert {m.checkpoint_id for m in rows(session, tables.Match, report.run_id)} == {derive_external_id("A")}
     session.run(RatingSpec(runs=("event",), anchors="headers", resamples=50), name="elo")
     table = {row["player"]: row for row in session.query("ratings").rows}
     assert (table["B"]["rating"], table["C"]["rating"], table["B"]["anchor"]) == (1600, 1700, "headers")
@@ -210,11 +210,11 @@ def test_openings_that_the_settings_tell_are_nobodys_turns(session):
 def test_games_that_began_randomly_are_of_their_own_file_alone_where_ratings_are_resampled(session, tmp_path):
     """Row n of one file began with other random plies than row n of another, and than opening n of ours."""
     with_note = tmp_path / "more.csv"
-    with_note.write_bytes(sample_file("sample-results.csv").read_bytes() + b"\n")
+    with_note.write_bytes(locate_sample("sample-results.csv").read_bytes() + b"\n")
     for name, file in (("one", "sample"), ("other", str(with_note))):
         session.run(ImportedGamesSpec(file=file, opening="random:20"), name=name)
     spec = RatingSpec(runs=tuple(session.inputs.reference("run", name) for name in ("one", "other")), resamples=20)
-    pool = load(spec, session.inputs).pool
+    pool = load_rating_pool(spec, session.inputs).pool
     assert len(set(pool.cluster.tolist())) == len(pool.cluster) == 10
 
 
@@ -238,7 +238,7 @@ def test_aggregates_become_arms_with_their_interventions(session):
     ]
     assert [None if r["delta"] is None else round(r["delta"], 6) for r in table] == [0.15, 0.1, None, None]
     with session.database.read() as sql:
-        assert sql.get_one(tables.Checkpoint, external_id("sample_8layers")).layers == 8
+        assert sql.get_one(tables.Checkpoint, derive_external_id("sample_8layers")).layers == 8
 
 
 GOLDEN = {  # specification 7.9: wins, draws, losses, score; then the author's own mean, draws dropped
@@ -287,7 +287,7 @@ def test_karvonens_model_stands_beside_ours(session, shared_data):
     file = shared_data / "results" / "karvonen-16layers-vs-stockfish.csv"
     spec = ImportedGamesSpec(file=str(file), rename=("adam_lichess_16layers.pt=lichess_16layers",))
     report = session.run(spec, name="k16")
-    table = session.query("elo by intervention", checkpoint=external_id("lichess_16layers").hex).rows
+    table = session.query("elo by intervention", checkpoint=derive_external_id("lichess_16layers").hex).rows
     assert [(r["level"], r["n"]) for r in table[:2]] == [(0, 361), (1, 75)]
     assert sum(r["n"] for r in table) == 1258
     assert sum(r["unscored"] for r in table) == 83

@@ -13,11 +13,11 @@ from chessreg.encodings import encoding
 from chessreg.errors import BadInputError
 from chessreg.experiments.markov.classes import (
     Classes,
-    chosen,
-    drawn_prefixes,
-    prefixes_of,
-    with_one_piece_apart,
-    with_the_same_last_move,
+    choose_classes,
+    collect_prefixes,
+    draw_prefixes,
+    find_nearest_partners,
+    find_same_last_partners,
 )
 from chessreg.experiments.markov.spec import MarkovSpec
 from chessreg.games.boards.moves import boards_after, pack, rights_after, unpack
@@ -44,7 +44,7 @@ def games(tmp_path_factory) -> Games:
 
 @pytest.fixture(scope="module")
 def prefixes(games):
-    return prefixes_of(spec_of(), UCI, 128, games, games.rows())
+    return collect_prefixes(spec_of(), UCI, 128, games, games.rows())
 
 
 def board_of(games, prefixes, place) -> chess.Board:
@@ -57,15 +57,15 @@ def board_of(games, prefixes, place) -> chess.Board:
 @pytest.mark.parametrize("reference", ["same-plies", "prefixes"])
 def test_the_reference_population_is_drawn_without_regard_to_class(prefixes, reference):
     spec = spec_of(reference_population=reference, classes=40)
-    classes = chosen(spec, prefixes)
-    drawn = drawn_prefixes(spec, prefixes, classes.member)
+    classes = choose_classes(spec, prefixes)
+    drawn = draw_prefixes(spec, prefixes, classes.member)
     assert len(np.unique(drawn)) == len(drawn) == len(classes.member)
     assert (prefixes.phase[drawn] == prefixes.phase[classes.member]).all()
     assert (prefixes.ply[drawn] == prefixes.ply[classes.member]).all() == (reference == "same-plies")
     inside = np.isin(drawn, classes.member).mean()
     assert 0 < inside < 0.9  # as members are of all prefixes, not more
-    assert (drawn == drawn_prefixes(spec, prefixes, classes.member)).all()
-    assert (drawn != drawn_prefixes(spec_of(reference_population=reference, seed=1), prefixes, classes.member)).any()
+    assert (drawn == draw_prefixes(spec, prefixes, classes.member)).all()
+    assert (drawn != draw_prefixes(spec_of(reference_population=reference, seed=1), prefixes, classes.member)).any()
     [unit] = [classes.member[classes.number == 3]]
     kept = replace(classes, reference=drawn).needed(3, 4)
     assert set(kept.tolist()) == {*unit.tolist(), *drawn[classes.number == 3].tolist()}
@@ -92,8 +92,8 @@ def test_rights_are_those_of_python_chess():
 @pytest.mark.parametrize("equal", ["position", "placement"])
 def test_classes_are_positions_that_several_move_lists_reach(games, equal):
     spec = spec_of(equal=equal)
-    prefixes = prefixes_of(spec, UCI, 128, games, games.rows())
-    found = chosen(spec, prefixes)
+    prefixes = collect_prefixes(spec, UCI, 128, games, games.rows())
+    found = choose_classes(spec, prefixes)
     lists = defaultdict(set)
     for place in range(len(games)):
         board = chess.Board()
@@ -116,33 +116,33 @@ def test_classes_are_positions_that_several_move_lists_reach(games, equal):
 
 
 def test_settings_bound_members_and_classes_and_the_seed_draws_them(prefixes):
-    every = chosen(spec_of(), prefixes)
-    few = chosen(spec_of(max_members=2, classes=5), prefixes)
+    every = choose_classes(spec_of(), prefixes)
+    few = choose_classes(spec_of(max_members=2, classes=5), prefixes)
     assert (len(few), set(few.sizes)) == (5, {2})
     assert [set(prefixes.key[few.member[few.number == n]]) for n in range(5)] == [
         set(prefixes.key[every.member[every.number == n]]) for n in range(5)
     ]
-    other = chosen(spec_of(classes=5, seed=1), prefixes)
+    other = choose_classes(spec_of(classes=5, seed=1), prefixes)
     assert set(prefixes.key[other.member]) != set(prefixes.key[few.member])
-    assert chosen(spec_of(min_members=4), prefixes).sizes.min() >= 4
-    apart = chosen(spec_of(distinct_games=True), prefixes)
+    assert choose_classes(spec_of(min_members=4), prefixes).sizes.min() >= 4
+    apart = choose_classes(spec_of(distinct_games=True), prefixes)
     own = [set(prefixes.game[apart.member[apart.number == n]]) for n in range(len(apart))]
     assert sum(map(len, own)) == len(set().union(*own))
     assert 1 < len(apart) < len(every)
 
 
 def test_the_order_of_games_does_not_matter(games, prefixes):
-    back = prefixes_of(spec_of(), UCI, 128, games, games.rows()[::-1].copy())
-    ours, theirs = chosen(spec_of(classes=9), prefixes), chosen(spec_of(classes=9), back)
+    back = collect_prefixes(spec_of(), UCI, 128, games, games.rows()[::-1].copy())
+    ours, theirs = choose_classes(spec_of(classes=9), prefixes), choose_classes(spec_of(classes=9), back)
     assert prefixes.hash[ours.member].tolist() == back.hash[theirs.member].tolist()
 
 
 def test_partners_have_the_same_last_move_or_one_piece_apart(games, prefixes):
-    found = chosen(spec_of(), prefixes)
+    found = choose_classes(spec_of(), prefixes)
     found = replace(
         found,
-        same_last=with_the_same_last_move(0, prefixes, found.member),
-        nearest=with_one_piece_apart(0, games, prefixes, found.member),
+        same_last=find_same_last_partners(0, prefixes, found.member),
+        nearest=find_nearest_partners(0, games, prefixes, found.member),
     )
     seen = {"same_last": 0, "nearest": 0}
     for place, same_last, nearest in zip(found.member, found.same_last, found.nearest, strict=True):
@@ -166,8 +166,8 @@ def test_partners_have_the_same_last_move_or_one_piece_apart(games, prefixes):
 
 def test_a_neighbour_is_found_wherever_there_is_one(games, prefixes):
     """Against every pair of beginnings of equal ply."""
-    found = chosen(spec_of(classes=12), prefixes)
-    nearest = with_one_piece_apart(0, games, prefixes, found.member)
+    found = choose_classes(spec_of(classes=12), prefixes)
+    nearest = find_nearest_partners(0, games, prefixes, found.member)
     pieces = [set(board_of(games, prefixes, place).piece_map().items()) for place in range(len(prefixes))]
     for place, other in zip(found.member.tolist(), nearest.tolist(), strict=True):
         there = any(
@@ -178,16 +178,16 @@ def test_a_neighbour_is_found_wherever_there_is_one(games, prefixes):
 
 
 def test_no_class_is_refused_with_what_to_change(games):
-    prefixes = prefixes_of(spec_of(first_ply=1, last_ply=2), UCI, 128, games, games.rows())
+    prefixes = collect_prefixes(spec_of(first_ply=1, last_ply=2), UCI, 128, games, games.rows())
     with pytest.raises(
         BadInputError, match=f"by 2 move orders within plies 1 to 2, of {len(prefixes)} move lists"
     ) as caught:
-        chosen(spec_of(first_ply=1, last_ply=2), prefixes)
+        choose_classes(spec_of(first_ply=1, last_ply=2), prefixes)
     assert "--last-ply" in caught.value.hint
 
 
 def test_a_short_context_leaves_out_what_it_cannot_read(games):
-    assert prefixes_of(spec_of(), UCI, 11, games, games.rows()).ply.max() == 5
+    assert collect_prefixes(spec_of(), UCI, 11, games, games.rows()).ply.max() == 5
 
 
 @pytest.mark.slow
@@ -196,5 +196,5 @@ def test_the_games_of_a_month_reach_as_many_positions_as_were_counted(shared_dat
     build([shared_data / "games" / "lichess-probe-test.pgn.zst"], tmp_path / "made")
     games = Games(tmp_path / "made")
     spec = spec_of(first_ply=6, last_ply=40, equal="placement", classes=20_000)
-    found: Classes = chosen(spec, prefixes_of(spec, UCI, 512, games, games.rows()))
+    found: Classes = choose_classes(spec, collect_prefixes(spec, UCI, 512, games, games.rows()))
     assert (len(games), found.reached, len(found), found.orders) == (23_261, 13_531, 13_531, 36_805)

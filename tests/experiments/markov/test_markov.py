@@ -17,7 +17,7 @@ from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.experiments import markov
 from chessreg.experiments.markov import MarkovOptions, MarkovSpec
-from chessreg.experiments.markov.classes import classes_of
+from chessreg.experiments.markov.classes import find_classes
 from chessreg.games.boards.moves import unpack
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
@@ -86,7 +86,7 @@ def population_by_pairs(session: Session, spec: MarkovSpec) -> tuple[float, floa
     resolved = spec.model_copy(
         update={noun: session.inputs.reference(noun, getattr(spec, noun)) for noun in ("checkpoint", "dataset")}
     )
-    games, classes = classes_of(resolved, session.inputs)
+    games, classes = find_classes(resolved, session.inputs)
     rows = classes.member if classes.reference is None else classes.reference
     model, prefixes = session.model(spec.checkpoint), classes.prefixes
     states = []

@@ -9,7 +9,14 @@ import pytest
 import torch
 
 from chessreg.experiments.markov import similarity
-from chessreg.experiments.markov.similarity import Layout, compare, dealt, pair_means, population, unit_vectors
+from chessreg.experiments.markov.similarity import (
+    Layout,
+    compute_pair_means,
+    deal_random_sets,
+    measure_population,
+    normalize_states,
+    run_similarity_test,
+)
 from chessreg.noise import generator
 
 
@@ -36,25 +43,25 @@ MIXED = layout_of([2, 5, 3, 2, 4, 2], [0, 0, 1, 1, 0, 1])
 @pytest.mark.parametrize("centre", [False, True])
 def test_sums_give_what_loops_over_pairs_give(centre):
     states = states_of(MIXED, 1.0).astype(np.float64)
-    (units,) = unit_vectors(states, centre, MIXED)
+    (units,) = normalize_states(states, centre, MIXED)
     if centre:
         for phase in (0, 1):
             states[MIXED.phase == phase] -= states[MIXED.phase == phase].mean(axis=0)
     pairs = {k: [cosine(states[i], states[j]) for i, j in combinations(np.flatnonzero(MIXED.number == k), 2)]
              for k in range(6)}  # fmt: skip
-    found = pair_means(units, similarity.squared_lengths(units), np.arange(18), MIXED.sizes)
+    found = compute_pair_means(units, similarity.compute_squared_lengths(units), np.arange(18), MIXED.sizes)
     assert found == pytest.approx([np.mean(own) for own in pairs.values()], abs=1e-6)
 
     every = [[cosine(states[i], states[j]) for i, j in combinations(np.flatnonzero(MIXED.phase == phase), 2)]
              for phase in (0, 1)]  # fmt: skip
     mean = np.mean([np.mean(own) for own in every])  # three classes in either phase
-    whole = population(units, MIXED)
+    whole = measure_population(units, MIXED)
     assert whole.mean == pytest.approx(mean, abs=1e-6)
     squares = np.mean([np.mean(np.square(own)) for own in every])
     assert whole.deviation == pytest.approx(np.sqrt(squares - mean**2), abs=1e-6)
 
     kind = np.array([7, 7, 1, 1, 2, 2, 3, 5, 5, 6, 4, 4, 8, 8, 8, 8, 9, 1])
-    apart = similarity.apart(units, MIXED, kind)
+    apart = similarity.measure_differing_pairs(units, MIXED, kind)
     wanted = []
     for k in range(6):
         own = [cosine(states[i], states[j]) for i, j in combinations(np.flatnonzero(MIXED.number == k), 2)
@@ -68,10 +75,10 @@ def test_partners_are_compared_with_their_members_and_have_no_say_in_the_mean():
     states = states_of(MIXED, 1.0)
     others = states_of(MIXED, 1.0, "others")
     others[[0, 1, 3]] = np.nan
-    (alone,) = unit_vectors(states, True, MIXED)
-    units, partners = unit_vectors(states, True, MIXED, [others])
+    (alone,) = normalize_states(states, True, MIXED)
+    units, partners = normalize_states(states, True, MIXED, [others])
     assert torch.equal(alone, units)
-    found = similarity.with_partners(units, partners, MIXED)
+    found = similarity.measure_partners(units, partners, MIXED)
     mean = states[MIXED.phase == 0].mean(axis=0)
     second = [cosine(states[i] - mean, others[i] - mean) for i in (2, 4, 5, 6)]
     assert np.isnan(found[0])
@@ -80,10 +87,10 @@ def test_partners_are_compared_with_their_members_and_have_no_say_in_the_mean():
 
 def test_random_sets_keep_sizes_and_phases_and_are_the_same_for_the_same_seed():
     for replacement in (False, True):
-        drawn = dealt(MIXED, 3, 17, replacement)
+        drawn = deal_random_sets(MIXED, 3, 17, replacement)
         assert (MIXED.phase[drawn] == MIXED.phase).all()
-        assert (drawn == dealt(MIXED, 3, 17, replacement)).all()
-        assert (drawn != dealt(MIXED, 3, 18, replacement)).any()
+        assert (drawn == deal_random_sets(MIXED, 3, 17, replacement)).all()
+        assert (drawn != deal_random_sets(MIXED, 3, 18, replacement)).any()
         assert (np.sort(drawn) == np.arange(18)).all() == (not replacement)
 
 
@@ -97,8 +104,10 @@ def test_p_is_uniform_where_labels_are_shuffled():
         for phase in (0, 1):
             mine = np.flatnonzero(layout.phase == phase)
             labels[mine] = generator("labels", seed, phase).permutation(mine)
-        (units,) = unit_vectors(states[labels], False, layout)
-        p.append((1 + compare(units, layout, population(units, layout), 39, seed, False).at_least) / 40)
+        (units,) = normalize_states(states[labels], False, layout)
+        p.append(
+            (1 + run_similarity_test(units, layout, measure_population(units, layout), 39, seed, False).at_least) / 40
+        )
     below = np.searchsorted(np.sort(p), np.arange(1, 41) / 40 + 1e-9) / len(p)
     assert np.abs(below - np.arange(1, 41) / 40).max() < 1.63 / np.sqrt(len(p))  # Kolmogorov's bound at 1 %
 
@@ -106,8 +115,8 @@ def test_p_is_uniform_where_labels_are_shuffled():
 @pytest.mark.parametrize("replacement", [False, True])
 def test_p_is_minimal_where_the_state_is_a_function_of_the_board(replacement):
     layout = layout_of([2, 3, 2, 4] * 6)
-    (units,) = unit_vectors(states_of(layout, 0.05), False, layout)
-    test = compare(units, layout, population(units, layout), 99, 0, replacement)
+    (units,) = normalize_states(states_of(layout, 0.05), False, layout)
+    test = run_similarity_test(units, layout, measure_population(units, layout), 99, 0, replacement)
     assert test.at_least == 0
     assert test.d > 2
     assert test.statistic == pytest.approx(test.within.mean() - test.population.mean)
@@ -116,8 +125,8 @@ def test_p_is_minimal_where_the_state_is_a_function_of_the_board(replacement):
 
 def test_d_is_nothing_on_random_states():
     layout = layout_of([2] * 300)
-    (units,) = unit_vectors(generator("no classes").normal(size=(600, 40)).astype(np.float32), False, layout)
-    test = compare(units, layout, population(units, layout), 99, 0, False)
+    (units,) = normalize_states(generator("no classes").normal(size=(600, 40)).astype(np.float32), False, layout)
+    test = run_similarity_test(units, layout, measure_population(units, layout), 99, 0, False)
     assert abs(test.d) < 0.2
     assert 0 < test.at_least < 99
 
@@ -125,7 +134,7 @@ def test_d_is_nothing_on_random_states():
 def test_states_that_are_all_the_same_say_nothing():
     layout = layout_of([2, 2, 3])
     for centre in (False, True):
-        (units,) = unit_vectors(np.ones((7, 5), np.float32), centre, layout)
-        test = compare(units, layout, population(units, layout), 20, 0, False)
+        (units,) = normalize_states(np.ones((7, 5), np.float32), centre, layout)
+        test = run_similarity_test(units, layout, measure_population(units, layout), 20, 0, False)
         assert test.at_least == 20
         assert test.d is None

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 import chess
 import pytest
 
-from chessreg.experiments.matches import Rules
+from chessreg.experiments.matches import MatchRules
 from chessreg.experiments.play.arena import Arena, ModelPlayer
 from chessreg.games.boards.openings import openings, parse_opening
 from chessreg.games.engines.opponents import choose_move, parse_engine
@@ -23,7 +23,7 @@ def arena(model, pool, *, policy="legal", rules=None, opening="random:4", **sett
     source = parse_opening(opening)
     return Arena(
         ModelPlayer(model, make_policy(policy)),
-        rules or Rules(chess.WHITE, move_limit=8),
+        rules or MatchRules(chess.WHITE, move_limit=8),
         pool,
         lambda number: openings(source, 0, [number])[0],
         noise=(0, 0),
@@ -44,7 +44,7 @@ def facts(games):
 @pytest.mark.parametrize("policy", ["legal", "retry:8"])
 @pytest.mark.parametrize("color", [chess.WHITE, chess.BLACK])
 def test_every_batch_size_plays_the_same_games(model, policy, color):
-    rules = Rules(color, move_limit=6)
+    rules = MatchRules(color, move_limit=6)
     alone = played(model, 10, policy=policy, rules=rules, batch_games=1)
     assert len({tuple(game.sans) for game in alone.values()}) == 10
     for batch in (8, 5):
@@ -54,7 +54,7 @@ def test_every_batch_size_plays_the_same_games(model, policy, color):
 
 @pytest.mark.parametrize("color", [chess.WHITE, chess.BLACK])
 def test_the_model_moves_in_its_turns_only(model, color):
-    for game in played(model, rules=Rules(color, move_limit=8)).values():
+    for game in played(model, rules=MatchRules(color, move_limit=8)).values():
         board = chess.Board()
         turns = 0
         for ply, move in enumerate(game.board.move_stack):
@@ -93,7 +93,7 @@ def test_a_forfeit_has_all_its_texts_and_no_move(model, pgn):
     ("rule", "expected"), [("adjudicate", ("context_full", "*")), ("forfeit", ("context_full", "0-1"))]
 )
 def test_a_full_context_ends_the_game_as_the_rules_say(small, pgn, rule, expected):
-    rules = Rules(chess.WHITE, move_limit=30, context_full=rule)
+    rules = MatchRules(chess.WHITE, move_limit=30, context_full=rule)
     games = played(small, count=4, rules=rules).values()
     assert Counter((str(game.end.termination), game.end.result) for game in games)[expected] == 4
     for game in games:
@@ -101,7 +101,7 @@ def test_a_full_context_ends_the_game_as_the_rules_say(small, pgn, rule, expecte
 
 
 def test_cropping_plays_on_past_the_context(small):
-    games = played(small, count=4, rules=Rules(chess.WHITE, 30, "crop"), policy="legal").values()
+    games = played(small, count=4, rules=MatchRules(chess.WHITE, 30, "crop"), policy="legal").values()
     assert all(game.ply > 20 for game in games)
     assert "context_full" not in {str(game.end.termination) for game in games}
 
@@ -149,7 +149,7 @@ def test_engines_search_for_some_games_while_the_model_is_at_others(model):
 def test_a_game_that_tries_again_does_not_hold_up_the_others(model):
     passes = []
     with EnginePool(RANDOM) as pool:
-        retry = arena(model, pool, policy="retry:40", batch_games=12, rules=Rules(chess.WHITE, 5))
+        retry = arena(model, pool, policy="retry:40", batch_games=12, rules=MatchRules(chess.WHITE, 5))
         advance = retry.policy.advance
 
         class Counting:

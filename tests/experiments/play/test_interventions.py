@@ -18,13 +18,13 @@ def load(session, **settings):
     inputs = session.inputs
     checkpoint, _ = inputs.checkpoint(inputs.reference("checkpoint", "bigram"))
     recipe = inputs.reference("run:vector", settings.pop("vector"))
-    return interventions.load(InterventionSettings(vector=recipe, **settings), checkpoint, inputs)
+    return interventions.load_intervention(InterventionSettings(vector=recipe, **settings), checkpoint, inputs)
 
 
 def test_without_a_vector_there_is_no_intervention(session):
     inputs = session.inputs
     checkpoint, _ = inputs.checkpoint(inputs.reference("checkpoint", "bigram"))
-    assert interventions.load(InterventionSettings(), checkpoint, inputs) is None
+    assert interventions.load_intervention(InterventionSettings(), checkpoint, inputs) is None
 
 
 def test_the_scale_multiplies_the_vector_as_it_is(session, make_vectors, model):

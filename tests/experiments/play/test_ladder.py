@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from chessreg.entities.game import games_of, stored_games
 from chessreg.errors import BadInputError
-from chessreg.experiments.matches import PlayedGame, Rules
+from chessreg.experiments.matches import MatchRules, PlayedGame
 from chessreg.experiments.move_quality import MoveQualitySpec
 from chessreg.experiments.play import PlaySpec
 from chessreg.experiments.play.arena import Arena, EngineRoles, ModelPlayer
@@ -52,7 +52,7 @@ class Scripted:
 
 
 def arena(model, pool, text, policy, color=chess.WHITE, **settings):
-    rules = settings.pop("rules", None) or Rules(color, 4)
+    rules = settings.pop("rules", None) or MatchRules(color, 4)
     return Arena(ModelPlayer(model, policy), rules, pool, lambda number: opening_of(text), noise=(0, 0), **settings)
 
 
@@ -143,7 +143,7 @@ def test_help_comes_where_the_worst_of_five_moves_wins_and_is_marked(model, colo
     sign = 1 if color else -1
     pool = AdvisingPool(800 * sign, 20 * sign, 9_990 * sign)
     [game] = arena(
-        model, pool, "", make_policy("legal"), roles=EngineRoles(assist="author"), rules=Rules(color, 3)
+        model, pool, "", make_policy("legal"), roles=EngineRoles(assist="author"), rules=MatchRules(color, 3)
     ).play([0])
     first = 0 if color else 1
     assert [board.ply() for board in pool.asked] == [first, first + 2, first + 4]
@@ -169,7 +169,7 @@ def test_help_counts_wins_and_not_expected_points(color):
 def test_help_on_repetition_asks_in_no_other_position(model):
     pool = AdvisingPool(800, 800)
     helped = EngineRoles(assist="on-repetition")
-    shuffled = arena(model, pool, "Nf3 Nf6 Ng1 Ng8", make_policy("legal"), roles=helped, rules=Rules(True, 2))
+    shuffled = arena(model, pool, "Nf3 Nf6 Ng1 Ng8", make_policy("legal"), roles=helped, rules=MatchRules(True, 2))
     [game] = shuffled.play([0])
     assert (len(pool.asked), game.assisted) == (1, [4])  # the start position has been there before
     lost = AdvisingPool(-30)
@@ -217,12 +217,12 @@ def test_a_repetition_is_a_draw_where_draws_are_claimed_and_else_plays_on(model)
     text = "Nf3 Nf6 Ng1 Ng8 Nf3 Nf6 Ng1"  # Black's Ng8 makes the start position's third time
     ends = []
     for claimed in (True, False):
-        game = PlayedGame(0, opening_of(text), Rules(chess.BLACK, 4, claim_draws=claimed))
+        game = PlayedGame(0, opening_of(text), MatchRules(chess.BLACK, 4, claim_draws=claimed))
         assert game.end is None
         game.push(chess.Move.from_uci("f6g8"))
         ends.append(game.end and (str(game.end.termination), game.end.result))
     assert ends == [("threefold_repetition", "1/2-1/2"), None]
-    quiet = PlayedGame(0, opening_of(""), Rules(chess.WHITE, 4, claim_draws=True))
+    quiet = PlayedGame(0, opening_of(""), MatchRules(chess.WHITE, 4, claim_draws=True))
     quiet.board.halfmove_clock = 99
     quiet.push(chess.Move.from_uci("g1f3"))
     assert str(quiet.end.termination) == "fifty_moves"

@@ -75,11 +75,11 @@ def test_every_move_of_a_matchs_model_is_judged(session, play, stockfish):
 
 
 def test_a_mate_played_costs_nothing_and_a_mate_missed_the_cap():
-    from chessreg.experiments.move_quality import capped
+    from chessreg.experiments.move_quality import clip_centipawns
 
-    assert capped(9_999, 500) - capped(0, 500) == 500
-    assert capped(9_999, 500) - capped(700, 500) == 0
-    assert capped(-9_990, 500) == -500
+    assert clip_centipawns(9_999, 500) - clip_centipawns(0, 500) == 500
+    assert clip_centipawns(9_999, 500) - clip_centipawns(700, 500) == 0
+    assert clip_centipawns(-9_990, 500) == -500
 
 
 def test_first_tries_on_a_datasets_positions(session, stockfish, tmp_path, make_vectors):

@@ -9,7 +9,7 @@ import torch
 from sqlalchemy import select
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.experiments.matches import PlayedGame, Rules
+from chessreg.experiments.matches import MatchRules, PlayedGame
 from chessreg.experiments.play import Cores, PlayOptions, PlaySpec
 from chessreg.experiments.play.arena import Arena, ModelPlayer
 from chessreg.games.boards.openings import Opening, openings, parse_opening
@@ -129,7 +129,7 @@ def test_a_game_goes_on_past_the_context_with_the_cropped_texts(small, pgn):
     with EnginePool(parse_engine("random")) as pool:
         source = parse_opening("random:18")
         arena = Arena(
-            ModelPlayer(small, make_policy("retry:200", (1.0,))), Rules(chess.WHITE, 4, "crop"), pool,
+            ModelPlayer(small, make_policy("retry:200", (1.0,))), MatchRules(chess.WHITE, 4, "crop"), pool,
             lambda n: openings(source, 0, [n])[0], noise=(0, 0),
         )  # fmt: skip
         games = list(arena.play(range(3)))
@@ -151,7 +151,7 @@ def test_a_game_that_its_opening_ended_is_a_game_without_a_turn(model, pgn):
     mate = Opening(0, ("f2f3", "e7e5", "g2g4", "d8h4"), ("f3", "e5", "g4", "Qh4#"))
     with EnginePool(parse_engine("random")) as pool:
         arena = Arena(
-            ModelPlayer(model, make_policy("legal")), Rules(chess.WHITE, 3), pool,
+            ModelPlayer(model, make_policy("legal")), MatchRules(chess.WHITE, 3), pool,
             lambda n: mate if n < 2 else Opening(n), noise=(0, 0), batch_games=2,
         )  # fmt: skip
         games = {game.unit: game for game in arena.play(range(4))}
@@ -170,12 +170,12 @@ def test_the_author_keeps_finished_openings_and_the_match_says_so(session, play)
 
 
 def test_a_stopped_game_is_evaluated_where_the_rules_say():
-    game = PlayedGame(0, Opening(0), Rules(chess.WHITE, 4, adjudicate_at=3))
+    game = PlayedGame(0, Opening(0), MatchRules(chess.WHITE, 4, adjudicate_at=3))
     for san in ("e4", "e5", "Nf3", "Nc6", "Bb5", "a6", "Ba4", "Nf6"):
         game.push(game.board.parse_san(san))
     assert game.adjudicated
     assert game.judged_board().fen() == "r1bqkbnr/pppp1ppp/2n5/1B2p3/4P3/5N2/PPPP1PPP/RNBQK2R b KQkq - 3 3"
-    early = PlayedGame(0, Opening(0), Rules(chess.WHITE, 4, adjudicate_at=90))
+    early = PlayedGame(0, Opening(0), MatchRules(chess.WHITE, 4, adjudicate_at=90))
     early.push(chess.Move.from_uci("e2e4"))
     assert early.judged_board() is early.board
 

@@ -10,7 +10,7 @@ from chessreg.entities.reproduce import again
 from chessreg.errors import BadInputError
 from chessreg.experiments import matches
 from chessreg.experiments.engine_match import EngineMatchSpec
-from chessreg.experiments.matches import Stopping
+from chessreg.experiments.matches import EarlyStopping
 from chessreg.experiments.play import Play, PlayOptions, PlaySpec
 from chessreg.queries import run_query
 from chessreg.registry import tables
@@ -79,7 +79,7 @@ def test_which_games_count_is_the_same_however_they_are_played(session, play, tm
     with open_session(str(tmp_path / "other" / "registry.db"), tmp_path / "other" / "store") as other:
         import_checkpoint(other.database, other.store, checkpoint_folder, name="bigram")
         spec = PlaySpec(checkpoint="bigram", opponent="random", **settings)
-        done, counted = Stopping.done, [0]
+        done, counted = EarlyStopping.done, [0]
 
         def stopping(self, unit):
             done(self, unit)
@@ -87,7 +87,7 @@ def test_which_games_count_is_the_same_however_they_are_played(session, play, tm
             if counted[0] % 7 == 0:
                 raise Stop
 
-        monkeypatch.setattr(Stopping, "done", stopping)
+        monkeypatch.setattr(EarlyStopping, "done", stopping)
         state, tries = "", 0
         while state != "complete":
             report = other.run(spec, PlayOptions(device="cpu", threads=1, parallel_games=10))
@@ -102,7 +102,7 @@ def test_games_that_another_process_ends_while_one_begins_are_played_and_counted
     session, play, monkeypatch
 ):
     settings = {"games": 60, "color": "both", "stop": "sprt:-0.2,0.2", **LOST}
-    read, done, counted = matches.points_of, Stopping.done, [0]
+    read, done, counted = matches.load_game_points, EarlyStopping.done, [0]
 
     def stopping(self, unit):
         done(self, unit)
@@ -113,13 +113,13 @@ def test_games_that_another_process_ends_while_one_begins_are_played_and_counted
     def meanwhile(sql, run_id):
         if not counted[0]:
             with monkeypatch.context() as patched:
-                patched.setattr(matches, "points_of", read)
-                patched.setattr(Stopping, "done", stopping)
+                patched.setattr(matches, "load_game_points", read)
+                patched.setattr(EarlyStopping, "done", stopping)
                 assert play(**settings).state == "partial"
         with session.database.read() as now:
             return read(now, run_id)
 
-    monkeypatch.setattr(matches, "points_of", meanwhile)
+    monkeypatch.setattr(matches, "load_game_points", meanwhile)
     together = play(**settings)
     assert (counted, together.missing_before, together.state) == ([7], 60, "complete")
     [(unit, name, _, pairs)] = played(session, together.run_id)[1]

@@ -31,15 +31,15 @@ def test_five_draws_of_a_control_differ_and_all_have_the_norm_of_the_real_vector
 
 
 def test_shuffling_deals_classes_anew_within_each_stratum():
-    from chessreg.experiments.settings.skill import permuted
+    from chessreg.experiments.settings.skill import permute_classes
 
     classes = np.array([0] * 30 + [1] * 10 + [0] * 5 + [1] * 15, np.int8)
     stratum = np.array(["a"] * 40 + ["b"] * 20, object)
-    dealt = permuted(classes, stratum, 7)
+    dealt = permute_classes(classes, stratum, 7)
     assert (dealt != classes).sum() > 5
     for name in "ab":
         assert np.bincount(dealt[stratum == name]).tolist() == np.bincount(classes[stratum == name]).tolist()
-    np.testing.assert_array_equal(dealt, permuted(classes, stratum, 7))
+    np.testing.assert_array_equal(dealt, permute_classes(classes, stratum, 7))
 
 
 def test_shuffled_controls_of_a_streamed_vector_need_no_pass_of_their_own(world_session, monkeypatch):
@@ -72,7 +72,7 @@ def test_vectors_without_labels_cannot_be_shuffled(world_session):
 def test_the_shuffled_control_of_a_probes_vector_is_of_a_probe_of_shuffled_labels(world_session):
     from chessreg.experiments.probe import ProbeSpec
     from chessreg.runs.fitted import load_probe
-    from chessreg.steering.directions import class_difference
+    from chessreg.steering.directions import compute_class_difference
 
     settings = {"cache": "reference-fit", "label": "skill", "epochs": 1, "skip_sites": 2}
     for draw in (None, 1, 2):
@@ -92,7 +92,7 @@ def test_the_shuffled_control_of_a_probes_vector_is_of_a_probe_of_shuffled_label
         row = vector_rows(inputs, control)[1]
         assert (row.source, row.detail["seed"], row.detail["side"]) == ("shuffled:probe:skill", draw, "high")
         weight = load_probe(inputs, inputs.reference("run:probe", f"dealt-{draw}"), 1).weight
-        wanted = class_difference(weight, "high").vector
+        wanted = compute_class_difference(weight, "high").vector
         np.testing.assert_allclose(load_vector(inputs, control, 1), wanted / np.linalg.norm(wanted), atol=1e-6)
     assert np.abs(load_vector(inputs, controls[0], 1) - load_vector(inputs, controls[1], 1)).max() > 1e-3
     shown = world_session.query("vectors by layer", run=[controls[1].removeprefix("run:")[:12]]).rows
@@ -120,12 +120,12 @@ def test_a_random_control_is_the_direction_that_matches_draw_for_that_seed(world
 
 
 def test_a_control_stands_in_a_vectors_place_in_an_intervention(world_session):
-    from chessreg.steering.interventions import InterventionSettings, load
+    from chessreg.steering.interventions import InterventionSettings, load_intervention
 
     run = made(world_session, vector_spec(source="shuffled", of="skill", seed=2), "shuffled-2")
     inputs = world_session.inputs
     checkpoint, _ = inputs.checkpoint(inputs.reference("checkpoint", "reference"))
-    found = load(InterventionSettings(vector=run, layers=(1,), scale=-2.0), checkpoint, inputs)
+    found = load_intervention(InterventionSettings(vector=run, layers=(1,), scale=-2.0), checkpoint, inputs)
     assert found.row["source"] == "shuffled:white_elo"
     np.testing.assert_array_equal(found.directions[1], load_vector(inputs, run, 1))
 

@@ -14,18 +14,18 @@ from .runs import made
 
 
 def test_a_skill_probes_direction_is_its_highest_class_minus_its_lowest():
-    from chessreg.steering.directions import class_difference
+    from chessreg.steering.directions import compute_class_difference
 
     weight = np.arange(24, dtype=np.float32).reshape(12, 1, 2) ** 1.5
-    found = class_difference(weight)
+    found = compute_class_difference(weight)
     np.testing.assert_allclose(found.vector, weight[:, 0, 1] - weight[:, 0, 0])
     np.testing.assert_array_equal(found.high, weight[:, 0, 1])
-    np.testing.assert_allclose(class_difference(weight, "high").vector, weight[:, 0, 1])
-    np.testing.assert_allclose(class_difference(weight, "low").vector, -weight[:, 0, 0])
+    np.testing.assert_allclose(compute_class_difference(weight, "high").vector, weight[:, 0, 1])
+    np.testing.assert_allclose(compute_class_difference(weight, "low").vector, -weight[:, 0, 0])
     with pytest.raises(BadInputError, match="no low class"):
-        class_difference(weight[:, :, :1], "low")
+        compute_class_difference(weight[:, :, :1], "low")
     with pytest.raises(BadInputError, match="no one class difference"):
-        class_difference(np.zeros((12, 64, 13), np.float32))
+        compute_class_difference(np.zeros((12, 64, 13), np.float32))
 
 
 @pytest.mark.parametrize("label", ["skill", "rating"])
@@ -108,13 +108,13 @@ def test_karvonens_saved_skill_probe_gives_the_norm_and_cosine_of_its_classes(sh
     import torch
 
     from chessreg.runs.fitted import cosine
-    from chessreg.steering.directions import class_difference
+    from chessreg.steering.directions import compute_class_difference
 
     path = shared_data / "probes" / "karvonen-tf_lens_lichess_8layers_ckpt_no_optimizer_chess_skill_probe_layer_7.pth"
     weight = (
         torch.load(path, weights_only=True, map_location="cpu")["linear_probe"].detach().numpy()[0].reshape(512, 1, 2)
     )
-    found = class_difference(weight)
+    found = compute_class_difference(weight)
     assert found.norms() == pytest.approx({"norm_low": 3.0739, "norm_high": 2.9832}, abs=1e-4)
     assert cosine(found.low, found.high) == pytest.approx(-0.9435, abs=1e-4)
     np.testing.assert_allclose(found.vector, found.high - found.low)

@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy import select
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.settings.skill import SkillSettings, classes_of
-from chessreg.experiments.vector_apply import VectorApplySpec, thresholds
+from chessreg.experiments.settings.skill import SkillSettings, load_skill_classes
+from chessreg.experiments.vector_apply import VectorApplySpec, compute_thresholds
 from chessreg.registry import tables
 from chessreg.runs.activations import load_cache
 from chessreg.runs.fitted import load_vector
@@ -23,7 +23,7 @@ def test_the_middle_is_that_of_the_other_half():
     along = np.array([0.0, 1.0, 4.0, 7.0, 2.0, 3.0, 6.0, 9.0])
     strong = np.array([False, False, True, True, False, False, True, True])
     fold = np.arange(8) % 2
-    assert thresholds(along, strong, fold)[:2].tolist() == [(8 + 2) / 2, (5 + 1) / 2]
+    assert compute_thresholds(along, strong, fold)[:2].tolist() == [(8 + 2) / 2, (5 + 1) / 2]
 
 
 def test_games_are_told_apart_by_their_projection(world_session):
@@ -36,7 +36,7 @@ def test_games_are_told_apart_by_their_projection(world_session):
         scored = {(row.layer, row.item): (row.correct, row.detail) for row in scores}
     game, ply = cache.array.game, cache.array.ply
     places = np.unique(game[ply >= 4])
-    classes = classes_of(inputs, cache.dataset, places, HALVES, 0).classes
+    classes = load_skill_classes(inputs, cache.dataset, places, HALVES, 0).classes
     kept = np.flatnonzero(classes >= 0)
     assert len(scored) == report.units * len(kept)
     vector = load_vector(inputs, recipe(world_session, "skill"), 1).astype(float)

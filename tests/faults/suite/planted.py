@@ -120,8 +120,8 @@ def group_before_units(home: Home) -> None:
             task.flush()
             task.done(unit)
 
-    cache.record_group = record_group
-    cache.take_up = lambda *_: set()
+    cache.record_activation_group = record_group
+    cache.resume_groups = lambda *_: set()
 
 
 def no_path_check(home: Home) -> None:

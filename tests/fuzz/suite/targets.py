@@ -281,11 +281,11 @@ MOVES = [
 def typed(world: World, data: bytes) -> None:
     """A position as it is typed for the lab, a board or an opening."""
     from chessreg.games.boards.openings import openings, parse_opening
-    from chessreg.lab.question import Position
+    from chessreg.lab.question import LabPosition
 
     text = words_of(data)[0] if data else ""
     for read in (
-        lambda text: Position.of(checkpoint="x", moves=text),
+        lambda text: LabPosition.of(checkpoint="x", moves=text),
         lambda text: openings(parse_opening(text), 0, range(2)),
     ):
         with contextlib.suppress(*expected()):
