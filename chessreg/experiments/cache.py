@@ -131,7 +131,7 @@ class Cache(Kind):
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
         written = inputs.encoding(spec.checkpoint)
         sampled = find_longest_items(items, places) if spec.last_sites is None else sample_places(places)
-        encoded = select_sites(spec, written, checkpoint.block_size, items, sampled)
+        encoded = select_cache_sites(spec, written, checkpoint.block_size, items, sampled)
         if spec.last_sites is not None and not encoded.whole.any():
             raise BadInputError(
                 f"--last-sites {spec.last_sites}: no game fits the model's context of {checkpoint.block_size} tokens",
@@ -148,7 +148,7 @@ class Cache(Kind):
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
         points = resolve_hook_points(spec, inputs)
         sample = sample_places(places)
-        encoded = select_sites(spec, inputs.encoding(spec.checkpoint), checkpoint.block_size, games, sample)
+        encoded = select_cache_sites(spec, inputs.encoding(spec.checkpoint), checkpoint.block_size, games, sample)
         rows = len(encoded.sites) * len(places) // len(sample)
         size = rows * len(points) * checkpoint.d_model * BYTES_PER_VALUE[spec.dtype]
         texts = len(places) if inputs.encoding(spec.checkpoint).content == "history" else rows
@@ -241,7 +241,7 @@ def find_longest_items(items: Games | Positions, places: np.ndarray) -> np.ndarr
     return places[np.sort(np.argsort(-plies.astype(np.int64), kind="stable")[:SAMPLE_GAMES])]
 
 
-def select_sites(
+def select_cache_sites(
     spec: CacheSpec, written: Encoding, block_size: int, games: Games | Positions, places: np.ndarray
 ) -> EncodedGames:
     """The items at these rows of the dataset, with the sites whose activations are to be stored."""
@@ -271,7 +271,7 @@ def write_activation_group(
         path = published.path  # another attempt that is at the same units was faster
     else:
         with writer:
-            encoded = select_sites(spec, model.encoding, model.block_size, games, places[low:high])
+            encoded = select_cache_sites(spec, model.encoding, model.block_size, games, places[low:high])
             order, begun = np.argsort(np.diff(encoded.tokens.offsets), kind="stable"), 0
             for items in encoded.batches(order, task.options.batch_games):
                 row, sites = encoded.sites_of(items)

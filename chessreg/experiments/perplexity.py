@@ -97,7 +97,7 @@ class Perplexity(Kind):
             if model.encoding.content == "history":
                 games_scored = score_games(model, games, rows, spec, task.options.batch_games)
             else:
-                games_scored = score_positions(model, games, rows)
+                games_scored = score_game_positions(model, games, rows)
             for unit, place, own, (nll, tokens) in zip(units, rows.tolist(), plies.tolist(), games_scored, strict=True):
                 extra = PerplexityRow(tokens=tokens, plies=own + (spec.end_token == "include"))
                 task.emit("prediction", unit, extra, item=place, name="nll", text=None, value=nll)
@@ -133,7 +133,7 @@ def set_end_token(encoding: Encoding, ids: np.ndarray, end_token: EndToken) -> n
     return ids[:-1] if closed else ids
 
 
-def score_positions(model: LanguageModel, games: Games, places: np.ndarray) -> list[tuple[float | None, int]]:
+def score_game_positions(model: LanguageModel, games: Games, places: np.ndarray) -> list[tuple[float | None, int]]:
     """The same of a model of positions: the canonical answer of every move that was played."""
     from chessreg.models.decoding.legal import answer_logprobs
     from chessreg.models.decoding.session import session_of

@@ -68,7 +68,7 @@ def parse_piece_class(letter: str) -> int:
 
 
 @dataclass(frozen=True)
-class EditedState:
+class LoadedState:
     """A state of an edit run with everything that a condition does to the model in it."""
 
     spec: EditSpec
@@ -79,7 +79,7 @@ class EditedState:
     edits: list[ResidualEdit]
 
 
-def load_edited_state(inputs: Inputs, run_id: UUID, unit: int, condition: str | None = None) -> EditedState:
+def load_edited_state(inputs: Inputs, run_id: UUID, unit: int, condition: str | None = None) -> LoadedState:
     """A state under a condition (default: the first edit).
 
     Raises NotFoundError for a state or condition that there is not, BadInputError for a state without an edit.
@@ -103,7 +103,7 @@ def load_edited_state(inputs: Inputs, run_id: UUID, unit: int, condition: str | 
     chosen = edited.condition(condition)
     state = load_state(spec, edited.encoding, inputs, unit)
     removed = remove_moving_piece(state, chess.Move.from_uci((row.detail or {})["move"]))
-    return EditedState(spec, edited, chosen, state, removed, edited.edits(chosen, [state.prompt], [removed]))
+    return LoadedState(spec, edited, chosen, state, removed, edited.edits(chosen, [state.prompt], [removed]))
 
 
 def load_readings(
