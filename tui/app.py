@@ -363,7 +363,7 @@ class ChessregApp(Host):
 
     def tell_ended(self, row: Mapping[str, Any]) -> None:
         name, state = row["name"] or row["title"], row["state"].replace("_", " ")
-        severity = "information" if state == "finished" else "warning"
+        severity = "information" if state == "complete" else "warning"
         self.notify(f"{state}: {show.done(row)} units", title=name, severity=severity)
         self.bell()
         if self._driver is not None and not self.is_web:

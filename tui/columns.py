@@ -23,7 +23,7 @@ Role = Literal["key", "value", "text", "detail"]
 Tone = Literal["key", "value", "text", "detail", "good", "bad", "warn", "running", "queued"]
 """How a cell is written: by the role of its column, or by the state that it tells."""
 STATE_TONES: dict[str, Tone] = {
-    "complete": "good", "finished": "good", "running": "running", "cancelling": "warn", "queued": "queued",
+    "complete": "good", "running": "running", "cancelling": "warn", "queued": "queued",
     "waiting": "queued", "blocked": "warn", "partial": "warn", "interrupted": "warn", "cancelled": "detail",
 }  # fmt: skip
 SIGNS: dict[Tone, str] = {"good": "✓", "bad": "✗", "running": "●", "queued": "○", "warn": "!", "detail": "–"}

@@ -115,6 +115,7 @@ def show(home: Home, reference: str) -> None:
     \b
     Example: chessreg job show 3f2a1c
     """
+    from chessreg.registry.states import word_of
     from chessreg.scheduling import status as stand
 
     with fresh(home).read() as session:
@@ -134,8 +135,11 @@ def show(home: Home, reference: str) -> None:
         emit(home, [{"setting": key, "value": str(value)} for key, value in values.items()])
         if row["attempts"]:
             click.echo("\nattempts")
-            emit(home, row["attempts"], ["id", "state", "cause", "exit_code", "host", "started_at", "ended_at",
-                                         "units_done", "message"])  # fmt: skip
+            attempts = [{**each, "state": word_of(each["cause"]) if each["cause"] else each["state"]}
+                        for each in row["attempts"]]  # fmt: skip
+            emit(
+                home, attempts, ["id", "state", "exit_code", "host", "started_at", "ended_at", "units_done", "message"]
+            )
 
 
 def is_over(rows: list[dict[str, Any]]) -> bool:
@@ -207,7 +211,7 @@ def tell(home: Home, ids: list[str], what: str, nothing: str) -> None:
 @json_option
 @pass_home
 def wait(home: Home, references: tuple[str, ...], timeout: float | None) -> None:
-    """Wait until jobs have ended. Exit status 0 when all finished, 1 when one did not or cannot begin.
+    """Wait until jobs have ended. Exit status 0 when all are complete, 1 when one failed or cannot begin.
 
     \b
     Example: chessreg wait fit && chessreg query "probe accuracy by layer"
@@ -227,7 +231,7 @@ def until_over(home: Home, references: tuple[str, ...] | list[str], timeout: flo
         emit(True, rows)
     else:
         emit(False, [readable_row(row) for row in rows], LISTED)
-    if any(row["state"] != "finished" for row in rows):
+    if any(row["state"] != "complete" for row in rows):
         sys.exit(1)
 
 
@@ -382,10 +386,10 @@ def status(home: Home) -> None:
         "pid": holder.get("pid") if home.json or not holder else str(holder["pid"]),
         "since": holder.get("since"),
         "log": here.log,
-        "jobs_waiting": len(jobs) - running,
+        "jobs_queued": len(jobs) - running,
         "jobs_running": running,
     }
-    emit(home, row, None if home.json else ["state", "pid", "since", "jobs_waiting", "jobs_running", "log"])
+    emit(home, row, None if home.json else ["state", "pid", "since", "jobs_queued", "jobs_running", "log"])
 
 
 @supervisor.command()

@@ -301,7 +301,15 @@ def go(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: b
     if as_json and not references:
         emit(True, {"group_id": group, "runs": rows, "supervisor": presence.who() if group else None})
     elif not as_json:
-        planned_rows = [{**row, "run": row["run_id"].hex[-6:], "waits": ", ".join(row["waits_for"])} for row in rows]
+        planned_rows = [
+            {
+                **row,
+                "status": row["status"].replace("_", " "),
+                "run": row["run_id"].hex[-6:],
+                "waits": ", ".join(row["waits_for"]),
+            }
+            for row in rows
+        ]
         for row in planned_rows if dry_run else ():
             unknown = "" if row["missing"] == 0 else "not known"
             row["time"] = unknown if row["seconds"] is None else f"about {duration(row['seconds'])}"

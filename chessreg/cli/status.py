@@ -151,7 +151,7 @@ def attach(home: Home, references: tuple[str, ...]) -> None:
     except KeyboardInterrupt:
         click.echo("the jobs go on; chessreg attach follows them again", err=True)
         return
-    if any(row["state"] != "finished" for row in rows):
+    if any(row["state"] != "complete" for row in rows):
         sys.exit(1)
 
 

@@ -164,7 +164,7 @@ class Launching:
         steps = {self.run_id(step): step for step in self.coming}
         for row in self.rows():
             step = steps[row["run_id"]]
-            if step not in self.coming or row["state"] not in OVER - {"finished", "blocked"} or self.complete(step):
+            if step not in self.coming or row["state"] not in OVER - {"complete", "blocked"} or self.complete(step):
                 continue
             if row["state"] == "lost" and self.losses[step] < LOSSES:
                 self.losses[step] += 1

@@ -231,7 +231,7 @@ class Work:
                 run = None if step.kind in PREPARATIONS else self.run_of(reference)
                 self.references[step.name] = reference
                 return Planned(step, "complete", run.units if run else 1, 0)
-            return Planned(step, "waits", step.units, step.units, dict(step.rows), step.bytes)
+            return Planned(step, "waiting", step.units, step.units, dict(step.rows), step.bytes)
         if step.kind in PREPARATIONS:
             reference = PREPARATIONS[step.kind].made(self.session, self.settings(step))
             if reference is None:
@@ -467,7 +467,7 @@ def too_few_games(session: Session, steps: Sequence[Step]) -> list[str]:
 
 def fitting(planned: Planned, share: float) -> Planned:
     """Return the plan of a step with this share of its games. What waits is an expectation, which is scaled."""
-    if planned.state != "waits" or share == 1.0:
+    if planned.state != "waiting" or share == 1.0:
         return replace(planned, share=share)
     units = math.ceil(planned.units * share) if planned.step.games_read is not None else planned.units
     rows = {table: math.ceil(count * share) for table, count in planned.rows.items()}

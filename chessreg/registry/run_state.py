@@ -14,16 +14,13 @@ from sqlalchemy.orm import Session
 
 from chessreg.registry.tables import Attempt, AttemptState, Cause, Job, JobState, Run, UnitRange
 
-# How what ended otherwise than well ended: every list that counts or finds what failed uses these words. A person ended
-# what is cancelled or interrupted.
+# Ends that count as failures, in every list. A user ended a cancelled or interrupted run, so neither is among them.
 FAILURES = ("failed", "diverged", "killed", "preempted", "walltime", "oom", "engine_died", "lost")
 
-# complete: every unit is there. running: an attempt says that it runs. queued: a job will try it, again after what
-# ended. partial: some units are there. With no unit there the end of the last attempt is the state; planned: there was
-# none. cancelled: a person ended its job; interrupted: the foreground run; killed: something else did.
+# The states of a run (`states.MEANINGS`). If no unit is complete, the end of the last attempt is the state.
 STATES = (
     *("complete", "running", "queued", "partial", "failed", "diverged", "cancelled", "interrupted", "killed"),
-    *("preempted", "walltime", "lost", "planned"),
+    *("preempted", "walltime", "oom", "engine_died", "lost", "planned"),
 )
 ENDS = ("complete", "cancelled", "interrupted", *FAILURES)  # of a partial run the end of its last attempt counts
 
@@ -52,11 +49,14 @@ def done(low: int = 0, high: int | None = None) -> ColumnElement[int]:
     return case((longer, covered), else_=counted)
 
 
+CAUSES_AS_STATES = (Cause.PREEMPTED, Cause.WALLTIME, Cause.DIVERGED, Cause.OOM, Cause.ENGINE_DIED)
+
+
 def _end_of_last_attempt() -> Any:
     killed = Attempt.state == AttemptState.KILLED
     word = case(
         (Attempt.state == AttemptState.FINISHED, "partial"),
-        (Attempt.cause.in_([Cause.PREEMPTED, Cause.WALLTIME, Cause.DIVERGED]), cast(Attempt.cause, String)),
+        (Attempt.cause.in_(CAUSES_AS_STATES), cast(Attempt.cause, String)),
         (and_(killed, Attempt.job_id.is_(None)), "interrupted"),
         (and_(killed, exists().where(Job.id == Attempt.job_id, Job.cancel)), "cancelled"),
         (Attempt.cause == Cause.KILLED, "killed"),

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from chessreg.registry import names, tables
 from chessreg.registry.database import rows_among
 from chessreg.registry.run_state import FAILURES, done_of
+from chessreg.registry.states import word_of
 from chessreg.registry.tables import Attempt, AttemptState, Cause, Job, JobState, Machine, Run
 from chessreg.scheduling import queue
 from chessreg.scheduling.executors import executor_class
@@ -26,9 +27,7 @@ if TYPE_CHECKING:
 
 
 Row = dict[str, Any]
-OVER = frozenset(
-    {*map(str, tables.Cause), "cancelled", "blocked"}
-)  # states after which nothing more will come by itself
+OVER = frozenset({*map(word_of, tables.Cause), "cancelled", "blocked"})  # states that do not change by themselves
 
 
 def rows(session: Session, jobs: Iterable[Job]) -> list[Row]:
@@ -111,8 +110,7 @@ def scheduler(row: Row) -> str:
 
 
 def state_of(session: Session, job: Job) -> tuple[str, list[str]]:
-    """queued, waiting (for other jobs, or in a cluster's queue), blocked (they will not come), running, cancelling, or
-    how it ended, and the jobs that it waits for."""
+    """Return the state of a job (`registry.states`), and the jobs that it waits for."""
     if job.state is JobState.ENDED:
         return ending(job, job.cause), []
     if job.state is JobState.RUNNING:
@@ -151,8 +149,10 @@ def pace_of(attempt: tables.Attempt | None, done: int, units: int) -> tuple[floa
 
 
 def ending(job: Job | None, cause: tables.Cause | None) -> str:
-    """How a job, or an attempt of it, ended, in a word: what a person ended is cancelled, in every place."""
-    return "cancelled" if job is not None and job.cancel and cause is tables.Cause.KILLED else str(cause)
+    """Return the state in which a job, or an attempt of it, ended; one that a user ended is cancelled."""
+    if job is not None and job.cancel and cause is tables.Cause.KILLED:
+        return "cancelled"
+    return word_of(cause or tables.Cause.LOST)
 
 
 def full_row(session: Session, job: Job) -> Row:

@@ -68,6 +68,8 @@ def run_try(path: Path) -> int:
 def ending(outcome: dict[str, Any]) -> str:
     """How it ended, for its log. What was stopped here may have been cancelled: the job's state says so."""
     cause, message = outcome["cause"], outcome["message"]
+    if cause == "finished":
+        cause = "complete"
     return str(message if cause == "killed" else f"{cause}: {message}" if message else cause)
 
 

@@ -82,7 +82,7 @@ def test_a_launch_outlives_its_terminal_and_its_supervisor(here, presence, gated
     assert here("supervisor", "start") == 0
     assert here("wait", "six") == 0, here.out + here.err
     rows = here.json("jobs", "six")
-    assert [(row["state"], row["done"], row["units"], row["tries"]) for row in rows] == [("finished", 3, 3, 1)] * 2
+    assert [(row["state"], row["done"], row["units"], row["tries"]) for row in rows] == [("complete", 3, 3, 1)] * 2
     shown = here.json("runs", "show", "six")
     assert (shown["state"], shown["attempts"]) == ("complete", 2)
     assert here("query", "--sql", "select count(*) as n from gated", "--format", "csv") == 0
@@ -113,13 +113,13 @@ def test_jobs_are_followed_cancelled_and_retried(here, presence, gated):
     assert here("retry", "five") == 0
     assert here("attach", "five", "--json") == 0, here.err
     lines = [json.loads(line) for line in here.out.splitlines()]
-    assert (lines[-1]["state"], lines[-1]["done"]) == ("finished", 5)
+    assert (lines[-1]["state"], lines[-1]["done"]) == ("complete", 5)
     detail = here.json("job", "show", "five")
     assert [attempt["cause"] for attempt in detail["attempts"]] == ["killed", "finished"]
     assert here("logs", "five", "--follow") == 0
     assert "try 1" in here.out
     assert "try 2" in here.out
-    assert here.out.rstrip().endswith("== finished")
+    assert here.out.rstrip().endswith("== complete")
     (log,) = here.json("logs", "five", "--lines", "1")
     assert len(log["lines"]) == 1
     assert here("retry", "five") == 0
@@ -163,7 +163,7 @@ shards = 1
     (here.folder / "job.toml").write_text(text.replace("seed = [0, 1]", "seed = [0]"))
     assert here("launch", "job.toml", "--wait") == 0, here.out + here.err
     standing = {row["name"]: row["state"] for row in here.json("jobs")}
-    assert standing == dict.fromkeys(["scan-count2-seed0", "sum"], "finished")
+    assert standing == dict.fromkeys(["scan-count2-seed0", "sum"], "complete")
     (here.folder / "sweep.toml").write_text("[[cells]]\nseed = 0\n[[cells]]\nseed = 7\n")
     again = here.json("launch", f"{GATED}:Gated", "--count", "2", "--sweep", "sweep.toml", "--dry-run")
     assert [row["status"] for row in again["runs"]] == ["complete", "queued"]
@@ -286,7 +286,7 @@ def test_waiting_for_what_another_launch_works_at_comes_back_at_its_end(here, pr
     with pytest.raises(subprocess.TimeoutExpired):
         waiting.communicate(timeout=8)
     (here.folder / "gate").touch()
-    assert [row["state"] for row in json.loads(waiting.communicate(timeout=PATIENCE)[0])] == ["finished"]
+    assert [row["state"] for row in json.loads(waiting.communicate(timeout=PATIENCE)[0])] == ["complete"]
     assert waiting.returncode == 0
     again = here.json(*launch, "--wait")
     assert (again["group_id"], again["runs"][0]["status"]) == (None, "complete")

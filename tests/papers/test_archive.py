@@ -93,7 +93,7 @@ def test_what_is_half_done_goes_on_elsewhere_without_the_scratch_that_nothing_ne
     for _ in range(2):  # a second time does nothing
         archive.load(elsewhere, tmp_path / "half.zip")
     assert states(elsewhere) == {
-        "scratch-1": "ready", "scratch-2": "unneeded", "early": "complete", "middle": "complete", "late": "waits",
+        "scratch-1": "ready", "scratch-2": "unneeded", "early": "complete", "middle": "complete", "late": "waiting",
     }  # fmt: skip
     assert not elsewhere.do()
     assert states(elsewhere)["late"] == "complete"
@@ -157,7 +157,7 @@ def test_a_file_of_others_is_refused_in_one_line_and_leaves_nothing(resting, els
         with pytest.raises(error, match=match):
             archive.load(elsewhere, file)
         assert sorted(elsewhere.session.store.root.rglob("*")) == before
-        assert states(elsewhere)["early"] == "waits"
+        assert states(elsewhere)["early"] == "waiting"
 
     refused(tmp_path / "none.zip", NotFoundError, "does not exist")
     (tmp_path / "text.zip").write_text("a letter")

@@ -376,7 +376,7 @@ def test_positions_that_are_games_and_datasets_that_are_not_there_are_refused(tm
             Work(session, find("junkin"), others)
         work = Work(session, find("junkin"), request(session, None, "games", None, "small", positions="decisions"))
         states = {planned.step.name: planned.state for planned in work.plan()}
-        assert (states["positions"], states["causal-2x32-1"]) == ("ready", "waits")
+        assert (states["positions"], states["causal-2x32-1"]) == ("ready", "waiting")
 
 
 @pytest.mark.slow

@@ -82,9 +82,9 @@ def test_what_a_step_held_in_memory_is_gone_before_the_next(work, monkeypatch):
 def test_a_plan_makes_nothing_and_counts_what_waits_as_expected(work):
     plan = work.plan()
     assert states(plan) == {
-        "a": ("ready", 5, 5), "b": ("ready", 6, 6), "best": ("waits", 3, 3), "slow": ("ready", 4, 4),
+        "a": ("ready", 5, 5), "b": ("ready", 6, 6), "best": ("waiting", 3, 3), "slow": ("ready", 4, 4),
     }  # fmt: skip
-    assert totals(plan) == {"steps": 4, "states": {"ready": 3, "waits": 1}, "rows": {"score": 18}, "bytes": 0}
+    assert totals(plan) == {"steps": 4, "states": {"ready": 3, "waiting": 1}, "rows": {"score": 18}, "bytes": 0}
     with work.session.database.read() as sql:
         assert sql.scalars(select(tables.Run)).all() == []
 
@@ -123,7 +123,7 @@ def test_an_interrupted_paper_goes_on_where_it_stopped(work, session, interrupt_
     plan = states(work.plan())
     assert plan["a"] == ("complete", 5, 0)
     assert plan["b"][0] == "partial"
-    assert plan["best"][0] == "waits"
+    assert plan["best"][0] == "waiting"
     assert not work.do()
     assert {state for state, *_ in states(work.plan()).values()} == {"complete"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,8 +18,11 @@ from chessreg.queries import run_sql
 from chessreg.registry import lineage, names, read, run_filter, run_state, tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import digest_of, new_id, uuid_of
+from chessreg.registry.states import MEANINGS
+from chessreg.registry.tables import AttemptState, JobState
 from chessreg.scheduling import status
 from chessreg.session import Session, open_session
+from tui.columns import STATE_TONES
 from tui.data.run_rows import SortedIds
 from tui.data.run_rows import runs as runs_of_the_tui
 
@@ -33,7 +37,7 @@ CASES: dict[str, tuple[list[tuple[str | None, ...]], list[tuple[int, int]], str,
     "running": ([("running", None)], [], "running", 0),
     "running-on": ([("failed", "failed"), ("running", None)], [(0, 1), (3, 4)], "running", 2),
     "failed": ([("failed", "failed")], [], "failed", 0),
-    "out-of-memory": ([("failed", "oom")], [], "failed", 0),
+    "out-of-memory": ([("failed", "oom")], [], "oom", 0),
     "cancelled": ([("lost", "lost"), ("killed", "killed", "cancelled")], [], "cancelled", 0),
     "killed-by-the-system": ([("killed", "killed", "job")], [], "killed", 0),
     "tried-again": ([("killed", "killed", "queued")], [], "queued", 0),
@@ -135,6 +139,15 @@ def test_the_terminal_ui(registry: tuple[Session, str, Path]) -> None:
     pages = runs_of_the_tui(registry[0], "archived"), runs_of_the_tui(registry[0])
     rows = [row for listed in pages for row in listed.page(0)]
     assert {row["name"]: (row["state"], row["done"]) for row in rows} == SAID
+
+
+def test_one_word_for_each_state_in_code_docs_and_the_terminal_ui() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "jobs.md").read_text()
+    in_docs = re.findall(r"^\| `(\w+)` \| (.*) \|$", page.partition("## States")[2].partition("\n## ")[0], re.MULTILINE)
+    assert dict(in_docs) == dict(MEANINGS)
+    used = {*run_state.STATES, *run_state.FAILURES, *run_state.ENDS, *status.OVER, *STATE_TONES}
+    assert used <= MEANINGS.keys()
+    assert not {str(state) for state in (*JobState, *AttemptState)} - MEANINGS.keys() - {"ended", "finished"}
 
 
 GROUPS = {"failed": run_state.FAILURES, "ended": run_state.ENDS}  # words that find several states

@@ -41,7 +41,7 @@ def test_shards_side_by_side_make_one_run_with_every_row_once(desk):
     assert sorted(attempt.units_done for attempt in attempts) == [3, 3, 4]
     assert {attempt.job_id for attempt in attempts} == {job.id for job in desk.jobs()}
     assert {(attempt.executor, attempt.execution_options["granted_threads"]) for attempt in attempts} == {("local", 1)}
-    assert all("finished" in Path(attempt.log).read_text() for attempt in attempts)
+    assert all("complete" in Path(attempt.log).read_text() for attempt in attempts)
     (again,) = desk.launch(desk.order(count=10))
     assert (again.status, again.missing, len(desk.jobs())) == ("complete", 0, 3)
 

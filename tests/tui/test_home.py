@@ -54,7 +54,7 @@ async def test_what_runs_and_what_has_ended_is_what_the_command_says(drive, queu
         assert [(row["id"].hex, row["cause"]) for row in rows(driver, "ended")] == [
             (row["id"], row["cause"]) for row in told["ended"]
         ]
-        assert {row["name"]: row["cause"] for row in told["ended"]}["checks"] == "finished"
+        assert {row["name"]: row["cause"] for row in told["ended"]}["checks"] == "complete"
         assert [f"{sign} {n}" in driver.lines[2] for sign, n in zip("●○✗✓", (2, 1, 1, 1), strict=True)] == [True] * 4
         assert "engine died: Runt" in driver.text
         assert "Ended in the last day" in driver.text
@@ -73,7 +73,7 @@ async def test_enter_opens_the_job_tab_goes_to_what_ended_and_keys_suit_the_row(
         assert driver.screen.table.id == "ended"
         assert "x cancel" not in driver.lines[-1]
         ended = driver.screen.query_one("#ended", PageTable)
-        place = next(n for n, row in enumerate(rows(driver, "ended")) if row["cause"] != "finished")
+        place = next(n for n, row in enumerate(rows(driver, "ended")) if row["cause"] != "complete")
         ended.move(place)
         await driver.settle()
         assert "R try again" in driver.lines[-1]
@@ -90,7 +90,7 @@ async def test_news_are_what_ended_after_one_looked_last(drive, world: Path, ses
         names = {row["name"] for row in rows(driver, "ended")}
         assert {"board", "edits", "plain", "sure", "toy", "cut"} <= names
         cut = next(row for row in rows(driver, "ended") if row["name"] == "cut")
-        assert cut["cause"] != "finished"
+        assert cut["cause"] != "complete"
         assert (cut["done"], cut["units"]) == (4, 9)
         await driver.press("enter")
         assert isinstance(driver.screen, RunScreen)
@@ -116,7 +116,7 @@ def test_a_foreground_run_goes_on_and_its_end_is_news(tmp_path: Path) -> None:
             assert job_status.going(sql) == []
             (row,) = job_status.ended(sql, before)
             assert job_status.ended(sql, datetime.now(UTC)) == []
-    assert (row["name"], row["cause"], row["done"], row["units"]) == ("by-hand", "finished", 5, 5)
+    assert (row["name"], row["cause"], row["done"], row["units"]) == ("by-hand", "complete", 5, 5)
     during = [rows[0] for rows in seen if rows]
     assert during
     assert {(row["kind"], row["id"], row["units"], row["state"]) for row in during} == {("toy", None, 5, "running")}

@@ -350,7 +350,7 @@ async def test_a_job_is_seen_to_finish(drive, own_queue: Any) -> None:
         own_queue.gate.touch()
         await asyncio.to_thread(own_queue.until, lambda: own_queue.job("sums", 2).ended_at)
         driver.app.look()
-        await driver.until("9/9 units", "finished")
+        await driver.until("9/9 units", "complete")
         assert driver.screen.query_one("#shards", PageTable).count == 3
 
 

@@ -91,7 +91,7 @@ async def test_a_run_shows_what_the_command_shows_part_by_part(drive, session: S
         assert "given" in games
         await driver.press("tab")
         assert "[attempts 1]" in driver.text
-        assert "finished" in driver.text
+        assert "complete" in driver.text
         await driver.press("tab")
         assert f"[read {len(run['inputs'])}]" in driver.text
         await driver.press("tab")

@@ -194,7 +194,7 @@ async def test_a_form_is_filled_planned_and_launched_and_its_job_finishes(drive,
         await driver.press("ctrl+l")
         assert isinstance(driver.screen, JobScreen)
         try:
-            await driver.until("finished", "15/15 units")
+            await driver.until("complete", "15/15 units")
             assert "100 % · 15/15 units" in driver.text
             await driver.press("escape")
             await driver.until("1 job · 0 running · 0 waiting · 1 ended")

@@ -28,6 +28,7 @@ from sqlalchemy import (
 from chessreg.errors import NotFoundError
 from chessreg.registry import measures, read, run_filter, tables, words
 from chessreg.registry.run_state import FAILURES, WAITS_IN_CLUSTER
+from chessreg.registry.states import word_of
 from chessreg.registry.tables import Cause, Job, JobState
 from chessreg.registry.tables.types import utc_now
 from chessreg.scheduling import queue, status
@@ -136,7 +137,7 @@ def by_state(value: str) -> ColumnElement[bool]:
 def ends() -> dict[str, ColumnElement[bool]]:
     """Return the words for how a job ended, as lists show them, with their conditions: `failed` is all that home counts
     as failed, `ended` is every end."""
-    causes: dict[str, ColumnElement[bool]] = {str(cause): Job.cause == cause for cause in Cause}
+    causes: dict[str, ColumnElement[bool]] = {word_of(cause): Job.cause == cause for cause in Cause}
     killed = causes["killed"]
     causes |= {"cancelled": and_(killed, Job.cancel), "killed": and_(killed, not_(Job.cancel))}
     words = causes | {"failed": or_(*(causes[word] for word in FAILURES)), "ended": true()}
@@ -211,7 +212,7 @@ def job(session: Session, job_id: UUID) -> JobView:
         log = log_of(session.store, record)
     found = results_of(session, record.run_id)
     if log is not None:
-        failed = full["state"] in status.OVER and full["state"] not in ("finished", "cancelled")
+        failed = full["state"] in status.OVER and full["state"] not in ("complete", "cancelled")
         return JobView(full, shards, log, "", reason_in(log, full["message"] or "") if failed else "", found)
     return JobView(full, shards, None, status.why_no_log(full))
 

@@ -562,7 +562,7 @@ def launch(session: Session, form: Form, checked: Checked) -> tuple[UUID | None,
     ingest(session.database, session.store)
     group, planned = launch_orders(orders_of(form, checked), session.database, session.store)
     if group is None:
-        return None, {"complete": "it is complete already", "already_queued": "a job stands for it already"}.get(
+        return None, {"complete": "it is complete already", "already_queued": "it is queued already"}.get(
             planned[0].status, planned[0].status
         )
     Presence(session.store).start(session.database.reference)

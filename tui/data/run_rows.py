@@ -10,6 +10,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, func, select
 
 from chessreg.registry import identity, lineage, measures, names, read, run_filter, tables
+from chessreg.registry.states import word_of
 from tui import show
 from tui.columns import Column, signed, state_tone
 from tui.data.pages import PAGE, JoinedPages, Pages, Row, by_words_above
@@ -193,16 +194,22 @@ SETTINGS = (
     Column("value", "value", widest=90, tone=lambda row: "key" if row["source"] == "given" else "detail"),
     Column("source", "given or default", role="detail"),
 )
+
+
+def attempt_state(row: Mapping[str, Any]) -> str:
+    """Return the state of an attempt: running, or the state that its cause names."""
+    return word_of(row["cause"]) if row["cause"] else str(row["state"])
+
+
 ATTEMPTS = (
     Column("started_at", "started", text=lambda row: show.when(row["started_at"]), least=16),
     Column(
         "state",
         "state",
-        text=lambda row: signed(str(row["state"])),
-        tone=lambda row: state_tone(str(row["state"])),
+        text=lambda row: signed(attempt_state(row)),
+        tone=lambda row: state_tone(attempt_state(row)),
         role="key",
     ),
-    Column("cause", "cause"),
     Column("units_done", "units", right=True),
     Column("took", "took", right=True, text=lambda row: took(row)),
     Column("host", "machine", text=lambda row: show.host(row["host"])),

@@ -45,7 +45,7 @@ def change(row: Mapping[str, Any]) -> str:
 
 def outcome(row: Mapping[str, Any]) -> str:
     """The result and how it differs; of what did not finish how it ended, and why."""
-    if row["cause"] != "finished":
+    if row["cause"] != "complete":
         cause, message = row["cause"].replace("_", " "), row["message"] or ""
         return message if message.startswith(cause) else ": ".join(filter(None, [cause, message]))
     differs = f"Δ {change(row)}" if change(row) else ""
@@ -53,7 +53,7 @@ def outcome(row: Mapping[str, Any]) -> str:
 
 
 def outcome_tone(row: Mapping[str, Any]) -> Tone:
-    return "value" if row["cause"] == "finished" else state_tone(row["cause"])
+    return "value" if row["cause"] == "complete" else state_tone(row["cause"])
 
 
 def doing(row: Mapping[str, Any]) -> str:
@@ -130,7 +130,7 @@ class HomeScreen(JobActionsScreen):
     HomeScreen #running { border-left: thick $text-primary; }
     HomeScreen #waiting { border-left: thick $text-secondary; }
     HomeScreen #failed { border-left: thick $text-error; }
-    HomeScreen #finished { border-left: thick $text-success; }
+    HomeScreen #complete { border-left: thick $text-success; }
     HomeScreen #last { border-left: thick $edge; margin-right: 0; width: 2fr; }
     HomeScreen > #machines { height: auto; }
     HomeScreen > #work { height: 1fr; layout: vertical; overflow: hidden; }
@@ -305,7 +305,7 @@ class HomeScreen(JobActionsScreen):
             row = self.chosen
             if row is None or ended is not (action.method == "retry"):
                 return False
-            return (not ended or row["cause"] != "finished") and super().offers(action)
+            return (not ended or row["cause"] != "complete") and super().offers(action)
         return super().offers(action)
 
     def action_other(self, way: str) -> None:
@@ -403,11 +403,11 @@ class HomeScreen(JobActionsScreen):
 
 def overview_line(state: AtHome) -> str:
     ended = [row["cause"] for row in state.ended]
-    well = {how: ended.count(how) for how in ("finished", "cancelled", "interrupted")}
+    well = {how: ended.count(how) for how in ("complete", "cancelled", "interrupted")}
     counts = [
         f"{state.jobs['running'] + state.foreground:,} running",
-        f"{state.jobs['waiting']:,} waiting",
-        f"{well.pop('finished')} finished",
+        f"{state.jobs['waiting']:,} not started",
+        f"{well.pop('complete')} complete",
         f"{sum(row['failed'] for row in state.ended)} failed",
         *(f"{number} {how}" for how, number in well.items() if number),
         f"{show.counted(state.counts['run'], 'run')} in all",
@@ -415,7 +415,7 @@ def overview_line(state: AtHome) -> str:
     return " · ".join(counts)
 
 
-TILES = ("running", "waiting", "failed", "finished", "last")
+TILES = ("running", "waiting", "failed", "complete", "last")
 
 
 def tiles(state: AtHome, newest: Row | None, since: str) -> dict[str, tuple[str, str, str]]:
@@ -425,7 +425,7 @@ def tiles(state: AtHome, newest: Row | None, since: str) -> dict[str, tuple[str,
     failed = [row for row in state.ended if row["failed"]]
     hosts = {row["at"] for row in running if row["at"]}
     soonest = min((row["starts_in"] for row in waiting if row["starts_in"] is not None), default=None)
-    finished = sum(row["cause"] == "finished" for row in state.ended)
+    complete = sum(row["cause"] == "complete" for row in state.ended)
     last = ("last result", "", "none yet")
     if newest is not None:
         differs = f"Δ {change(newest)}" if change(newest) else ""
@@ -433,10 +433,10 @@ def tiles(state: AtHome, newest: Row | None, since: str) -> dict[str, tuple[str,
     return {
         "running": ("running", f"● {state.jobs['running'] + state.foreground:,}",
                     f"on {show.counted(len(hosts), 'machine')}" if hosts else ""),
-        "waiting": ("waiting", f"○ {state.jobs['waiting']:,}",
+        "waiting": ("not started", f"○ {state.jobs['waiting']:,}",
                     "" if soonest is None else f"next in {show.duration(soonest)}"),
         "failed": ("failed", f"✗ {len(failed):,}", "! opens the log" if failed else since),
-        "finished": ("finished", f"✓ {finished:,}", f"{show.counted(state.counts['run'], 'run')} in all"),
+        "complete": ("complete", f"✓ {complete:,}", f"{show.counted(state.counts['run'], 'run')} in all"),
         "last": last,
     }  # fmt: skip
 

@@ -168,7 +168,7 @@ COLUMNS = (
 OFFERED = (
     "state:", "kind:", "name:", "on:", "machine:", "partition:", "message:", "launch:", "run:", "id:", "shard:",
     "tries>", "priority>", "launched>", "started>", "ended>",
-    "state:running", "state:queued", "state:waiting", "state:blocked", "state:ended", "state:finished",
+    "state:running", "state:queued", "state:waiting", "state:blocked", "state:ended", "state:complete",
     "state:failed", "state:cancelled",
 )  # fmt: skip
 
@@ -264,5 +264,5 @@ def overview_line(page: JobPage) -> str:
     jobs_text = show.counted(total, "job")
     if page.pages.count != total:
         jobs_text = f"{page.pages.count:,} of {jobs_text}"
-    states = [f"{counts[word]:,} {word}" for word in ("running", "waiting", "ended")]
+    states = [f"{counts['running']:,} running", f"{counts['waiting']:,} not started", f"{counts['ended']:,} ended"]
     return f"{jobs_text} · {' · '.join(states)}"

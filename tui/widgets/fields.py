@@ -223,7 +223,7 @@ def note_of(field: Field) -> str:
 LONGEST = 500  # characters of the command that are shown
 PLAN_STATUS = {
     "complete": "complete already: nothing to do, v views it",
-    "already_queued": "a job stands for it already",
+    "already_queued": "queued already",
 }
 
 
