@@ -24,6 +24,7 @@ from sqlalchemy.exc import DBAPIError
 from chessreg.errors import ChessregError
 from chessreg.masking import mask
 from chessreg.registry.database import Database
+from chessreg.registry.states import word_of
 from chessreg.registry.tables import Attempt, Cause, Job, JobState
 from chessreg.registry.tables.types import utc_now
 from chessreg.runs.attempt import plain
@@ -266,8 +267,8 @@ class Supervisor:
                 queue.requeue(now, "the supervisor was stopped")
             else:
                 queue.end(now, cause, message)
-            message = now.message
-        log(f"{queue.title(job)} ({job.id.hex[-6:]}), try {job.tries}: {cause}" + (f": {message}" if message else ""))
+            why = f": {now.message}" if now.message else ""
+        log(f"{queue.title(job)} ({job.id.hex[-6:]}), try {job.tries}: {word_of(cause)}{why}")
 
     def adopt(self, job: Job, process: dict[str, Any]) -> None:
         """Look after a worker that an earlier supervisor started, and did not live to note."""

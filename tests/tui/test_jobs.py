@@ -50,7 +50,7 @@ def listed(queue: Any, words: str) -> list[tuple[str, int]]:
         ("state:running", [("sums", 0), ("sums", 1)]),
         ("state:waiting", [("sums", 2)]),
         ("state:blocked", []),
-        ("state:finished", [("checks", 0)]),
+        ("state:complete", [("checks", 0)]),
         ("state:engine", [("broken", 0)]),
         ("state:failed", [("broken", 0)]),
         ("state:ended", [("broken", 0), ("checks", 0)]),
@@ -121,7 +121,7 @@ async def test_a_job_in_a_clusters_queue_waits_and_the_screens_show_what_its_sch
         assert [(row["host"], row["running"]) for row in seen.machines] == [("node17", 1)], "no idle machine beside it"
         assert "node17" in driver.text
         await driver.go("jobs")
-        assert "4 jobs · 1 running · 1 waiting · 2 ended" in driver.text
+        assert "4 jobs · 1 running · 1 to start · 2 ended" in driver.text
         await driver.find_row("waits")
         await driver.press("enter")
         assert " · waiting · " in driver.text
@@ -144,7 +144,7 @@ def test_a_job_is_found_by_the_end_of_its_ids(queue: Any) -> None:
 async def test_the_list_shows_state_progress_and_why(drive, queue: Any) -> None:
     async with drive(queue.folder, size=(200, 30)) as driver:
         await driver.go("jobs")
-        assert "5 jobs · 2 running · 1 waiting · 2 ended" in driver.text
+        assert "5 jobs · 2 running · 1 to start · 2 ended" in driver.text
         (reduce,) = [line for line in driver.lines if "reduce" in line]
         assert "waits for 2 of 2" in reduce
         running = [line for line in driver.lines if "at the gate" in line]
@@ -192,7 +192,7 @@ async def test_a_job_is_asked_about_by_the_name_on_the_screen(drive, queue: Any)
 async def test_typing_narrows_the_list(drive, queue: Any) -> None:
     async with drive(queue.folder) as driver:
         await driver.go("jobs")
-        await driver.press("slash", *"state", "colon", *"fin", "enter")
+        await driver.press("slash", *"state", "colon", *"comp", "enter")
         assert "1 of 5 jobs" in driver.text
         assert "checks" in driver.text
         assert "sums" not in driver.text
@@ -299,7 +299,7 @@ async def test_a_job_is_tried_again_started_sooner_and_cancelled(drive, own_queu
         await driver.go("home")
         (line,) = [line for line in driver.text.split("Ended in")[1].splitlines() if " broken " in line]
         assert " –  broken  cancelled before it" in line, "though what was tried before had failed"
-        assert "1 finished · 0 failed · 1 cancelled" in driver.text
+        assert "1 complete · 0 failed · 1 cancelled" in driver.text
         assert "opens its log" not in driver.text
 
 
@@ -395,5 +395,5 @@ async def test_the_end_of_a_followed_job_is_told_wherever_one_is(drive, own_queu
         own_queue.gate.touch()
         await asyncio.to_thread(own_queue.until, lambda: own_queue.job("sums").ended_at)
         await driver.once(lambda: rung, "the bell")
-        assert "finished: 4/4 units" in driver.notices
-        assert "\x1b]9;chessreg: sums finished\x07" in written, "the terminal's own notification"
+        assert "complete: 4/4 units" in driver.notices
+        assert "\x1b]9;chessreg: sums complete\x07" in written, "the terminal's own notification"

@@ -197,9 +197,9 @@ async def test_a_form_is_filled_planned_and_launched_and_its_job_finishes(drive,
             await driver.until("complete", "15/15 units")
             assert "100 % · 15/15 units" in driver.text
             await driver.press("escape")
-            await driver.until("1 job · 0 running · 0 waiting · 1 ended")
+            await driver.until("1 job · 0 running · 0 to start · 1 ended")
             (line,) = [line for line in driver.lines if " checks " in line]
-            assert " finished " in line
+            assert " complete " in line
             assert " 15/15 " in line
         finally:
             with open_session(str(folder / "registry.db"), folder / "store") as session:

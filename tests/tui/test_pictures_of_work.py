@@ -57,7 +57,7 @@ def test_jobs(picture: Any, queue: Any) -> None:
     async def steps(driver: Any) -> None:
         await driver.press("j", "j")
 
-    words = "5 jobs · 2 running · 1 waiting · 2 ended", "2/4", "0/6", "12/12", "reduce"
+    words = "5 jobs · 2 running · 1 to start · 2 ended", "2/4", "0/6", "12/12", "reduce"
     picture(steps, *words, folder=queue.folder, start="jobs")
 
 

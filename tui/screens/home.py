@@ -406,7 +406,7 @@ def overview_line(state: AtHome) -> str:
     well = {how: ended.count(how) for how in ("complete", "cancelled", "interrupted")}
     counts = [
         f"{state.jobs['running'] + state.foreground:,} running",
-        f"{state.jobs['waiting']:,} not started",
+        f"{state.jobs['waiting']:,} to start",
         f"{well.pop('complete')} complete",
         f"{sum(row['failed'] for row in state.ended)} failed",
         *(f"{number} {how}" for how, number in well.items() if number),
@@ -433,7 +433,7 @@ def tiles(state: AtHome, newest: Row | None, since: str) -> dict[str, tuple[str,
     return {
         "running": ("running", f"● {state.jobs['running'] + state.foreground:,}",
                     f"on {show.counted(len(hosts), 'machine')}" if hosts else ""),
-        "waiting": ("not started", f"○ {state.jobs['waiting']:,}",
+        "waiting": ("to start", f"○ {state.jobs['waiting']:,}",
                     "" if soonest is None else f"next in {show.duration(soonest)}"),
         "failed": ("failed", f"✗ {len(failed):,}", "! opens the log" if failed else since),
         "complete": ("complete", f"✓ {complete:,}", f"{show.counted(state.counts['run'], 'run')} in all"),

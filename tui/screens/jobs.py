@@ -264,5 +264,5 @@ def overview_line(page: JobPage) -> str:
     jobs_text = show.counted(total, "job")
     if page.pages.count != total:
         jobs_text = f"{page.pages.count:,} of {jobs_text}"
-    states = [f"{counts['running']:,} running", f"{counts['waiting']:,} not started", f"{counts['ended']:,} ended"]
+    states = [f"{counts['running']:,} running", f"{counts['waiting']:,} to start", f"{counts['ended']:,} ended"]
     return f"{jobs_text} · {' · '.join(states)}"
