@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 import time
 import unicodedata
 from collections import deque
@@ -19,28 +18,24 @@ from textual import work
 from textual.color import Color
 from textual.events import Event, Key, Paste
 from textual.filter import DimFilter, LineFilter
-from textual.screen import Screen
 from textual.widgets import Input
 
-from chessreg.errors import RegistryError, described
 from chessreg.terminal import shows
 from tui import show
 from tui.actions import EVERYWHERE, bindings, may_write
 from tui.database_worker import DatabaseWorker
 from tui.entries import ENTRIES, modes, sweep, warm_up
-from tui.host import Host
+from tui.host import READ_ONLY, Host
 from tui.model_process import ModelProcess
-from tui.screens.base import READ_ONLY, AppScreen
+from tui.screens.base import AppScreen
 from tui.screens.help import HelpScreen, Jump, Palette, targets
-from tui.state import Remembered, kept
+from tui.state import Remembered
 from tui.themes import BOARD_DARK, DIM, THEMES, legible
 from tui.typed import Echo, TypedKeys
-from tui.widgets.bars import Banner, TopBar
 from tui.widgets.images import PLACEHOLDER
-from tui.writes import Notice, Write, Writes
+from tui.writes import Writes
 
 if TYPE_CHECKING:
-    from sqlalchemy.orm import Session as SqlSession
     from textual.dom import DOMNode
     from textual.theme import Theme
     from textual.widget import Widget
@@ -96,12 +91,6 @@ SIGNS = {
     }.items()
     for sign in signs
 }  # fmt: skip
-
-
-def why(errors: Sequence[str]) -> str:
-    """Why a command failed: the last error that it told and its hint, else its last line."""
-    last = max((n for n, line in enumerate(errors) if line.startswith("error: ")), default=len(errors) - 1)
-    return "\n".join(errors[max(last, 0) :]).removeprefix("error: ")
 
 
 def in_one_line(text: str) -> str:
@@ -299,10 +288,6 @@ class ChessregApp(Host):
         elif banner.message:
             banner.hush()
 
-    def banner(self) -> Banner | None:
-        screen = self.top_screen
-        return next(iter(screen.query(Banner)), None) if screen is not None else None
-
     @work(group="look")
     async def look(self) -> None:
         """Has another process written? Then what is shown is read again."""
@@ -372,52 +357,6 @@ class ChessregApp(Host):
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
-    def write(
-        self, what: str, change: str, function: Callable[[SqlSession], Any], message: Callable[[Any], str]
-    ) -> None:
-        self.writes.add(Write(what, change, function, message))
-        self.write_on()
-
-    @work(group="write")
-    async def write_on(self) -> None:
-        if self.writes.busy:
-            return
-        self.writes.busy = True
-        try:
-            while (first := self.writes.first) is not None:
-                try:
-                    answer = await self.database.ask(f"writing: {first.what}", first)
-                except RegistryError as error:
-                    if not first.error:
-                        self.notify(
-                            f"not written yet: {error.message}; it is tried again every 2 s, ^n shows it",
-                            title=f"{first.what}: {first.change}", severity="warning",
-                        )  # fmt: skip
-                    first.error = error.message
-                    return
-                except Exception as error:  # a name that is taken, or a fault of ours: not to be tried again
-                    self.writes.drop(first)
-                    if self.top_screen is not None and not first.dropped:
-                        self.trouble(self.top_screen, error)
-                    continue
-                self.writes.drop(first)
-                self.notify(first.message(answer), title=first.what)
-                if self.top_screen is not None:
-                    self.top_screen.load()
-        finally:
-            self.writes.busy = False
-            self.tell_held()
-
-    def tell_held(self) -> None:
-        if self.top_screen is not None:
-            for bar in self.top_screen.query(TopBar):
-                bar.held, bar.at_work = len(self.writes.held), self.at_work
-
-    def notify(self, message: str, *, title: str = "", severity: Any = "information", **more: Any) -> None:
-        """As textual does, but nothing in it is markup; and it can be read again."""
-        self.notices.append(Notice(datetime.now(UTC), title, message, severity))
-        super().notify(message, title=title, severity=severity, **more | {"markup": False})
-
     def changed(self) -> None:
         """Every screen that follows the registry reads again: the one in sight now, the others when they are seen."""
         for stack in self._screen_stacks.values():
@@ -426,27 +365,6 @@ class ChessregApp(Host):
                     screen.catch_up()
         if self.lost and self.top_screen is not None:
             self.all_well(self.top_screen)
-
-    def trouble(self, screen: Screen[Any], error: Exception) -> None:
-        if not self.database.opened and not isinstance(error, RegistryError):
-            self.exit(error)
-            return
-        message, hint, _ = described(error)
-        if isinstance(error, RegistryError):
-            self.lost = True
-            if isinstance(screen, AppScreen):
-                screen.stale = True  # it is read again once the registry is there
-        again = "; asked again every 2 s" if isinstance(error, RegistryError) else ""
-        full = message + (f" ({hint}{again})" if hint else again)
-        if not self.notices or self.notices[-1].message != full:
-            self.notices.append(Notice(datetime.now(UTC), "", full, "error"))
-        for banner in screen.query(Banner):
-            banner.set_message(full, wrong=True)
-
-    def all_well(self, screen: Screen[Any]) -> None:
-        self.lost = False
-        for banner in screen.query(Banner):
-            banner.hush()
 
     # -- actions --------------------------------------------------------------------------------------------------
 
@@ -473,30 +391,10 @@ class ChessregApp(Host):
 
         self.push_screen(LineageScreen(noun, id, called))
 
-    def action_go(self, name: str) -> None:
-        if name == self.current_mode:
-            self.back_to(1)
-        self.switch_mode(name)
-        self.remembered.set("room", name)
-
-    async def action_back(self) -> None:
-        """Its end is not awaited: who asks may be a part of the screen that goes, and would wait for its own end."""
-        if self.top_screen is not None and self.screen is self.top_screen and self.top_screen.step_back():
-            return
-        if len(self.screen_stack) > 1:
-            self.pop_screen()
-
     def prompt(self, question: str, answered: Callable[[str | None], None]) -> None:
         from tui.screens.dialogs import Prompt
 
         self.push_screen(Prompt(question), answered)
-
-    def back_to(self, depth: int) -> None:
-        if not depth:
-            self.action_go(ENTRIES[0].name)
-            return
-        for _ in self.screen_stack[depth:]:
-            self.pop_screen()
 
     def action_help(self) -> None:
         if self.top_screen is not None and not isinstance(self.top_screen, HelpScreen):
@@ -536,14 +434,6 @@ class ChessregApp(Host):
             command = self.top_screen.command()
             self.copy(command, command)
 
-    @work(group="copy")
-    async def copy(self, text: str, what: str) -> None:
-        from asyncio import to_thread
-
-        self.copy_to_clipboard(text)
-        path = None if self.read_only else await to_thread(kept, text)
-        self.notify(f"{what}\nalso in {show.place(str(path))}" if path else what, title="copied")
-
     def action_jump(self) -> None:
         screen = self.top_screen
         if screen is None or self.screen is not screen:
@@ -561,27 +451,6 @@ class ChessregApp(Host):
         place = names.index(self.theme) if self.theme in names else -1
         self.theme = names[(place + 1) % len(names)]
         self.remembered.set("theme", self.theme)
-
-    @work(group="command")
-    async def run_command(self, words: Sequence[str], exact: Sequence[str] = (), doing: str = "doing it",
-                          done: str = "done", told: str = "", succeeded: Callable[[], None] = lambda: None
-                          ) -> None:  # fmt: skip
-        if self.read_only:
-            self.notify(READ_ONLY, severity="warning")
-            return
-        if self.refused_while_lost():
-            return
-        self.notify(shlex.join(["chessreg", *words]), title=doing)
-        status, out, err = await self.model.run_command(exact or words)
-        errors = [line for line in err.splitlines() if line.strip()]
-        if status:
-            self.notify(why(errors) or f"exit status {status}", title=f"not {done}", severity="error")
-        else:
-            succeeded()
-            last = errors if told else out.strip().splitlines() or errors
-            self.notify("\n".join(filter(None, [told, *last[-1:]])), title=done)
-            if self.top_screen is not None:
-                self.top_screen.load()
 
     def action_glyphs(self) -> None:
         from tui.screens.board_base import DrawingScreen

@@ -1,4 +1,4 @@
-"""What screens ask of the app. Screens know this class only; `tui.app` imports them and does what is declared here."""
+"""The part of the app that screens use: shared state, writing, commands, the banner. `tui.app` adds the screens."""
 
 from __future__ import annotations
 
@@ -6,16 +6,22 @@ import shlex
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from textual import work
 from textual.app import App
 from textual.screen import Screen
-from textual.worker import Worker
 
+from chessreg.errors import RegistryError, described
+from tui import show
 from tui.actions import Action, changed
+from tui.entries import ENTRIES
+from tui.state import kept
+from tui.widgets.bars import Banner, TopBar
+from tui.writes import Notice, Write, Writes
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
@@ -25,11 +31,18 @@ if TYPE_CHECKING:
     from tui.model_process import ModelProcess
     from tui.state import Remembered
     from tui.widgets.board import Glyphs
-    from tui.writes import Notice, Writes
+
+READ_ONLY = "nothing is changed with --read-only"
+
+
+def why(errors: Sequence[str]) -> str:
+    """Return why a command failed: the last error that it printed and its hint, or else its last line."""
+    last = max((n for n, line in enumerate(errors) if line.startswith("error: ")), default=len(errors) - 1)
+    return "\n".join(errors[max(last, 0) :]).removeprefix("error: ")
 
 
 class Host(App[Exception | None]):
-    """The state that screens share, and what they can have the app do."""
+    """The state and the actions of the app that screens share."""
 
     remembered: Remembered
     database: DatabaseWorker
@@ -65,8 +78,8 @@ class Host(App[Exception | None]):
         return names[0] if len(names) == 1 else f"{len(names)} commands" if names else ""
 
     @property
-    def top_screen(self) -> Screen[Any] | None:
-        """The visible screen, below a palette."""
+    def top_screen(self) -> Any:
+        """Return the visible `AppScreen`, below a palette, or None."""
         raise NotImplementedError
 
     def follow(self, job_id: UUID) -> None:
@@ -79,75 +92,164 @@ class Host(App[Exception | None]):
             del self.drafts[draft]
 
     def refused_while_lost(self) -> bool:
-        """Say, where the registry cannot be read, that no command is begun: one would make another in its place."""
+        """Refuse to start a command while the registry cannot be read: it would create another registry there."""
         if self.lost:
             self.notify("the registry cannot be read now: no command is begun on it", severity="warning")
         return self.lost
 
-    def trouble(self, screen: Screen[Any], error: Exception) -> None:
-        """Show the error in the banner. A registry that cannot be opened at all ends the program."""
+    def prompt(self, question: str, answered: Callable[[str | None], None]) -> None:
+        """Ask for one line, and pass it to `answered`: None if the user left the dialog."""
         raise NotImplementedError
 
-    def all_well(self, screen: Screen[Any]) -> None:
-        """Remove the banner."""
+    def open(self, noun: str, id: UUID, called: str) -> None:
+        """Open the screen of a run, a job, or any other thing of the registry."""
+        raise NotImplementedError
+
+    def open_plot(self, question: Question) -> None:
+        """Open the screen of a query's plots, that of boards if its first plot shows boards."""
+        raise NotImplementedError
+
+    def open_lineage(self, noun: str, id: str, called: str) -> None:
+        """Open the lineage of a thing."""
+        raise NotImplementedError
+
+    def action_messages(self) -> None:
+        """Open the screen of messages."""
         raise NotImplementedError
 
     def write(
         self, what: str, change: str, function: Callable[[SqlSession], Any], message: Callable[[Any], str]
     ) -> None:
-        """Write a `change` of `what`, `function(sql)`, in a transaction of its own, after the changes before it. While
-        the registry cannot be written it is held, and tried again every 2 s. `message(answer)` is then shown under the
-        title `what`."""
-        raise NotImplementedError
+        """Write a `change` of `what` by `function(sql)` in a separate transaction, after earlier changes.
 
-    def write_on(self) -> Worker[None]:
-        """Write what waits, the oldest first, as far as it goes."""
-        raise NotImplementedError
+        While the registry cannot be written, the change waits and is tried again every 2 s. Afterwards
+        `message(answer)` is shown under the title `what`.
+        """
+        self.writes.add(Write(what, change, function, message))
+        self.write_on()
+
+    @work(group="write")
+    async def write_on(self) -> None:
+        """Write the waiting changes, the oldest first, until one must wait."""
+        if self.writes.busy:
+            return
+        self.writes.busy = True
+        try:
+            while (first := self.writes.first) is not None:
+                try:
+                    answer = await self.database.ask(f"writing: {first.what}", first)
+                except RegistryError as error:
+                    if not first.error:
+                        self.notify(
+                            f"not written yet: {error.message}; it is tried again every 2 s, ^n shows it",
+                            title=f"{first.what}: {first.change}", severity="warning",
+                        )  # fmt: skip
+                    first.error = error.message
+                    return
+                except Exception as error:  # a name that is taken, or a fault of ours: not to be tried again
+                    self.writes.drop(first)
+                    if self.top_screen is not None and not first.dropped:
+                        self.trouble(self.top_screen, error)
+                    continue
+                self.writes.drop(first)
+                self.notify(first.message(answer), title=first.what)
+                if self.top_screen is not None:
+                    self.top_screen.load()
+        finally:
+            self.writes.busy = False
+            self.tell_held()
 
     def tell_held(self) -> None:
-        """Say on top how many changes are held, else which command is at work."""
-        raise NotImplementedError
+        """Show in the top bar how many changes wait, or else which command is running."""
+        if self.top_screen is not None:
+            for bar in self.top_screen.query(TopBar):
+                bar.held, bar.at_work = len(self.writes.held), self.at_work
 
-    def run_command(self, words: Sequence[str], exact: Sequence[str] = (), doing: str = "doing it",
-                    done: str = "done", told: str = "", succeeded: Callable[[], None] = lambda: None
-                    ) -> Worker[None]:  # fmt: skip
-        """Run a command of chessreg on this registry, in a process of its own; its last line is shown, or `told` and
-        what it remarked last. `words` are shown, `exact` are run, where a person would write it otherwise. Every key
-        works meanwhile. `succeeded` is called if it did."""
-        raise NotImplementedError
+    def notify(self, message: str, *, title: str = "", severity: Any = "information", **more: Any) -> None:
+        """Notify as textual does, without markup, and keep the notice for the screen of messages."""
+        self.notices.append(Notice(datetime.now(UTC), title, message, severity))
+        super().notify(message, title=title, severity=severity, **more | {"markup": False})
 
-    def copy(self, text: str, what: str) -> Worker[None]:
-        """Copy by the terminal (OSC 52), into a file, and into tmux. The notice says `what` was copied."""
-        raise NotImplementedError
+    def trouble(self, screen: Screen[Any], error: Exception) -> None:
+        """Show the error in the banner, or end the program if the registry could not be opened at all."""
+        if not self.database.opened and not isinstance(error, RegistryError):
+            self.exit(error)
+            return
+        message, hint, _ = described(error)
+        if isinstance(error, RegistryError):
+            self.lost = True
+            screen.stale = True  # type: ignore[attr-defined]  # it is read again once the registry is there
+        again = "; asked again every 2 s" if isinstance(error, RegistryError) else ""
+        full = message + (f" ({hint}{again})" if hint else again)
+        if not self.notices or self.notices[-1].message != full:
+            self.notices.append(Notice(datetime.now(UTC), "", full, "error"))
+        for banner in screen.query(Banner):
+            banner.set_message(full, wrong=True)
 
-    def prompt(self, question: str, answered: Callable[[str | None], None]) -> None:
-        """Ask for one line; None when it was left."""
-        raise NotImplementedError
+    def all_well(self, screen: Screen[Any]) -> None:
+        """Remove the banner."""
+        self.lost = False
+        for banner in screen.query(Banner):
+            banner.hush()
 
-    def open(self, noun: str, id: UUID, called: str) -> None:
-        """The screen of a run, a job, or any other thing of the registry."""
-        raise NotImplementedError
+    def action_go(self, name: str) -> None:
+        """Go to a room as the user left it; from within that room, go back to its first screen."""
+        if name == self.current_mode:
+            self.back_to(1)
+        self.switch_mode(name)
+        self.remembered.set("room", name)
 
-    def open_plot(self, question: Question) -> None:
-        """The screen of a query's plots: of boards where its first plot is of these."""
-        raise NotImplementedError
-
-    def open_lineage(self, noun: str, id: str, called: str) -> None:
-        """The lineage of a thing."""
-        raise NotImplementedError
+    async def action_back(self) -> None:
+        """Leave the screen. Does not await its removal, because the caller may belong to it."""
+        top, has_dialog = self.top_screen, self.screen is not self.top_screen
+        if top is not None and not has_dialog and top.step_back():
+            return
+        if len(self.screen_stack) > 1:
+            self.pop_screen()
 
     def back_to(self, depth: int) -> None:
         """Return to the screen of a breadcrumb: 0 is home, 1 the room, 2 the screen opened in it."""
-        raise NotImplementedError
+        if not depth:
+            self.action_go(ENTRIES[0].name)
+            return
+        for _ in self.screen_stack[depth:]:
+            self.pop_screen()
 
-    def action_go(self, name: str) -> None:
-        """Go to a room as it was left; in that room, back to its first screen."""
-        raise NotImplementedError
+    @work(group="copy")
+    async def copy(self, text: str, what: str) -> None:
+        """Copy to the terminal's clipboard (OSC 52), to a file, and to tmux. The notice shows `what`."""
+        from asyncio import to_thread
 
-    async def action_back(self) -> None:
-        """Leave the screen."""
-        raise NotImplementedError
+        self.copy_to_clipboard(text)
+        path = None if self.read_only else await to_thread(kept, text)
+        self.notify(f"{what}\nalso in {show.place(str(path))}" if path else what, title="copied")
 
-    def action_messages(self) -> None:
-        """The screen of messages."""
-        raise NotImplementedError
+    @work(group="command")
+    async def run_command(self, words: Sequence[str], exact: Sequence[str] = (), doing: str = "doing it",
+                          done: str = "done", told: str = "", succeeded: Callable[[], None] = lambda: None
+                          ) -> None:  # fmt: skip
+        """Run a command of chessreg on this registry in a separate process, and call `succeeded` if it succeeds.
+
+        The notice has its last line, or `told` and its last remark. `words` are shown; `exact` are run, where a person
+        would write them differently. Every key works meanwhile.
+        """
+        if self.read_only:
+            self.notify(READ_ONLY, severity="warning")
+            return
+        if self.refused_while_lost():
+            return
+        self.notify(shlex.join(["chessreg", *words]), title=doing)
+        status, out, err = await self.model.run_command(exact or words)
+        errors = [line for line in err.splitlines() if line.strip()]
+        if status:
+            self.notify(why(errors) or f"exit status {status}", title=f"not {done}", severity="error")
+        else:
+            succeeded()
+            last = errors if told else out.strip().splitlines() or errors
+            self.notify("\n".join(filter(None, [told, *last[-1:]])), title=done)
+            if self.top_screen is not None:
+                self.top_screen.load()
+
+    def banner(self) -> Banner | None:
+        screen = self.top_screen
+        return next(iter(screen.query(Banner)), None) if screen is not None else None

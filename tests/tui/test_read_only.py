@@ -21,8 +21,8 @@ from store.errors import StoreError
 from tui.actions import ACTIONS, Action, may_write
 from tui.app import ChessregApp
 from tui.entries import ENTRIES, ScreenEntry
+from tui.host import READ_ONLY
 from tui.model_process import ModelProcessError
-from tui.screens.base import READ_ONLY
 
 from .test_actions import PLACES
 

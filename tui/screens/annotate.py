@@ -11,7 +11,8 @@ from chessreg.errors import BadInputError
 from tui import show
 from tui.actions import bindings
 from tui.data.annotations import annotate, toggle, untag, validate
-from tui.screens.base import READ_ONLY, AppScreen
+from tui.host import READ_ONLY
+from tui.screens.base import AppScreen
 from tui.screens.dialogs import Confirm, Prompt
 
 if TYPE_CHECKING:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-READ_ONLY = "nothing is changed with --read-only"
 AGAIN = "again"  # of workers that read what was shown already
 LISTS = ("runs", "data")
 OF_ROWS = ("mark", "unmark", "compare", "lineage", "rows", "split")  # what is done to their rows
