@@ -4,14 +4,14 @@
 marks a setting that names an input.
 
 A kind that reads games has a spec that is a `GameSelection`: `games, rows = select(spec, inputs)` gives the dataset and
-the rows of the games that it names, `games.boards.moves(rows)` their packed moves, and `unpack` those of one game.
+the rows of the games that it names, `games.moves(rows)` their packed moves, and `unpack_moves` those of one game.
 CONTRIBUTING.md shows one from start to end.
 """
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.experiments.settings.games import GameBatches, GameSelection, select_games
 from chessreg.games.boards.boardframe import Arrow, BoardFrame, Mark
-from chessreg.games.boards.moves import unpack
+from chessreg.games.boards.moves import unpack_moves
 from chessreg.noise import generator, uniform
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
@@ -47,5 +47,5 @@ __all__ = [
     "generator",
     "select_games",
     "uniform",
-    "unpack",
+    "unpack_moves",
 ]

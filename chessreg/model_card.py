@@ -70,7 +70,7 @@ def usage(row: dict[str, Any]) -> str:
     """Return the code that loads the folder: with transformers where it has the architecture and the tokenizer."""
     command = "```sh\nchessreg import checkpoint . --name mine\n```"
     name = row["tokenizer"]
-    history = name not in encodings.names() or encodings.encoding(name).content == "history"
+    history = name not in encodings.list_encodings() or encodings.get_encoding(name).content == "history"
     if row["architecture"] not in OF_TRANSFORMERS or not history:
         return command
     code = (

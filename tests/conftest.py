@@ -386,7 +386,7 @@ def solver_world(game_world: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         shutil.copytree(game_world, root, dirs_exist_ok=True)
         (root / "puzzles.csv").write_text(PUZZLES)
         with open_session(str(root / "registry.db"), root / "store") as session:
-            with patch("chessreg.games.datasets.positions.MOST_COUNTED", 9999):
+            with patch("chessreg.games.datasets.positions.MAX_COUNTER", 9999):
                 add_dataset(session.database, session.store, [root / "puzzles.csv"], name="puzzles")
             bring_in(session, "fen-77", "bidirectional-fen-encoder", root / "fen")
             add_uci_model(session, root / "uci")

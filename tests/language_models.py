@@ -86,18 +86,18 @@ def network(adapter: str, vocabulary: int) -> Network:
 
 def bring_in(session: Session, name: str, adapter: str, folder: Path) -> str:
     """A checkpoint of random weights, saved and imported; a prompt's is a Hugging Face folder with a tokenizer."""
-    from chessreg.encodings import encoding
-    from chessreg.encodings.prompts import prompt_of_folder
+    from chessreg.encodings import get_encoding
+    from chessreg.encodings.prompts import make_prompt_encoding
     from chessreg.entities.checkpoint import import_checkpoint
     from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 
     if name == "prompt" and not adapter.endswith("fen-encoder"):
         write_language_model(folder, adapter, LONG)
     else:
-        made = network(adapter, encoding("fen-77" if name == "prompt" else name).size)
+        made = network(adapter, get_encoding("fen-77" if name == "prompt" else name).size)
         save_checkpoint(made, folder, CheckpointInfo.of(made, name))
     if name == "prompt" and adapter.endswith("fen-encoder"):
         write_tokenizer(folder / "tokenizer.json")
-    written = prompt_of_folder(folder, end="</s>") if name == "prompt" else name
+    written = make_prompt_encoding(folder, end="</s>") if name == "prompt" else name
     import_checkpoint(session.database, session.store, folder, name=folder.name, encoding=written)
     return folder.name

@@ -211,7 +211,8 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
 
 
 def test_a_file_in_the_folder_is_all_that_an_encoding_needs(clone):
-    assert clone("-c", "from chessreg.encodings import encoding; print(encoding('uci-square-by-rank').size)") == "71\n"
+    code = "from chessreg.encodings import get_encoding; print(get_encoding('uci-square-by-rank').size)"
+    assert clone("-c", code) == "71\n"
 
 
 @pytest.mark.slow

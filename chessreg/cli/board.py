@@ -215,12 +215,12 @@ def heatmap(
     """
     from chessreg.entities.game import unit_reference
     from chessreg.experiments.edit import heat
-    from chessreg.games.boards.picture import check_suffix, save_heatmaps
+    from chessreg.games.boards.picture import check_picture_suffix, save_heatmaps
 
     fresh(home)
     session = home.session()
     if output is not None:
-        check_suffix(output)
+        check_picture_suffix(output)
     if home.json and output is not None:
         raise BadInputError("--json prints numbers, --output draws them", "give one of them")
     with session.database.read() as sql:

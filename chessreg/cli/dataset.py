@@ -295,7 +295,7 @@ def export(
     if token_options:
         name = next(iter(token_options)).removesuffix("_name").replace("_", "-")
         raise click.UsageError(f"--{name} needs --token-file")
-    from chessreg.games.datasets.bags import export as write
+    from chessreg.games.datasets.bags import export_bag as write
 
     suffix = format_ or (file.suffix.lower().lstrip(".") if file else "bag")
     path = file or Path(f"{reference.replace(':', '-')}.{suffix}")
@@ -309,7 +309,7 @@ def export(
 
 def export_tokens(home: Home, reference: str, file: Path | None, options: dict[str, Any]) -> None:
     """Write the token file of `dataset export --token-file` and print its counts."""
-    from chessreg.encodings import encoding
+    from chessreg.encodings import get_encoding
     from chessreg.models.token_file import export as write
 
     if "heldout" not in options:
@@ -317,7 +317,7 @@ def export_tokens(home: Home, reference: str, file: Path | None, options: dict[s
             f"--token-file needs --heldout DATASET: `chessreg dataset split {reference} --parts train=0.98,test=0.02`, "
             f"then export {reference}:train with --heldout {reference}:test"
         )
-    games_encoding = encoding(options.get("encoding_name", "pgn-char-32"))
+    games_encoding = get_encoding(options.get("encoding_name", "pgn-char-32"))
     if games_encoding.content != "history":
         raise click.UsageError(
             f"--encoding {games_encoding.name} writes positions, a token file holds games: pgn-char-32"

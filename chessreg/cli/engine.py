@@ -54,7 +54,7 @@ def ladder(home: Home) -> None:
     \b
     Example: chessreg run play --checkpoint reference --opponent stockfish:0@nodes=10
     """
-    from chessreg.games.engines.opponents import LADDER, engine_rating
+    from chessreg.games.engines.opponents import LADDER, get_engine_rating
 
     here = installed()
     rows = [
@@ -63,7 +63,7 @@ def ladder(home: Home) -> None:
             "name": spec.name,
             "level": spec.level,
             "limit": spec.limit.text if spec.limit else None,
-            "elo": engine_rating(spec),
+            "elo": get_engine_rating(spec),
             "available": here is not None or not spec.needs_process,
         }
         for spec in LADDER
@@ -75,10 +75,10 @@ def ladder(home: Home) -> None:
 
 def installed() -> dict[str, Any] | None:
     """The Stockfish of this machine as a row of `engine`, or None."""
-    from chessreg.games.engines.opponents import engine_identity
+    from chessreg.games.engines.opponents import identify_engine
 
     try:
-        engine = engine_identity()
+        engine = identify_engine()
     except NotFoundError:
         return None
     return {

@@ -58,7 +58,7 @@ def show(home: Home, run: str, unit: int) -> None:
     Example: chessreg game show plain 12
     """
     from chessreg.entities.game import full_record, stored_games
-    from chessreg.games.boards.pgn import game_pgn
+    from chessreg.games.boards.pgn import format_game
     from chessreg.registry import names
 
     database = fresh(home)
@@ -68,7 +68,7 @@ def show(home: Home, run: str, unit: int) -> None:
     if home.json:
         emit(home, full_record(stored))
     else:
-        click.echo(game_pgn(stored.record()), nl=False, file=for_data(sys.stdout))
+        click.echo(format_game(stored.record()), nl=False, file=for_data(sys.stdout))
 
 
 PARTNERS = {"run": "run", "unit": "game", "arm": "arm", "plies": "plies", "parts": "plies alike", "moves": "then"}

@@ -10,9 +10,9 @@ import click
 
 from chessreg.cli.base import FilePath, Group, Home, NameText, Numbers, emit, json_option, pass_home
 from chessreg.cli.noun import print_rows
-from chessreg.encodings import names
+from chessreg.encodings import list_encodings
 from chessreg.encodings.base import Notation
-from chessreg.encodings.prompts import TEMPLATES, Counters, Layout, prompt_of_folder
+from chessreg.encodings.prompts import TEMPLATES, Counters, Layout, make_prompt_encoding
 from chessreg.entities import entity
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ def import_() -> None:
 @click.option("--name", type=NameText(), help="What to call the checkpoint.")
 @click.option(
     "--encoding",
-    help=f"How chess is written for the model: {', '.join(names())}, or prompt: a template over the folder's own "
-    "tokenizer.json.  "
+    help=f"How chess is written for the model: {', '.join(list_encodings())}, or prompt: a template over the folder's "
+    "own tokenizer.json.  "
     "[default: what the folder or its tokenizer says, else pgn-char-32]",
 )
 @click.option(
@@ -144,7 +144,7 @@ def checkpoint(
         source = source if source.name else source.resolve()  # "." has no name that an error could give
         if encoding == "prompt":
             importers.check_folder(source)
-        written = prompt_of_folder(source, **settings) if encoding == "prompt" else encoding
+        written = make_prompt_encoding(source, **settings) if encoding == "prompt" else encoding
         given = importers.UnrecordedSettings(*unrecorded)
         session = home.adding(needs=trained_on, check=lambda: importers.check(source, written, vocabulary, given))
         made = import_checkpoint(

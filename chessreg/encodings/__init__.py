@@ -17,23 +17,33 @@ from chessreg.encodings.uci_square import davis, lcb
 from chessreg.errors import ChessregError, NotFoundError
 from chessreg.named import Registry, clipped
 
-__all__ = ["Alignment", "Encoding", "Sites", "Tokens", "encoding", "names", "phase_number", "phase_site", "register"]
+__all__ = [
+    "Alignment",
+    "Encoding",
+    "Sites",
+    "Tokens",
+    "get_encoding",
+    "get_phase_number",
+    "get_phase_site",
+    "list_encodings",
+    "register_encoding",
+]
 
 _encodings: Registry[Encoding] = Registry("encoding")
 _broken: list[str] = []  # why files here cannot be loaded
 
 
-def register(made: Encoding) -> None:
+def register_encoding(made: Encoding) -> None:
     """Make an encoding known by its name. ValueError when the name is taken."""
     _encodings.register(made.name, made)
 
 
-def names() -> list[str]:
+def list_encodings() -> list[str]:
     """All registered names, in the order of their registration."""
     return _encodings.names()
 
 
-def encoding(name: str, folder: Path | None = None) -> Encoding:
+def get_encoding(name: str, folder: Path | None = None) -> Encoding:
     """The encoding of this name. A prompt's is read from the `folder` of its checkpoint.
 
     NotFoundError lists those that there are, or says that the folder is missing or a file here broken.
@@ -49,7 +59,7 @@ def encoding(name: str, folder: Path | None = None) -> Encoding:
     return PromptEncoding.load(folder, name)
 
 
-def phase_number(name: str) -> int:
+def get_phase_number(name: str) -> int:
     """The number of a phase that some encoding calls so (each name has one number). NotFoundError lists the names."""
     known = {phase: number for made in _encodings.values() for number, phase in enumerate(made.phases)}
     if name not in known:
@@ -57,14 +67,14 @@ def phase_number(name: str) -> int:
     return known[name]
 
 
-def phase_site(written: Encoding, phase: int) -> str:
+def get_phase_site(written: Encoding, phase: int) -> str:
     """The name of the sites of a phase: where the encoding has such sites their own, as white-origins."""
     name = written.phases[phase]
     return f"{name}s" if f"{name}s" in written.site_names else name
 
 
 for _made in (PgnChar(), davis, lcb, Fen77()):
-    register(_made)
+    register_encoding(_made)
 for _file in pkgutil.iter_modules(__path__):  # those added later register themselves
     try:
         plugins.own(f"{__name__}.{_file.name}")

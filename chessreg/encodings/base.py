@@ -15,7 +15,7 @@ import chess
 import numpy as np
 
 from chessreg.errors import BadInputError
-from chessreg.games.boards.typed import board_after, sans
+from chessreg.games.boards.typed import moves_to_sans, play_sans
 from chessreg.named import Registry
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ def check_alignment(alignment: str) -> None:
         raise BadInputError(f"no label alignment {alignment!r}", "known: post-ply, pre-ply")
 
 
-def checked_ids(ids: Iterable[int] | np.ndarray, size: int, name: str) -> np.ndarray:
+def check_ids(ids: Iterable[int] | np.ndarray, size: int, name: str) -> np.ndarray:
     """The ids as int64 [n]. BadInputError for one that is not in 0..size-1."""
     array = np.asarray(ids if isinstance(ids, np.ndarray) else list(ids), np.int64)
     if array.size and not (array.min() >= 0 and array.max() < size):
@@ -235,12 +235,12 @@ def checked_ids(ids: Iterable[int] | np.ndarray, size: int, name: str) -> np.nda
     return array
 
 
-def game_sans(at: chess.Board | Sequence[str], name: str) -> Sequence[str]:
+def resolve_sans(at: chess.Board | Sequence[str], name: str) -> Sequence[str]:
     """The moves, in SAN, that lead to a board; BadInputError where its stack does not hold the whole game."""
     if not isinstance(at, chess.Board):
         return at
     check_whole_game(at, name)
-    return sans(at.move_stack)
+    return moves_to_sans(at.move_stack)
 
 
 def check_whole_game(board: chess.Board, name: str) -> None:
@@ -252,12 +252,12 @@ def check_whole_game(board: chess.Board, name: str) -> None:
         )
 
 
-def board_of(at: chess.Board | Sequence[str]) -> chess.Board:
+def resolve_board(at: chess.Board | Sequence[str]) -> chess.Board:
     """The board itself, or the one after these moves in SAN."""
-    return at if isinstance(at, chess.Board) else board_after(at)
+    return at if isinstance(at, chess.Board) else play_sans(at)
 
 
-def no_boards(name: str) -> BadInputError:
+def history_encoding_error(name: str) -> BadInputError:
     """The refusal of a history encoding that is given positions."""
     return BadInputError(
         f"{name} writes games, not positions", "use a dataset of games, or a position encoding such as fen-77"

@@ -25,12 +25,12 @@ from chessreg.encodings.base import (
     Notation,
     Sites,
     Tokens,
-    board_of,
     check_alignment,
-    checked_ids,
+    check_ids,
+    resolve_board,
 )
 from chessreg.errors import BadInputError
-from chessreg.games.boards.fields import positions_of
+from chessreg.games.boards.fields import compute_fen_fields
 from chessreg.named import Registry
 
 if TYPE_CHECKING:
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 _CHARACTERS = "0123456789abcdefghpnrkqPBNRQKw."
 _EMPTY = _CHARACTERS.index(".")
-LENGTH = 77
+FEN77_TOKENS = 77
 _FIELDS = {"castling": (65, 4), "en-passant": (69, 2), "halfmoves": (71, 3), "fullmoves": (74, 3)}
-SQUARE_OF = np.full(LENGTH, -1, np.int8)
+SQUARE_OF = np.full(FEN77_TOKENS, -1, np.int8)
 """The square (a1 = 0) that each token is, -1 for the others."""
 SQUARE_OF[1:65] = np.arange(64).reshape(8, 8)[::-1].reshape(64)
-_AT_ONCE = 1 << 10  # FENs: the working arrays stay in the cache
+_BATCH_FENS = 1 << 10  # FENs: the working arrays stay in the cache
 _FEN = re.compile(r"\S+ [wb] (?:-|[KQkq]{1,4}) (?:-|[a-h][36]) \d{1,3} \d{1,3}", re.ASCII)
 _TAIL = re.compile(r"([wb]) (-|[KQkq]{1,4}) (-|[a-h][36]) (\d{1,3}) (\d{1,3})", re.ASCII)
 _RUNS = [(b"%d" % run, b"1" * run) for run in range(2, 9)]
@@ -62,19 +62,19 @@ class FenError(BadInputError):
 SITES: Registry[tuple[range, str]] = Registry("site of fen-77")
 """Name → tokens, and the side to move of the boards that have them: w, b, or both."""
 for _name, _tokens in {
-    "last": range(LENGTH - 1, LENGTH),
-    "turns": range(LENGTH - 1, LENGTH),
+    "last": range(FEN77_TOKENS - 1, FEN77_TOKENS),
+    "turns": range(FEN77_TOKENS - 1, FEN77_TOKENS),
     "squares": range(1, 65),
     "side": range(1),
     **{name: range(start, start + length) for name, (start, length) in _FIELDS.items()},
-    "all": range(LENGTH),
+    "all": range(FEN77_TOKENS),
 }.items():
     SITES.register(_name, (_tokens, "wb"))
-SITES.register("white-turns", (range(LENGTH - 1, LENGTH), "w"))
-SITES.register("black-turns", (range(LENGTH - 1, LENGTH), "b"))
+SITES.register("white-turns", (range(FEN77_TOKENS - 1, FEN77_TOKENS), "w"))
+SITES.register("black-turns", (range(FEN77_TOKENS - 1, FEN77_TOKENS), "b"))
 
 
-def actions() -> Iterator[str]:
+def list_actions() -> Iterator[str]:
     """The 1,968 moves in the reference's order: queen's and knight's moves of every square, then promotions."""
     empty = chess.Board(None)
     for origin in chess.SQUARES:
@@ -91,12 +91,12 @@ def actions() -> Iterator[str]:
                     yield from (squares + piece for piece in "qrbn")
 
 
-def forms_of_uci(ids: Callable[[str], int], width: int) -> tuple[Form, ...]:
+def make_uci_forms(ids: Callable[[str], int], width: int) -> tuple[Form, ...]:
     """The forms of the 1,968 moves as UCI texts, `width` characters a token where squares are written: `ids` gives the
     token of a character (1) or of a square (2), and of a promotion's piece."""
     behind: dict[tuple[str, ...], set[str]] = {}
     promoted: dict[tuple[str, ...], set[str]] = {}
-    for move in actions():
+    for move in list_actions():
         words = [move[start : start + width] for start in range(0, 4, width)]
         last = behind.setdefault(tuple(words[:-1]), set())
         if len(move) == 5:
@@ -151,7 +151,7 @@ class Fen77:
     max_move_tokens = 1
     phases: tuple[str, ...] = ("white", "black")
     """The side to move."""
-    length = LENGTH
+    length = FEN77_TOKENS
 
     def __init__(self) -> None:
         self._characters = np.frombuffer(_CHARACTERS.encode(), np.uint8)
@@ -162,7 +162,7 @@ class Fen77:
     @cached_property
     def actions(self) -> tuple[str, ...]:
         """The text of each action."""
-        return tuple(actions())
+        return tuple(list_actions())
 
     @cached_property
     def action_ids(self) -> dict[str, int]:
@@ -196,9 +196,9 @@ class Fen77:
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         """The FEN of 77 ids."""
-        array = checked_ids(ids, self.size, self.name)
-        if len(array) != LENGTH:
-            raise BadInputError(f"{len(array)} ids are no board of {self.name}", f"a board is {LENGTH} ids")
+        array = check_ids(ids, self.size, self.name)
+        if len(array) != FEN77_TOKENS:
+            raise BadInputError(f"{len(array)} ids are no board of {self.name}", f"a board is {FEN77_TOKENS} ids")
         text = self._characters[array].tobytes().decode()
         ranks = "/".join(text[start : start + 8] for start in range(1, 65, 8))
         pieces = re.sub(r"\.+", lambda run: str(len(run[0])), ranks)
@@ -209,11 +209,11 @@ class Fen77:
         """Every position of these games, game by game; `source`: the game of each, `ply`: after how many plies.
 
         FenError where a game has 1,000 moves or more."""
-        positions = positions_of(games.moves(places))
+        positions = compute_fen_fields(games.moves(places))
         count = len(positions.ply)
         if count and positions.fullmoves.max() > 999:
             raise FenError(f"a game has {positions.fullmoves.max():,} moves", f"{self.name} counts to 999")
-        out = np.full((count, LENGTH), _EMPTY, np.uint8)
+        out = np.full((count, FEN77_TOKENS), _EMPTY, np.uint8)
         out[:, 0] = self._ids[np.where(positions.ply % 2 == 0, ord("w"), ord("b"))]
         pieces = self._ids[np.frombuffer(b"kqrbnp.PNBRQK", np.uint8)]
         out[:, 1:65] = pieces[positions.boards[:, SQUARE_OF[1:65]] + 6]
@@ -229,19 +229,19 @@ class Fen77:
             start, length = _FIELDS[name]
             padded = "".join(text.ljust(length, ".") for text in texts).encode()
             out[:, start : start + length] = self._ids[np.frombuffer(padded, np.uint8).reshape(-1, length)][values]
-        offsets = np.arange(count + 1, dtype=np.int64) * LENGTH
+        offsets = np.arange(count + 1, dtype=np.int64) * FEN77_TOKENS
         source = np.repeat(np.arange(len(places), dtype=np.int64), np.diff(positions.offsets))
         return Tokens(out.reshape(-1), offsets, source, positions.ply)
 
     def boards(self, boards: Sequence[str | chess.Board]) -> Tokens:
         """FENs, or boards, in any number. FenError names the first that has no 77 characters."""
         fens = [board if isinstance(board, str) else board.fen() for board in boards]
-        out = np.empty((len(fens), LENGTH), np.uint8)
+        out = np.empty((len(fens), FEN77_TOKENS), np.uint8)
         ply = np.empty(len(fens), np.int64)
-        for start in range(0, len(fens), _AT_ONCE):
-            chunk = slice(start, start + _AT_ONCE)
+        for start in range(0, len(fens), _BATCH_FENS):
+            chunk = slice(start, start + _BATCH_FENS)
             self._encode(fens[chunk], out[chunk], ply[chunk])
-        offsets = np.arange(len(fens) + 1, dtype=np.int64) * LENGTH
+        offsets = np.arange(len(fens) + 1, dtype=np.int64) * FEN77_TOKENS
         return Tokens(out.reshape(-1), offsets, np.arange(len(fens), dtype=np.int64), ply)
 
     def _encode(self, fens: Sequence[str], out: np.ndarray, ply: np.ndarray) -> None:
@@ -293,8 +293,8 @@ class Fen77:
         """A position is one board: both alignments are the same."""
         check_alignment(alignment)
         chosen, sides = SITES[name]
-        if not np.array_equal(tokens.offsets, np.arange(len(tokens) + 1) * LENGTH):
-            raise BadInputError(f"an item of {self.name} is {LENGTH} tokens", "encode boards with `boards`")
+        if not np.array_equal(tokens.offsets, np.arange(len(tokens) + 1) * FEN77_TOKENS):
+            raise BadInputError(f"an item of {self.name} is {FEN77_TOKENS} tokens", "encode boards with `boards`")
         side = tokens.ids[tokens.offsets[:-1]]
         items = np.flatnonzero(np.isin(side, [_CHARACTERS.index(letter) for letter in sides]))
         item = np.repeat(items, len(chosen))
@@ -302,7 +302,7 @@ class Fen77:
         return Sites(item, np.tile(np.array(chosen), len(items)), tokens.ply[item], phase)
 
     def prompt(self, at: chess.Board | Sequence[str]) -> tuple[int, ...]:
-        return tuple(self.encode(board_of(at).fen()).tolist())
+        return tuple(self.encode(resolve_board(at).fen()).tolist())
 
     def answers(self, board: chess.Board) -> dict[chess.Move, tuple[int, ...]]:
         return {move: self.answer(board, move) for move in board.legal_moves}
@@ -320,7 +320,7 @@ class Fen77:
         return chess.parse_square(self.actions[number][:2])
 
     def answer_text(self, ids: Ids) -> str:
-        return " ".join(self.actions[number] for number in checked_ids(ids, self.answer_size, self.name).tolist())
+        return " ".join(self.actions[number] for number in check_ids(ids, self.answer_size, self.name).tolist())
 
     def accepted(self, board: chess.Board) -> tuple[str, ...]:
         return tuple(sorted(move.uci() for move in board.legal_moves))

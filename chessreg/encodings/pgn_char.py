@@ -25,13 +25,13 @@ from chessreg.encodings.base import (
     Tokens,
     TokenView,
     check_alignment,
-    checked_ids,
-    game_sans,
-    no_boards,
+    check_ids,
+    history_encoding_error,
+    resolve_sans,
     select_sites,
 )
 from chessreg.errors import BadInputError
-from chessreg.games.datasets.movetext import numbered
+from chessreg.games.datasets.movetext import number_sans
 from chessreg.named import Registry
 
 if TYPE_CHECKING:
@@ -113,13 +113,13 @@ class PgnChar:
         return tokens
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
-        return self._characters[checked_ids(ids, self.size, self.name)].tobytes().decode()
+        return self._characters[check_ids(ids, self.size, self.name)].tobytes().decode()
 
     def games(self, games: Games, places: Sequence[int] | np.ndarray) -> Tokens:
         return self.texts(games.texts(places))
 
     def boards(self, boards: Sequence[str | chess.Board]) -> Tokens:
-        raise no_boards(self.name)
+        raise history_encoding_error(self.name)
 
     def sites(self, name: str, tokens: Tokens, alignment: Alignment = "post-ply") -> Sites:
         """A move ends with the space that belongs to the next one, so both alignments are the same."""
@@ -132,9 +132,9 @@ class PgnChar:
         return select_sites(SITES, name, tokens, view)
 
     def prompt(self, at: chess.Board | Sequence[str]) -> tuple[int, ...]:
-        sans = game_sans(at, self.name)
+        sans = resolve_sans(at, self.name)
         number = f"{len(sans) // 2 + 1}." if len(sans) % 2 == 0 else ""
-        return tuple(self.encode(numbered(sans) + (" " if sans else "") + number).tolist())
+        return tuple(self.encode(number_sans(sans) + (" " if sans else "") + number).tolist())
 
     def answers(self, board: chess.Board) -> dict[chess.Move, tuple[int, ...]]:
         texts = {move: board.san(move) for move in board.legal_moves}
@@ -152,7 +152,7 @@ class PgnChar:
         return self.decode(ids[:-1] if len(ids) and int(ids[-1]) in self.stop_ids else ids)
 
     def accepted(self, board: chess.Board) -> tuple[str, ...]:
-        return tuple(sorted(spellings(board, _CHARACTERS)))
+        return tuple(sorted(list_spellings(board, _CHARACTERS)))
 
     def accepted_ids(self, board: chess.Board) -> tuple[tuple[int, ...], ...]:
         tokens = self.texts(self.accepted(board))
@@ -160,7 +160,7 @@ class PgnChar:
 
     @cached_property
     def forms(self) -> tuple[Form, ...]:
-        return forms_of_san({character: number for number, character in enumerate(_CHARACTERS)})
+        return make_san_forms({character: number for number, character in enumerate(_CHARACTERS)})
 
     def parse(self, written: str | Ids, board: chess.Board) -> chess.Move | None:
         text = written if isinstance(written, str) else self.decode(written)
@@ -187,13 +187,13 @@ _PROMOTIONS = {
 }
 
 
-def spellings(board: chess.Board, alphabet: Iterable[str] | None = None) -> frozenset[str]:
+def list_spellings(board: chess.Board, alphabet: Iterable[str] | None = None) -> frozenset[str]:
     """All texts that `board.parse_san` reads as a legal move; with an `alphabet` those of its characters alone.
 
     `parse_san` ignores `x`, `-`, `+` and `#`, takes more of an origin than is needed, and `0-0` for `O-O`. A model may
     write any of these, so the probability that its text is legal is a sum over all of them. Null moves are none.
 
-    >>> sorted(spellings(chess.Board("8/8/8/8/8/1k6/8/K7 w - - 0 1"), "Kab1"))
+    >>> sorted(list_spellings(chess.Board("8/8/8/8/8/1k6/8/K7 w - - 0 1"), "Kab1"))
     ['K1b1', 'Ka1b1', 'Kab1', 'Kb1', 'a1b1']
     """
     moves = list(board.legal_moves)
@@ -232,7 +232,7 @@ def spellings(board: chess.Board, alphabet: Iterable[str] | None = None) -> froz
     return frozenset(text for text in written if known.issuperset(text))
 
 
-def forms_of_san(ids: Mapping[str, int]) -> tuple[Form, ...]:
+def make_san_forms(ids: Mapping[str, int]) -> tuple[Form, ...]:
     """The forms of moves in SAN, disambiguation and signs included, where each of these characters is one id."""
     square, sets = ("abcdefgh", "12345678"), list[tuple[str, ...]]()
     for origin in ((), ("abcdefgh",), ("12345678",), square):

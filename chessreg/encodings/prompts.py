@@ -33,15 +33,15 @@ from chessreg.encodings.base import (
     Notation,
     Sites,
     Tokens,
-    board_of,
     check_alignment,
-    checked_ids,
+    check_ids,
+    resolve_board,
 )
-from chessreg.encodings.fen77 import LENGTH, Fen77, forms_of_uci
-from chessreg.encodings.pgn_char import forms_of_san, spellings
+from chessreg.encodings.fen77 import FEN77_TOKENS, Fen77, make_uci_forms
+from chessreg.encodings.pgn_char import list_spellings, make_san_forms
 from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
 from chessreg.folders import expanded
-from chessreg.games.boards.moves import replay
+from chessreg.games.boards.moves import replay_boards
 from chessreg.named import Registry, clipped
 from chessreg.registry.file_gate import refuse_registry
 
@@ -87,12 +87,21 @@ for _name, _text in {
 }.items():
     TEMPLATES.register(_name, _text)
 
-WORDS_OF = ("junkin-1", "junkin-2", "junkin-3", "junkin-4", "junkin-5", "junkin-6", "junkin-1-code", "junkin-small")
+MERGED_TEMPLATES = (
+    "junkin-1",
+    "junkin-2",
+    "junkin-3",
+    "junkin-4",
+    "junkin-5",
+    "junkin-6",
+    "junkin-1-code",
+    "junkin-small",
+)
 """The templates whose words are merged in the tokenizer of models of initial weights."""
 
 _EXPANDED = re.compile(r"([pnbrqkPNBRQK./]{71}) ([wb] (?:-|[KQkq]{1,4}) (?:-|[a-h][36])) (?:(\d{1,3} \d{1,3})|\. \.)")
 """A FEN in the layout with slashes: the squares, three fields, the counters unless they are blanked."""
-_MOST = {"uci": 5, "san": 7}  # characters of a move
+_MOVE_CHARACTERS = {"uci": 5, "san": 7}  # characters of a move
 
 Layout = Literal["ruoss77", "flattened_with_slashes"]
 Counters = Literal["kept", "blanked"]
@@ -102,11 +111,11 @@ TEXTS_BEFORE = ("\n", "|", "~")
 PREFIX = "prompt-"
 """How the names of prompt encodings begin."""
 TOKENIZER_FILE, PROMPT_FILE = "tokenizer.json", "prompt.json"
-FILES = (TOKENIZER_FILE, PROMPT_FILE)
+ENCODING_FILES = (TOKENIZER_FILE, PROMPT_FILE)
 """What a checkpoint's folder holds of its prompt encoding."""
 
 
-class Vocabulary(Protocol):
+class PromptTokenizer(Protocol):
     """A pretrained tokenizer as prompts use it."""
 
     size: int
@@ -166,7 +175,7 @@ class PretrainedTokenizer:
         """
         path = folder / TOKENIZER_FILE
         tokenizer = _read_tokenizer(path)
-        configs = [_json(folder / name) for name in ("tokenizer_config.json", "config.json")]
+        configs = [_read_json_object(folder / name) for name in ("tokenizer_config.json", "config.json")]
 
         def token(name: str) -> str | None:
             value = configs[0].get(f"{name}_token")
@@ -238,7 +247,7 @@ class PretrainedTokenizer:
         return None
 
 
-def write_tokenizer(folder: Path, merged: bool) -> PretrainedTokenizer:
+def make_tokenizer(folder: Path, merged: bool) -> PretrainedTokenizer:
     """A byte-level tokenizer of chessreg's own, for models of initial weights: written to `folder`, and returned.
 
     merged: with the merges that byte pair encoding finds in the published templates, so that their words are one token
@@ -257,7 +266,7 @@ def write_tokenizer(folder: Path, merged: bool) -> PretrainedTokenizer:
         initial_alphabet=alphabet,
         show_progress=False,
     )
-    made.train_from_iterator([TEMPLATES[name] for name in WORDS_OF], trainer)
+    made.train_from_iterator([TEMPLATES[name] for name in MERGED_TEMPLATES], trainer)
     made.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
     folder.mkdir(parents=True, exist_ok=True)
     made.save(str(folder / TOKENIZER_FILE))
@@ -277,7 +286,7 @@ def _read_tokenizer(path: Path) -> Any:
         raise BadInputError(f"{path.name} is no tokenizer: {reason}", "give a Hugging Face tokenizer.json") from error
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _read_json_object(path: Path) -> dict[str, Any]:
     """The contents of a JSON file of a folder; empty where it is not there or no object."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -331,7 +340,7 @@ class PromptEncoding:
     content: Content = "position"
     phases: tuple[str, ...] = ("white", "black")
 
-    def __init__(self, vocabulary: Vocabulary, settings: PromptSettings | None = None) -> None:
+    def __init__(self, vocabulary: PromptTokenizer, settings: PromptSettings | None = None) -> None:
         """Raises BadInputError for a template without its parts, or a character that has no token of its own."""
         self.settings, self._words, self._fen = settings or PromptSettings(), vocabulary, Fen77()
         for field, known in (("layout", Layout), ("counters", Counters), ("notation", Notation)):
@@ -348,7 +357,7 @@ class PromptEncoding:
         self.site_names: tuple[str, ...] = ("last", "turns", "white-turns", "black-turns", "squares", "all")
         if self.settings.layout == "ruoss77":
             self.site_names += ("fen",)
-        self.max_move_tokens = _MOST[self.settings.notation] + 1
+        self.max_move_tokens = _MOVE_CHARACTERS[self.settings.notation] + 1
         before, after = text.removesuffix("{BM}").split("{FEN}")
         self._before = [*([] if vocabulary.bos is None else [vocabulary.bos]), *vocabulary.encode(before)]
         self._between, _, self._behind = (vocabulary.encode_inside(part) for part in after.partition("{LM}"))
@@ -367,7 +376,7 @@ class PromptEncoding:
         """
         if not (folder / PROMPT_FILE).is_file():
             raise NotFoundError(f"{folder.name} holds no {PROMPT_FILE}", "import its weights with --encoding prompt")
-        record = _json(folder / PROMPT_FILE)
+        record = _read_json_object(folder / PROMPT_FILE)
         try:
             settings = PromptSettings(**{field: record[field] for field in PromptSettings.__dataclass_fields__})
             tokenizer = PretrainedTokenizer(folder / TOKENIZER_FILE, **record["special"])
@@ -460,14 +469,14 @@ class PromptEncoding:
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         """The FEN of a prompt; blanked counters are 0 and 1."""
-        array = checked_ids(ids, self.size, self.name)
+        array = check_ids(ids, self.size, self.name)
         start = len(self._before)
         if array[:start].tolist() != self._before:
             raise BadInputError(f"these ids are no prompt of {self.name}", "encode a FEN")
         if self.settings.layout == "ruoss77":
             place_of = {number: place for place, number in enumerate(self._table.tolist())}
-            position = [place_of.get(number, -1) for number in array[start : start + LENGTH].tolist()]
-            if len(position) != LENGTH or -1 in position:
+            position = [place_of.get(number, -1) for number in array[start : start + FEN77_TOKENS].tolist()]
+            if len(position) != FEN77_TOKENS or -1 in position:
                 raise BadInputError(f"these ids are no prompt of {self.name}", "encode a FEN")
             fen = self._fen.decode(np.array(position))
             return fen if self.settings.counters == "kept" else " ".join([*fen.split(" ")[:4], "0", "1"])
@@ -482,7 +491,7 @@ class PromptEncoding:
         """Every position of these games, as `Fen77.games`."""
         boards = None
         if self.settings.legal_list:
-            boards = (board for packed in games.moves(places) for board in replay(packed))
+            boards = (board for packed in games.moves(places) for board in replay_boards(packed))
         return self._prompts(self._fen.games(games, places), boards)
 
     def boards(self, boards: Sequence[str | chess.Board]) -> Tokens:
@@ -493,11 +502,11 @@ class PromptEncoding:
 
     def _prompts(self, fens: Tokens, boards: Iterable[chess.Board] | None) -> Tokens:
         """The prompts of positions that are encoded as fen-77."""
-        every = fens.ids.reshape(-1, LENGTH)
+        every = fens.ids.reshape(-1, FEN77_TOKENS)
         if boards is None and self.settings.layout == "ruoss77" and len(every):
             first = self._tokens(self._position(every[0]), None)
             ids = np.tile(first, (len(every), 1))
-            width = 71 if self.settings.counters == "blanked" else LENGTH
+            width = 71 if self.settings.counters == "blanked" else FEN77_TOKENS
             start = len(self._before)
             ids[:, start : start + width] = self._table[every[:, :width]]
             items, lengths = ids.reshape(-1), np.full(len(every), len(first))
@@ -525,7 +534,7 @@ class PromptEncoding:
             item = np.repeat(np.arange(len(tokens)), lengths)
             token = np.arange(len(tokens.ids)) - tokens.offsets[item]
         elif name in ("squares", "fen"):
-            inside = np.arange(LENGTH) if name == "fen" else np.arange(64)
+            inside = np.arange(FEN77_TOKENS) if name == "fen" else np.arange(64)
             inside = inside + inside // 8 if slashes else inside + (name == "squares")
             item = np.repeat(np.arange(len(tokens)), len(inside))
             token = np.tile(start + inside, len(tokens))
@@ -535,7 +544,7 @@ class PromptEncoding:
         return Sites(item, token, tokens.ply[item], black.astype(np.int8)[item])
 
     def prompt(self, at: chess.Board | Sequence[str]) -> tuple[int, ...]:
-        return tuple(self.boards([board_of(at)]).ids.tolist())
+        return tuple(self.boards([resolve_board(at)]).ids.tolist())
 
     # -- moves ----------------------------------------------------------------------------------------------------
 
@@ -565,7 +574,7 @@ class PromptEncoding:
     def accepted(self, board: chess.Board) -> tuple[str, ...]:
         if self.settings.notation == "uci":
             return tuple(sorted(move.uci() for move in board.legal_moves))
-        return tuple(sorted(spellings(board, self._characters)))
+        return tuple(sorted(list_spellings(board, self._characters)))
 
     def accepted_ids(self, board: chess.Board) -> tuple[tuple[int, ...], ...]:
         return tuple(tuple(self._characters[character] for character in text) for text in self.accepted(board))
@@ -573,8 +582,8 @@ class PromptEncoding:
     @cached_property
     def forms(self) -> tuple[Form, ...]:
         if self.settings.notation == "uci":
-            return forms_of_uci(self._characters.__getitem__, 1)
-        return forms_of_san(self._characters)
+            return make_uci_forms(self._characters.__getitem__, 1)
+        return make_san_forms(self._characters)
 
     def parse(self, written: str | Ids, board: chess.Board) -> chess.Move | None:
         parts = (written if isinstance(written, str) else self.answer_text(written)).split()
@@ -590,16 +599,16 @@ class PromptEncoding:
         return len(ids) > 0 and int(ids[-1]) in self.stop_ids
 
 
-def prompt_of_folder(
+def make_prompt_encoding(
     folder: Path, *, template: str = "junkin-small", end: str | None = None, bos: str | None = None, **settings: Any
 ) -> PromptEncoding:
-    """The encoding of a template over the tokenizer of a Hugging Face folder. `template` is as `template_text` takes
+    """The encoding of a template over the tokenizer of a Hugging Face folder. `template` is as `read_template` takes
     it; the other settings are those of `PromptSettings`.
 
     Raises NotFoundError without such a template or without a tokenizer.json, BadInputError as the classes do.
     """
     if template not in TEMPLATES:
-        template = template_text(template)
+        template = read_template(template)
     try:
         vocabulary = PretrainedTokenizer.of_folder(folder, end=end, bos=bos)
         return PromptEncoding(vocabulary, PromptSettings(template, **settings))
@@ -607,7 +616,7 @@ def prompt_of_folder(
         raise BadInputError(f"the tokenizer in {folder} cannot be used: {first_line(error)}") from error
 
 
-def template_text(given: str) -> str:
+def read_template(given: str) -> str:
     """A template as its text, given by its name, as this text, or as the path of a text file, in which a line break at
     the end is no part of it.
 

@@ -19,17 +19,17 @@ SQUARE_OR_PIECE = r"[a-h][1-8]|[PNRBQKqrbn]|</?\w+>"
 """A token in the text of a game in UCI squares."""
 
 
-def write_tokenizer(encoding: Encoding, folder: Path) -> list[str]:
+def write_tokenizer_files(encoding: Encoding, folder: Path) -> list[str]:
     """Write tokenizer.json and tokenizer_config.json for an encoding of games, and return the names of the files.
 
     Texts are the encoding's: `;1.e4 e5` in characters, `e2e4 e7e5` in squares, with `<s>` in front. A character that is
     not in the vocabulary is an error, as in `encoding.encode`.
     """
     if isinstance(encoding, PgnChar):
-        steps = {"pre_tokenizer": split(r"[\s\S]", "Isolated")}
+        steps = {"pre_tokenizer": make_split_step(r"[\s\S]", "Isolated")}
         special: dict[str, str] = {}
     elif isinstance(encoding, UciSquare):
-        spaces, tokens = split(r"\s+", "Removed"), split(SQUARE_OR_PIECE, "Isolated")
+        spaces, tokens = make_split_step(r"\s+", "Removed"), make_split_step(SQUARE_OR_PIECE, "Isolated")
         bos = encoding.vocabulary.index("<s>")
         first = {"SpecialToken": {"id": "<s>", "type_id": 0}}
         steps = {
@@ -64,5 +64,5 @@ def write_tokenizer(encoding: Encoding, folder: Path) -> list[str]:
     return ["tokenizer.json", "tokenizer_config.json"]
 
 
-def split(pattern: str, behavior: str) -> dict[str, Any]:
+def make_split_step(pattern: str, behavior: str) -> dict[str, Any]:
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": behavior, "invert": False}

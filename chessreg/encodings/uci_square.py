@@ -25,14 +25,14 @@ from chessreg.encodings.base import (
     Sites,
     Tokens,
     TokenView,
-    board_of,
     check_alignment,
+    check_ids,
     check_whole_game,
-    checked_ids,
-    no_boards,
+    history_encoding_error,
+    resolve_board,
     select_sites,
 )
-from chessreg.encodings.fen77 import forms_of_uci
+from chessreg.encodings.fen77 import make_uci_forms
 from chessreg.errors import BadInputError
 from chessreg.named import Registry
 
@@ -70,7 +70,7 @@ class _View(TokenView):
         self.ply = self.after if alignment == "post-ply" else (before - (kind == PROMOTION)) // 2
 
 
-def _phase(*wanted: int) -> Callable[[TokenView], np.ndarray]:
+def _select_phases(*wanted: int) -> Callable[[TokenView], np.ndarray]:
     return lambda view: np.isin(view.phase, wanted)
 
 
@@ -81,15 +81,15 @@ for _name, _select in {
     "black-turns": lambda view: view.turn & (view.after % 2 == 1),
     "last": lambda view: view.last,
     "all": lambda view: np.ones(len(view.ids), bool),
-    "origins": _phase(WHITE_ORIGIN, BLACK_ORIGIN),
-    "destinations": _phase(WHITE_DESTINATION, BLACK_DESTINATION),
-    "white-origins": _phase(WHITE_ORIGIN),
-    "white-destinations": _phase(WHITE_DESTINATION),
-    "black-origins": _phase(BLACK_ORIGIN),
-    "black-destinations": _phase(BLACK_DESTINATION),
-    "promotions": _phase(PROMOTION),
-    "specials": _phase(SPECIAL),
-    **{f"phase-{number}": _phase(number) for number in range(6)},
+    "origins": _select_phases(WHITE_ORIGIN, BLACK_ORIGIN),
+    "destinations": _select_phases(WHITE_DESTINATION, BLACK_DESTINATION),
+    "white-origins": _select_phases(WHITE_ORIGIN),
+    "white-destinations": _select_phases(WHITE_DESTINATION),
+    "black-origins": _select_phases(BLACK_ORIGIN),
+    "black-destinations": _select_phases(BLACK_DESTINATION),
+    "promotions": _select_phases(PROMOTION),
+    "specials": _select_phases(SPECIAL),
+    **{f"phase-{number}": _select_phases(number) for number in range(6)},
 }.items():
     SITES.register(_name, (_select, 0))
 
@@ -156,7 +156,7 @@ class UciSquare:
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         """The moves; a `<s>` in front is not shown, other specials are words of their own."""
-        array = checked_ids(ids, self.size, self.name)
+        array = check_ids(ids, self.size, self.name)
         texts: list[str] = []
         squares = 0  # of the present move
         for place, number in enumerate(array.tolist()):
@@ -201,7 +201,7 @@ class UciSquare:
         return Tokens(ids, tokens.offsets, tokens.source, tokens.ply)
 
     def boards(self, boards: Sequence[str | chess.Board]) -> Tokens:
-        raise no_boards(self.name)
+        raise history_encoding_error(self.name)
 
     def sites(self, name: str, tokens: Tokens, alignment: Alignment = "post-ply") -> Sites:
         """`post-ply`: at the token that completes a move (its destination, or its promotion) the board after it;
@@ -211,7 +211,7 @@ class UciSquare:
         return select_sites(SITES, name, tokens, _View(tokens, self._phase_of, self._bos, alignment))
 
     def prompt(self, at: chess.Board | Sequence[str]) -> tuple[int, ...]:
-        board = board_of(at)
+        board = resolve_board(at)
         check_whole_game(board, self.name)
         return (self._bos, *(number for move in board.move_stack for number in self._written(move)))
 
@@ -239,7 +239,7 @@ class UciSquare:
 
     @cached_property
     def forms(self) -> tuple[Form, ...]:
-        return forms_of_uci(self._id.__getitem__, 2)
+        return make_uci_forms(self._id.__getitem__, 2)
 
     def parse(self, written: str | Ids, board: chess.Board) -> chess.Move | None:
         """Of ids, those up to the end of the first move count; of a text its first word."""
@@ -254,7 +254,7 @@ class UciSquare:
             if len(ids) < 2 or ids[0] not in self._square_of or ids[1] not in self._square_of:
                 return None
             squares = self._square_of[ids[0]], self._square_of[ids[1]]
-            piece = self._piece_of.get(ids[2]) if _promotes(board, *squares) and len(ids) > 2 else None
+            piece = self._piece_of.get(ids[2]) if _is_promotion(board, *squares) and len(ids) > 2 else None
             move = chess.Move(*squares, promotion=piece)
         return move if move and board.is_legal(move) else None
 
@@ -263,10 +263,10 @@ class UciSquare:
         squares = [self._square_of[int(number)] for number in ids[:2] if int(number) in self._square_of]
         if len(squares) < min(len(ids), 2) or len(ids) > 2:
             return True
-        return len(squares) == 2 and not _promotes(board, *squares)
+        return len(squares) == 2 and not _is_promotion(board, *squares)
 
 
-def _promotes(board: chess.Board, origin: int, target: int) -> bool:
+def _is_promotion(board: chess.Board, origin: int, target: int) -> bool:
     """A pawn of the side to move goes from the one square to its last rank."""
     return chess.square_rank(target) == (7 if board.turn else 0) and board.piece_at(origin) == chess.Piece(
         chess.PAWN, board.turn

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from chessreg.entities.checkpoint import Registered
     from chessreg.games.datasets.dataset import DatasetReport
-    from chessreg.games.datasets.positions import Filter
+    from chessreg.games.datasets.positions import PositionFilter
     from chessreg.games.engines.selfplay import SelfPlay
     from chessreg.games.foreign.chessbench import BenchFile
     from chessreg.games.foreign.download import Fetched
@@ -88,12 +88,12 @@ def add_dataset(
 
     Games and positions that the filter leaves out are counted. The same bytes with the same filter are recognised.
     `rating_scale` None: guessed from the tags.
-    `extra` is added to the report. Raises NotFoundError and BadInputError as `games.datasets.build.build` does, and
+    `extra` is added to the report. Raises NotFoundError and BadInputError as `build_dataset` does, and
     BadInputError for a taken name, a rating scale or a licence that is too long; then nothing is stored or recorded.
     """
     from chessreg.games.datasets import bags, build, positions
 
-    paths = [shard for path in paths for shard in bags.shards(Path(path))]
+    paths = [shard for path in paths for shard in bags.list_shards(Path(path))]
     of_positions = holds_positions(paths)
     if chosen.within and not of_positions:
         raise BadInputError("--within chooses positions by their game, and these files hold games", "leave it out")
@@ -106,10 +106,12 @@ def add_dataset(
     register.prepare(database, name)
     inputs = Inputs(database, store)
     excluded = {} if of_positions else hashes_of(inputs, chosen.exclude)
-    kept = position_filter(inputs, chosen) if of_positions else positions.Filter()
+    kept = position_filter(inputs, chosen) if of_positions else positions.PositionFilter()
     digests = [sha256_file(path) for path in paths]
-    filters = build.filters_of(chosen.min_plies, excluded, chosen.tags)
-    identity = positions.identity(digests, kept) if of_positions else build.identity(digests, filters)
+    filters = build.describe_filters(chosen.min_plies, excluded, chosen.tags)
+    identity = (
+        positions.identify_position_dataset(digests, kept) if of_positions else build.identify_dataset(digests, filters)
+    )
     known = uuid_of(identity)
     there = find(database, store, known)
     register.refuse_taken(database, NOUN, name, known)
@@ -124,9 +126,11 @@ def add_dataset(
     with store.stage(NOUN) as folder:
         made = folder / "made"
         if of_positions:
-            report = positions.build(paths, made, salvage=chosen.salvage, chosen=kept, on_progress=reading)
+            report = positions.build_position_dataset(
+                paths, made, salvage=chosen.salvage, chosen=kept, on_progress=reading
+            )
         else:
-            report = build.build(
+            report = build.build_dataset(
                 paths,
                 made,
                 salvage=chosen.salvage,
@@ -153,9 +157,9 @@ def hashes_of(inputs: Inputs, references: Sequence[str]) -> dict[str, np.ndarray
     return hashes
 
 
-def position_filter(inputs: Inputs, chosen: FileFilter) -> Filter:
+def position_filter(inputs: Inputs, chosen: FileFilter) -> PositionFilter:
     """The filter of positions by datasets or parts of either content. BadInputError for games without ids."""
-    from chessreg.games.datasets.positions import Filter, game_ids
+    from chessreg.games.datasets.positions import PositionFilter, find_game_ids
 
     excluded, kept, none = {}, {}, np.zeros(0, np.uint64)
     for name in dict.fromkeys((*chosen.exclude, *chosen.within)):
@@ -166,7 +170,7 @@ def position_filter(inputs: Inputs, chosen: FileFilter) -> Filter:
             games, boards = items.hashes[rows], items.position_hashes[rows]
             excluded_games = none
         else:
-            known, hashes = game_ids(items)
+            known, hashes = find_game_ids(items)
             excluded_games = games = hashes[np.isin(known, rows)]
             boards = none
             if not len(games):
@@ -175,7 +179,7 @@ def position_filter(inputs: Inputs, chosen: FileFilter) -> Filter:
             excluded[reference] = excluded_games, boards
         if name in chosen.within:
             kept[reference] = games
-    return Filter(chosen.min_plies, excluded, kept)
+    return PositionFilter(chosen.min_plies, excluded, kept)
 
 
 def check_files(paths: Sequence[Path], salvage: bool = False) -> None:
@@ -183,21 +187,21 @@ def check_files(paths: Sequence[Path], salvage: bool = False) -> None:
     file only the first part is read."""
     from chessreg.games.datasets import bags, build
 
-    paths = [shard for path in paths for shard in bags.shards(Path(path))]
+    paths = [shard for path in paths for shard in bags.list_shards(Path(path))]
     if not holds_positions(paths):
         for path in paths:
-            build.check(path, salvage)
+            build.check_game_file(path, salvage)
 
 
 def holds_positions(paths: Sequence[Path]) -> bool:
     """Whether these files are of positions, not of games. BadInputError for some of both, or what can be neither."""
     from chessreg.games.datasets.positions import open_positions
-    from chessreg.games.datasets.transcripts import open_source
+    from chessreg.games.datasets.transcripts import open_game_source
 
     are_positions = [open_positions(path) is not None for path in paths]
     for path, of_positions in zip(paths, are_positions, strict=True):
         if not of_positions:
-            open_source(path)
+            open_game_source(path)
     if any(are_positions) and not all(are_positions):
         games = next(path for path, of_positions in zip(paths, are_positions, strict=True) if not of_positions)
         raise BadInputError(f"{games} holds games, and other files positions", "add them as two datasets")
@@ -324,10 +328,10 @@ def fetch_dataset(
 
 def download_month(month: str, downloads: Path, base_url: str | None = None, on_progress: OnProgress = silent) -> Path:
     """Download a month of Lichess games into the folder `downloads` of a store, or go on where that broke off; at once
-    where it is there. Needs no registry. Raises as `games.foreign.lichess.fetch` does."""
+    where it is there. Needs no registry. Raises as `games.foreign.lichess.fetch_month` does."""
     from chessreg.games.foreign import lichess
 
-    return lichess.fetch(month, downloads, base_url or lichess.BASE_URL, mebibytes(on_progress))
+    return lichess.fetch_month(month, downloads, base_url or lichess.BASE_URL, mebibytes(on_progress))
 
 
 def mebibytes(on_progress: OnProgress) -> Callable[[int, int | None], None]:
@@ -351,19 +355,19 @@ def generate_dataset(
 
     Raises NotFoundError without Stockfish, BadInputError for a `pgn` that exists.
     """
-    from chessreg.games.engines.opponents import RATING_SCALE, SOURCE, engine_identity
-    from chessreg.games.engines.selfplay import generate
+    from chessreg.games.engines.opponents import ELO_SOURCE, RATING_SCALE, identify_engine
+    from chessreg.games.engines.selfplay import generate_games
 
     check_generated(pgn)
     register.prepare(database, name)
     register.refuse_taken(database, NOUN, name)
-    engine = engine_identity()
-    made_by = {"engine": engine.name, "version": engine.version, "sha256": engine.sha256, "ratings": SOURCE}
+    engine = identify_engine()
+    made_by = {"engine": engine.name, "version": engine.version, "sha256": engine.sha256, "ratings": ELO_SOURCE}
     generated = {"games": games, "seed": seed, **asdict(settings), **made_by}
     with store.stage("pgn") as scratch:
         path = scratch / (pgn.name if pgn else "generated.pgn.zst")
         with text_file(path) as file:
-            for number, game in enumerate(generate(games, settings, seed=seed, processes=processes), 1):
+            for number, game in enumerate(generate_games(games, settings, seed=seed, processes=processes), 1):
                 file.write(game.pgn + "\n")
                 on_progress(number / games, f"{number:,} of {games:,} games")
         added = add_dataset(
@@ -410,7 +414,7 @@ def download(
 ) -> Fetched:
     """Download a source into the folder `downloads` of a store, or go on where that broke off. Needs no registry.
 
-    Raises as `games.foreign.download.fetch` does, and BadInputError for a revision of what has none."""
+    Raises as `games.foreign.download.download_file` does, and BadInputError for a revision of what has none."""
     from chessreg.games.foreign import chessbench
     from chessreg.models import hub
 
@@ -419,7 +423,7 @@ def download(
         return hub.fetch(source, downloads, file=file, revision=revision, endpoint=endpoint, on_progress=report)
     if revision != "main":
         raise BadInputError(f"{source.name} has no revisions", "leave out --revision")
-    return chessbench.fetch(source, downloads, file=file, endpoint=endpoint, on_progress=report)
+    return chessbench.fetch_bench_file(source, downloads, file=file, endpoint=endpoint, on_progress=report)
 
 
 def check_downloaded(source: HubSource | BenchFile, path: Path) -> None:

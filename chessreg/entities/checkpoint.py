@@ -246,9 +246,9 @@ def checkpoint_row(
 
 def tokenizer_row(name: str, folder: Path | None = None) -> dict[str, Any]:
     """The columns of a tokenizer's row; `folder` is the checkpoint's."""
-    from chessreg.encodings import encoding
+    from chessreg.encodings import get_encoding
 
-    tokenizer = encoding(name, folder)
+    tokenizer = get_encoding(name, folder)
     return {"name": name, "size": tokenizer.size, "vocabulary": list(tokenizer.vocabulary)}
 
 
@@ -267,7 +267,7 @@ def import_checkpoint(
     """Convert the file or folder `source`, verify it by logits, check it on sample games, publish and register it.
 
     `encoding`, `vocabulary` and `given` are those of `importers.import_checkpoint`;
-    `encodings.prompts.prompt_of_folder` makes an encoding for a language model. The same weights imported again are
+    `encodings.prompts.make_prompt_encoding` makes an encoding for a language model. The same weights imported again are
     recognised. `trained_on` names datasets of the registry (None: unknown); `fetched` says where the file was
     downloaded from.
 
@@ -435,7 +435,7 @@ def export_checkpoint(
     weights that `dtype` cannot hold, NotFoundError for the folder's parent.
     """
     from chessreg import encodings
-    from chessreg.encodings.tokenizer_files import write_tokenizer
+    from chessreg.encodings.tokenizer_files import write_tokenizer_files
     from chessreg.models.checkpoint import files_of, read_info
 
     with database.read() as session:
@@ -455,8 +455,8 @@ def export_checkpoint(
                     shutil.copyfile(artifact.path / file, aside / file)
             else:
                 write_rounded(artifact.path, aside, dtype, row.training_datasets)
-            if (name := read_info(aside).encoding) in encodings.names():
-                write_tokenizer(encodings.encoding(name), aside)
+            if (name := read_info(aside).encoding) in encodings.list_encodings():
+                write_tokenizer_files(encodings.get_encoding(name), aside)
             if card is not None:
                 (aside / "README.md").write_text(card, encoding="utf-8")
             aside.rename(folder)

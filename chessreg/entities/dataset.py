@@ -239,7 +239,7 @@ def verify_dataset(database: Database, store: Store, reference: str, *, replay: 
 
     row, folder = folder_of(database, store, reference)
     artifact = store.verify(row.artifact)
-    verify = positions.verify if content_of(row) == "positions" else dataset.verify
+    verify = positions.verify_positions if content_of(row) == "positions" else dataset.verify_games
     verification = verify(folder, sample=replay)
     if not verification.problems:
         with suppress(RegistryError), database.write() as session:  # one that cannot be written keeps no note of it
@@ -291,7 +291,7 @@ def split_dataset(database: Database, store: Store, reference: str, parts: str, 
     exists with the same bounds is left alone; one with other bounds raises BadInputError. `overlaps` counts, over all
     parts of the dataset, what the new parts share with each other and with earlier ones.
     """
-    from chessreg.games.datasets.dataset import Part, parse_parts
+    from chessreg.games.datasets.dataset import DatasetPart, parse_parts
     from chessreg.games.datasets.positions import Positions
 
     wanted = parse_parts(parts, seed)
@@ -316,7 +316,7 @@ def split_dataset(database: Database, store: Store, reference: str, parts: str, 
                 recorded[name] = made
         session.flush()
         session.expunge_all()
-    every = {name: Part(part.seed, part.low, part.high) for name, part in recorded.items()}
+    every = {name: DatasetPart(part.seed, part.low, part.high) for name, part in recorded.items()}
     return SplitReport(
         dataset_id=row.id,
         parts=[recorded[name] for name in wanted],
@@ -367,7 +367,7 @@ def shared_by(inputs: Inputs, first: str, second: str) -> list[Shared]:
     """
     import numpy as np
 
-    from chessreg.games.datasets.positions import game_ids
+    from chessreg.games.datasets.positions import find_game_ids
 
     items = [inputs.items(inputs.reference(NOUN, name), NOUN) for name in (first, second)]
     (mine, _), (theirs, _) = items
@@ -385,7 +385,7 @@ def shared_by(inputs: Inputs, first: str, second: str) -> list[Shared]:
         if dataset.content == "positions":
             games.append(dataset.hashes[some])
             continue
-        known, hashes = game_ids(dataset)
+        known, hashes = find_game_ids(dataset)
         games.append(hashes[np.isin(known, some)])
         if not len(games[-1]):
             raise BadInputError(f"no game of {name} has an id of Lichess in its Site tag", "games are known by it")
@@ -407,7 +407,7 @@ def board_views(inputs: Inputs, dataset: str, number: int) -> list[BoardFrame]:
     Raises NotFoundError when the dataset or its files are not here, or when it has no such row.
     """
     from chessreg.games.boards.boardframe import game_views
-    from chessreg.games.boards.moves import unpack
+    from chessreg.games.boards.moves import unpack_moves
 
     record, folder = folder_of(inputs.database, inputs.store, dataset)
     rows = opened(record, folder)
@@ -425,7 +425,7 @@ def board_views(inputs: Inputs, dataset: str, number: int) -> list[BoardFrame]:
     (row,) = rows.take([number], ["moves", "result", "white_elo", "black_elo"]).to_pylist()
     players = " – ".join("?" if row[side] is None else str(row[side]) for side in ("white_elo", "black_elo"))
     title = f"{called} game {number}: {players}, {row['result']}"
-    return game_views([move.uci() for move in unpack(row["moves"])], title)
+    return game_views([move.uci() for move in unpack_moves(row["moves"])], title)
 
 
 def position_frame(row: dict[str, Any], title: str) -> BoardFrame:
@@ -433,7 +433,7 @@ def position_frame(row: dict[str, Any], title: str) -> BoardFrame:
     import chess
 
     from chessreg.games.boards.boardframe import Arrow, BoardFrame
-    from chessreg.games.datasets.positions import mate_of
+    from chessreg.games.datasets.positions import parse_mate
 
     board = chess.Board(row["fen"])
     drawn: tuple[tuple[str, float, Role], ...] = (("best", 1.0, "best"), ("played", 0.3, "played"), ("action", 0.3, ""))
@@ -446,7 +446,7 @@ def position_frame(row: dict[str, Any], title: str) -> BoardFrame:
         title += f": rating {row['rating']}"
     caption, score = [], row["eval_before"]
     if score is not None:
-        mate = mate_of(score)
+        mate = parse_mate(score)
         caption.append(f"#{mate} before the move" if mate else f"{score:+.0f} centipawns before the move")
     if row.get("win_prob") is not None:
         after = f" after {row['action']}" if row["action"] else ""

@@ -15,7 +15,7 @@ from sqlalchemy import or_, select, tuple_
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.boards.adjudication import Termination
 from chessreg.games.boards.boardframe import BoardFrame, game_views
-from chessreg.games.boards.moves import sans, unpack
+from chessreg.games.boards.moves import packed_to_sans, unpack_moves
 from chessreg.games.boards.pgn import GameRecord
 from chessreg.registry import names, tables
 from chessreg.registry.identity import short
@@ -43,7 +43,7 @@ class StoredGame:
 
     @property
     def moves(self) -> list[str]:
-        return [move.uci() for move in unpack(self.game.moves)]
+        return [move.uci() for move in unpack_moves(self.game.moves)]
 
     @property
     def model(self) -> str:
@@ -234,7 +234,7 @@ def full_record(stored: StoredGame) -> dict[str, Any]:
     return {
         **_columns(game, PACKED),
         "moves": stored.moves,
-        "sans": sans(game.moves),
+        "sans": packed_to_sans(game.moves),
         "tries": None if game.tries is None else np.frombuffer(game.tries, np.uint8).tolist(),
         "illegal_attempts": [
             {"ply": ply, "number": number, "text": text}
@@ -321,10 +321,10 @@ def partners(session: Session, run_id: UUID, unit: int) -> list[Partner]:
     )
     found = session.execute(alike).all()
     called = names.names_of(session, "run", {other.run_id for other, _ in found})
-    opening, moves = mine.opening_plies, unpack(mine.moves)
+    opening, moves = mine.opening_plies, unpack_moves(mine.moves)
     pairs = []
     for other, its in found:
-        theirs = unpack(other.moves)
+        theirs = unpack_moves(other.moves)
         if theirs[:opening] != moves[:opening]:  # numbered alike, but of another book
             continue
         arm = called.get(other.run_id) or short(other.run_id)
@@ -358,7 +358,7 @@ class Pair:
 
 def move_at(game: StoredGame, ply: int) -> str:
     """The move of a ply with its number, or how the game had ended before it."""
-    moves = sans(game.game.moves)
+    moves = packed_to_sans(game.game.moves)
     if ply >= len(moves):
         return f"{game.game.result} by {game.game.termination.replace('_', ' ')}"
     return f"{ply // 2 + 1}.{'' if ply % 2 == 0 else '..'}{moves[ply]}"

@@ -159,8 +159,8 @@ def norms_and_cosines(inputs: Inputs, row: Row, square: str | None) -> tuple[dic
 
 def class_names(label: str, classes: int) -> list[str]:
     """What the classes of a label are called; of skill the lowest and the highest."""
-    label = label.removesuffix(labels.SHUFFLED)
-    known = labels.label(label).classes if label in labels.LABELS else ()
+    label = label.removesuffix(labels.SHUFFLED_SUFFIX)
+    known = labels.get_label(label).classes if label in labels.LABELS else ()
     if len(known) == classes:
         return list(known)
     return ["low", "high"] if label == "skill" and classes == 2 else [str(number) for number in range(classes)]

@@ -18,7 +18,7 @@ from chessreg.entities import entity
 from chessreg.entities.bundled import bundled_digests
 from chessreg.entities.merge import MergeReport, merge_registry
 from chessreg.errors import BadInputError
-from chessreg.games.boards.moves import unpack
+from chessreg.games.boards.moves import unpack_moves
 from chessreg.models import devices
 from chessreg.registry import lineage, names, tables
 from chessreg.registry.database import Database
@@ -102,7 +102,7 @@ class Again:
 
 
 UNPACKED: dict[str, Callable[[bytes], list[Any]]] = {
-    "moves": lambda packed: [move.uci() for move in unpack(packed)],
+    "moves": lambda packed: [move.uci() for move in unpack_moves(packed)],
     "counts": lambda packed: np.frombuffer(packed, "<i4").tolist(),
     "tries": list,
 }

@@ -12,7 +12,7 @@ from chessreg.encodings import Alignment, Encoding
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.experiments.settings.games import GameBatches, GameSelection, select_items
 from chessreg.experiments.settings.sites import EncodedGames
-from chessreg.games.datasets.dataset import numbers
+from chessreg.games.datasets.dataset import column_to_numpy
 from chessreg.models.hook_points import PATTERNS, RESID_POST, named_points
 from chessreg.registry import tables
 from chessreg.runs.activations import differs
@@ -237,7 +237,7 @@ def sample_places(places: np.ndarray) -> np.ndarray:
 def find_longest_items(items: Games | Positions, places: np.ndarray) -> np.ndarray:
     """The rows of the longest games among these, of positions of those that are most plies in."""
     column = "ply" if items.content == "positions" else "plies"
-    plies = numbers(items.take(places, [column])[column])
+    plies = column_to_numpy(items.take(places, [column])[column])
     return places[np.sort(np.argsort(-plies.astype(np.int64), kind="stable")[:SAMPLE_GAMES])]
 
 

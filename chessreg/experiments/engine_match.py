@@ -33,7 +33,7 @@ from chessreg.experiments.matches import (
 )
 from chessreg.games.boards.openings import Opening
 from chessreg.games.engines.opponents import EngineSpec, Limit, find_stockfish, parse_engine, parse_limit
-from chessreg.games.engines.pool import EnginePool, free_cores
+from chessreg.games.engines.pool import EnginePool, count_free_cores
 from chessreg.runs.cost import MOVES_PER_GAME, search_seconds
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import ExecutionOptions, Moves, Processes, Ref
@@ -186,8 +186,8 @@ def play_duel(task: Task[EngineMatchSpec, EngineMatchOptions]) -> None:
     record_duel(task, player, opponent)
     limits = (player.limit, opponent.limit, adjudicate)
     timed = any(limit is not None and limit.kind == "time" for limit in limits)
-    at_once = task.options.engine_processes or free_cores()
-    at_once = min(at_once, free_cores()) if timed else at_once
+    at_once = task.options.engine_processes or count_free_cores()
+    at_once = min(at_once, count_free_cores()) if timed else at_once
     stopping = EarlyStopping(task)
     with ExitStack() as stack:
         pools = [stack.enter_context(EnginePool(engine, at_once, timed=timed)) for engine in (player, opponent)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from chessreg.encodings.prompts import PromptEncoding, write_tokenizer
+from chessreg.encodings.prompts import PromptEncoding, make_tokenizer
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.prompts import (
     PromptSpec,
@@ -255,7 +255,7 @@ def build_finetuner(task: Task[FinetuneSpec, FinetuneOptions]) -> tuple[Finetune
     shape: dict[str, Any] = {name: getattr(spec, name) for name in SHAPE_SETTINGS if name != "tokenizer"}
     digest = ""
     if spec.checkpoint is None:
-        tokenizer = write_tokenizer(task.folder / "tokenizer", merged=spec.tokenizer == "bpe")
+        tokenizer = make_tokenizer(task.folder / "tokenizer", merged=spec.tokenizer == "bpe")
         written = PromptEncoding(tokenizer, spec.prompt_settings())
         check_prompt_room(written, spec.block_size)
         shape["vocab_size"] = written.size

@@ -16,8 +16,8 @@ from pydantic import BaseModel, Field
 from chessreg.experiments.settings.choosing import GREEDY, ChoosingSpec
 from chessreg.experiments.settings.games import GameBatches, GameSelection, build_turn_prompts, select_games
 from chessreg.games.boards.boardframe import BoardFrame, move_arrows
-from chessreg.games.boards.moves import unpack
-from chessreg.games.datasets.dataset import numbers
+from chessreg.games.boards.moves import unpack_moves
+from chessreg.games.datasets.dataset import column_to_numpy
 from chessreg.models.decoding.policies import Choice, Policy, Turn, choose, make_policy
 from chessreg.noise import Stream
 from chessreg.registry import tables
@@ -78,7 +78,7 @@ class Legality(Kind):
 
     def estimate(self, spec: LegalitySpec, inputs: Inputs) -> Estimate:
         games, places = select_games(spec, inputs)
-        plies = numbers(games.table(["plies"]).column("plies"))[places].astype(np.int64)
+        plies = column_to_numpy(games.table(["plies"]).column("plies"))[places].astype(np.int64)
         turns = int((plies // (STRIDE_PLIES * spec.every) + 1).sum())
         operations = choosing_operations(spec.checkpoint, inputs, len(places), turns)
         return Estimate({"trial": turns}, operations=operations)
@@ -87,7 +87,7 @@ class Legality(Kind):
         spec = task.spec
         model = task.model(spec.checkpoint)
         games, places = select_games(spec, task.inputs)
-        plies = numbers(games.table(["plies"]).column("plies"))
+        plies = column_to_numpy(games.table(["plies"]).column("plies"))
         for start in range(0, len(task.units), task.options.batch_games):
             units = task.units[start : start + task.options.batch_games]
             tries = iterate_first_tries(
@@ -180,7 +180,7 @@ def iterate_first_tries(
     encoding = model.encoding
     chosen_by = policy or make_policy("free", GREEDY, resigns=False)
     prompts = build_turn_prompts(encoding, games, places, "black" if black else "white")
-    moves = [unpack(packed) for packed in games.moves(places)]
+    moves = [unpack_moves(packed) for packed in games.moves(places)]
     boards = [chess.Board() for _ in places]
     session = session_of(model, len(boards), edits)
     for ply in range(max(map(len, moves))):

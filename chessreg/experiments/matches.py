@@ -15,12 +15,12 @@ from pydantic import Field, field_validator, model_validator
 from sqlalchemy import select
 
 from chessreg.errors import BadInputError
-from chessreg.games.boards.adjudication import ADJUDICATED, GameEnd, Termination, game_over, lost_by, score
-from chessreg.games.boards.moves import pack
-from chessreg.games.boards.openings import Book, Opening, OpeningSpec, openings, parse_opening
-from chessreg.games.engines.assist import takes_over
-from chessreg.games.engines.opponents import EngineSpec, engine_identity, parse_engine, parse_limit
-from chessreg.games.engines.sprt import COLORS, DIFFERENCES, log_likelihood_ratio, parse_stop
+from chessreg.games.boards.adjudication import ADJUDICATED, GameEnd, Termination, find_game_end, make_loss, score_game
+from chessreg.games.boards.moves import pack_moves
+from chessreg.games.boards.openings import Book, Opening, OpeningSpec, make_openings, parse_opening
+from chessreg.games.engines.assist import can_take_over
+from chessreg.games.engines.opponents import EngineSpec, identify_engine, parse_engine, parse_limit
+from chessreg.games.engines.sprt import COLOR_PAIR_VALUES, DIFFERENCE_VALUES, compute_log_likelihood_ratio, parse_stop
 from chessreg.registry import tables
 from chessreg.registry.identity import digest_of, short, uuid_of
 from chessreg.registry.names import name_of
@@ -87,9 +87,10 @@ class MatchSpec(Spec):
         if self.stop == "none" and against is not None:
             raise BadInputError("--against is what --stop compares with", "give --stop sprt:-0.05,0.05")
         rule = parse_stop(self.stop)
-        if rule and against is None and not COLORS[0] < rule.low < rule.high < COLORS[-1]:
+        if rule and against is None and not COLOR_PAIR_VALUES[0] < rule.low < rule.high < COLOR_PAIR_VALUES[-1]:
             raise BadInputError(
-                f"--stop {self.stop}: a mean of {COLORS[0]} or {COLORS[-1]} is one of pairs that are all lost or won",
+                f"--stop {self.stop}: a mean of {COLOR_PAIR_VALUES[0]} or {COLOR_PAIR_VALUES[-1]} is one of pairs that "
+                "are all lost or won",
                 "give bounds between them, such as --stop sprt:-0.05,0.05",
             )
         return self
@@ -135,7 +136,7 @@ def make_opening_source(task: Task[Any, Any]) -> Callable[[int], Opening]:
     spec: OpeningSettings = task.spec
     source = OpeningSpec("book", str(find_book(task)[1])) if spec.book else parse_opening(spec.opening_source)
     games = 2 if spec.color == "both" else 1
-    return lambda unit: openings(source, spec.opening_seed, [unit % spec.games // games])[0]
+    return lambda unit: make_openings(source, spec.opening_seed, [unit % spec.games // games])[0]
 
 
 def record_opening(task: Task[Any, Any]) -> str:
@@ -233,7 +234,7 @@ class PlayedGame:
     def __post_init__(self) -> None:
         self.board = self.opening.board()
         self.sans = list(self.opening.sans)
-        self.end = game_over(self.board, self.rules.claim_draws)  # random-2024 hands over finished games
+        self.end = find_game_end(self.board, self.rules.claim_draws)  # random-2024 hands over finished games
 
     @property
     def model_to_move(self) -> bool:
@@ -266,7 +267,7 @@ class PlayedGame:
     def push(self, move: chess.Move) -> None:
         """Play a legal move, and end the game if that ends it."""
         self.sans.append(self.board.san_and_push(move))
-        self.end = game_over(self.board, self.rules.claim_draws)
+        self.end = find_game_end(self.board, self.rules.claim_draws)
         if self.end is None and self.ply - len(self.opening.moves) >= 2 * self.rules.move_limit:
             self.end = GameEnd(Termination.MOVE_LIMIT, "*")
 
@@ -281,11 +282,11 @@ class PlayedGame:
             self.push(choice.move)
         else:
             why = Termination.RESIGNATION if choice.resigned else Termination.FORFEIT_ILLEGAL
-            self.end = lost_by(self.color, why)
+            self.end = make_loss(self.color, why)
 
     def advise(self, lines: Sequence[Evaluation]) -> None:
         """Stockfish's evaluation before a turn of the model: its best move is played where it wins anyhow."""
-        best = lines[0].move if takes_over(lines, self.board.turn) else None
+        best = lines[0].move if can_take_over(lines, self.board.turn) else None
         if best is None:
             self.unaided = self.ply
             return
@@ -305,7 +306,7 @@ class PlayedGame:
     def fill_context(self) -> None:
         """The model cannot read on: end the game as the rules say."""
         if self.rules.context_full == "forfeit":
-            self.end = lost_by(self.color, Termination.CONTEXT_FULL)
+            self.end = make_loss(self.color, Termination.CONTEXT_FULL)
         else:
             self.end = GameEnd(Termination.CONTEXT_FULL, "*")
 
@@ -344,7 +345,7 @@ class EarlyStopping:
             self.points = {unit: won for unit, won in load_game_points(session, task.run_id).items() if unit not in own}
             against = task.spec.against
             self.base = None if against is None else load_game_points(session, task.inputs.run(against).id)
-        self.values = COLORS if self.base is None else DIFFERENCES
+        self.values = COLOR_PAIR_VALUES if self.base is None else DIFFERENCE_VALUES
         while self.next in self.points:  # of earlier attempts, which did not end it
             self._count(self.next)
 
@@ -380,7 +381,7 @@ class EarlyStopping:
         game is played for."""
         task, rest = self.task, []
         if self.rule is not None and (self.decided or unit == task.spec.games - 1):
-            ratio = log_likelihood_ratio(self.counts, self.values, self.rule.low, self.rule.high)
+            ratio = compute_log_likelihood_ratio(self.counts, self.values, self.rule.low, self.rule.high)
             accepted = {"low": f"accepts {self.rule.low:g}", "high": f"accepts {self.rule.high:g}"}
             name = f"{self.rule.text} {accepted.get(self.decided, 'undecided')}"
             task.emit(
@@ -394,7 +395,7 @@ def score_game_points(color: str, result: str, termination: str, cp: int | None)
     """What a game counts for its model under the paper's rule; None where nothing scores it."""
     if termination == Termination.FORFEIT_ILLEGAL:
         return 0.0
-    return score("paper", chess.WHITE if color == "white" else chess.BLACK, result, cp)
+    return score_game("paper", chess.WHITE if color == "white" else chess.BLACK, result, cp)
 
 
 def load_game_points(session: Session, run_id: UUID) -> dict[int, float | None]:
@@ -449,7 +450,7 @@ def build_engine_row(spec: EngineSpec) -> dict[str, Any]:
     Raises NotFoundError when the opponent needs Stockfish and there is none.
     """
     if spec.needs_process:
-        engine = engine_identity()
+        engine = identify_engine()
         columns: dict[str, Any] = {
             "name": engine.name,
             "version": engine.version,
@@ -495,7 +496,7 @@ def build_game_columns(game: PlayedGame) -> dict[str, Any]:
         "turns": len(game.tries) - len(game.assisted),
         "first_try_legal": game.first_try_legal,
         "tries": np.array(game.tries, np.uint8).tobytes(),
-        "moves": pack(game.board.move_stack),
+        "moves": pack_moves(game.board.move_stack),
         "seconds": game.seconds,
     }
 

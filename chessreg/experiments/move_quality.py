@@ -20,7 +20,7 @@ from chessreg.experiments.matches import TYPICAL_PLIES, build_engine_row
 from chessreg.experiments.settings.choosing import ChoosingSpec
 from chessreg.experiments.settings.games import GameBatches, GameSelection, select_games
 from chessreg.games.boards.boardframe import BoardFrame, Role
-from chessreg.games.boards.moves import unpack
+from chessreg.games.boards.moves import unpack_moves
 from chessreg.games.engines.opponents import find_stockfish, parse_engine, parse_limit
 from chessreg.games.engines.pool import EnginePool, Evaluation
 from chessreg.registry import tables
@@ -236,14 +236,14 @@ class PlayedMoves:
             row, own = self._row(unit), self.color(unit) == "white"
             game, board = JudgedGame(unit, unit), chess.Board()
             tries = iter(row.tries or b"" if (row.detail or {}).get("assisted") else b"")
-            for ply, move in enumerate(unpack(row.moves)):
+            for ply, move in enumerate(unpack_moves(row.moves)):
                 if ply >= row.opening_plies and board.turn == own and next(tries, 1):  # 0: Stockfish moved in its place
                     game.turns.append(JudgedTurn(ply, board.copy(), move.uci(), move))
                 board.push(move)
             yield game
 
     def moves(self, unit: int) -> tuple[int, list[chess.Move]]:
-        return unit, unpack(self._row(unit).moves)
+        return unit, unpack_moves(self._row(unit).moves)
 
 
 class FirstTries:
@@ -297,7 +297,7 @@ class FirstTries:
 
     def moves(self, unit: int) -> tuple[int, list[chess.Move]]:
         place = int(self.places[unit])
-        return place, unpack(self.dataset.moves([place])[0])
+        return place, unpack_moves(self.dataset.moves([place])[0])
 
 
 def open_move_source(spec: MoveQualitySpec, inputs: Inputs) -> MoveSource:

@@ -12,8 +12,8 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.games import GameBatches, GameSelection, select_games
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
-from chessreg.games.boards.moves import unpack
-from chessreg.games.datasets.dataset import numbers
+from chessreg.games.boards.moves import unpack_moves
+from chessreg.games.datasets.dataset import column_to_numpy
 from chessreg.runs.cost import MOVES_PER_GAME, reading_operations
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import CheckpointRef
@@ -93,7 +93,7 @@ class Perplexity(Kind):
         for start in range(0, len(task.units), size):
             units = task.units[start : start + size]
             rows = places[units]
-            plies = numbers(games.take(rows, ["plies"])["plies"]).astype(np.int64)
+            plies = column_to_numpy(games.take(rows, ["plies"])["plies"]).astype(np.int64)
             if model.encoding.content == "history":
                 games_scored = score_games(model, games, rows, spec, task.options.batch_games)
             else:
@@ -141,7 +141,7 @@ def score_game_positions(model: LanguageModel, games: Games, places: np.ndarray)
     made: list[tuple[float | None, int]] = []
     for packed in games.moves(places):
         board, prompts, answers = chess.Board(), [], []
-        for move in unpack(packed):
+        for move in unpack_moves(packed):
             prompts.append(model.encoding.prompt(board))
             answers.append(model.encoding.answer(board, move))
             board.push(move)

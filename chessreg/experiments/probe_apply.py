@@ -14,7 +14,7 @@ from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.games import select_cached_items
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.games.boards.moves import HashSet
-from chessreg.games.datasets.labels import label
+from chessreg.games.datasets.labels import get_label
 from chessreg.models.hook_points import pattern_of
 from chessreg.registry import tables
 from chessreg.runs.activations import CachedActivations, load_cache
@@ -69,7 +69,7 @@ class ProbeApply(Kind):
         positions = self.units(spec, inputs) * sum(cache.rows for cache in caches)
         operations = 2.0 * positions * probe.weight.size
         return Estimate(
-            {"score" if label(probe.label).source == "position" else "prediction": rows}, operations=operations
+            {"score" if get_label(probe.label).source == "position" else "prediction": rows}, operations=operations
         )
 
     def check(self, spec: ApplySpec, inputs: Inputs) -> None:
@@ -102,7 +102,7 @@ class ProbeApply(Kind):
             probe = load_probe(inputs, spec.probe, layers[unit])
             centre = is_centring_needed(probe, data.cache)
             probe, read = prepare_reading(inputs, spec.probe, probe, data)
-            if label(probe.label).source == "position":
+            if get_label(probe.label).source == "position":
                 emit_scores(task, unit, probe, read, seen, centre, device)
             else:
                 emit_reads(task, unit, probe, read, centre, device)
@@ -216,7 +216,7 @@ def emit_reads(
     """A prediction row a game, and how many games and positions are read as which class."""
     from chessreg.experiments.probe.reading import iterate_game_logits
 
-    classes = probe.weight.shape[-1] if label(probe.label).source == "skill" else 0
+    classes = probe.weight.shape[-1] if get_label(probe.label).source == "skill" else 0
     shares = np.zeros((3, classes))
     for logits in iterate_game_logits(probe.weight, data, data.rows, probe.layer, device, centre):
         columns: dict[str, Any] = {}

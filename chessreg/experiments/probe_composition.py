@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from chessreg.errors import BadInputError
-from chessreg.games.datasets.labels import label
+from chessreg.games.datasets.labels import get_label
 from chessreg.registry import tables
 from chessreg.runs.fitted import ClassDirection, FittedProbe, class_directions, load_probe, probe_rows
 from chessreg.runs.inputs import Inputs
@@ -146,7 +146,7 @@ def resolve_composed_layers(spec: CompositionSpec, inputs: Inputs) -> tuple[int,
     joint = next(iter(rows["--joint-probe"].values()))
     for flag, by_layer in rows.items():
         one, wanted = next(iter(by_layer.values())), named[flag][1]
-        if one.label != wanted or one.classes != len(label(wanted).classes):
+        if one.label != wanted or one.classes != len(get_label(wanted).classes):
             raise BadInputError(
                 f"{flag} reads {one.label} ({one.classes} classes), not {wanted}", "chessreg probe list"
             )
@@ -193,11 +193,11 @@ def build_composition_rows(
     for square in range(64):
         for number, piece in enumerate(PIECE_LETTERS):
             values = {name: float(cosines[square, number]) for name, cosines in made.controls.items()}
-            named = label("piece").classes[made.nearest[square, number]]
+            named = get_label("piece").classes[made.nearest[square, number]]
             row = CompositionRow(square=square, piece=piece, named=named, **common, **values)
             rows.append((row, float(made.cosine[square, number])))
         if made.empty is not None:
-            named = label("piece").classes[made.nearest_to_empty[square]]
+            named = get_label("piece").classes[made.nearest_to_empty[square]]
             rows.append((CompositionRow(square=square, piece=EMPTY, named=named, **common), float(made.empty[square])))
     return rows
 
@@ -219,13 +219,13 @@ def compose_directions(joint: FittedProbe, parts: list[FittedProbe], direction: 
     """cos(W_color + W_type, W_joint) of every piece on every square, with its controls (Davis specification 4.5)."""
     if widths := {len(part.weight) for part in parts} - {len(joint.weight)}:
         raise BadInputError(f"the joint probe reads d_model {len(joint.weight)}, another {widths.pop()}")
-    classes = label("piece").classes
+    classes = get_label("piece").classes
     whole = stack_class_directions(joint, direction, classes.index(EMPTY))  # [64, class, d_model]
     wanted = whole[:, [classes.index(piece) for piece in PIECE_LETTERS]].reshape(64, 2, 6, -1)  # color, type
     if parts:
         by_label = {part.label: part for part in parts}
-        color_all = stack_class_directions(by_label["color"], direction, label("color").classes.index("empty"))
-        type_all = stack_class_directions(by_label["type"], direction, label("type").classes.index(EMPTY))
+        color_all = stack_class_directions(by_label["color"], direction, get_label("color").classes.index("empty"))
+        type_all = stack_class_directions(by_label["type"], direction, get_label("type").classes.index(EMPTY))
         color, kinds = color_all[:, [0, 2]], type_all[:, :6]
         of_empty = compute_cosines((color_all[:, 1] + type_all[:, 6])[:, None], whole)  # [64, class]
         empty, nearest_to_empty = of_empty[:, classes.index(EMPTY)], of_empty.argmax(-1)

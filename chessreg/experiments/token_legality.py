@@ -16,8 +16,8 @@ from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.games import GameBatches, GameSelection, select_games
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.games.boards.boardframe import Arrow, BoardFrame
-from chessreg.games.boards.moves import unpack
-from chessreg.games.datasets.dataset import numbers
+from chessreg.games.boards.moves import unpack_moves
+from chessreg.games.datasets.dataset import column_to_numpy
 from chessreg.registry import tables
 from chessreg.runs.cost import reading_operations
 from chessreg.runs.kind import Estimate, Kind
@@ -123,7 +123,9 @@ class TokenLegality(Kind):
             places_of = find_turns(model.encoding, tokens)
             sequences = [tokens.item(item)[: model.block_size] for item in range(len(tokens))]
             for item, logprobs in next_token_logprobs(model, sequences, task.options.batch_games, masked):
-                made = predict_tokens(model.encoding, sequences[item], places_of[item], unpack(packed[item]), logprobs)
+                made = predict_tokens(
+                    model.encoding, sequences[item], places_of[item], unpack_moves(packed[item]), logprobs
+                )
                 emit_phase_scores(task, model.encoding, units[item], int(rows[item]), list(made))
                 task.done(units[item])
 
@@ -136,7 +138,7 @@ def select_scored_games(spec: TokenLegalitySpec, inputs: Inputs) -> tuple[Games,
     if not spec.shortest:
         return select_games(spec, inputs)
     games, places = select_games(spec.model_copy(update={"games": EVERY_GAME}), inputs)
-    length = numbers(games.table(["plies"]).column("plies"))[places]
+    length = column_to_numpy(games.table(["plies"]).column("plies"))[places]
     encoding = inputs.encoding(spec.checkpoint)
     if spec.shortest_by == "tokens" and encoding.content != "position":
         length = np.diff(encoding.games(games, places).offsets)

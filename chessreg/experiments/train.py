@@ -10,11 +10,11 @@ import chess
 import numpy as np
 from pydantic import Field
 
-from chessreg.encodings import encoding, names
+from chessreg.encodings import get_encoding, list_encodings
 from chessreg.encodings.fen77 import Fen77
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.decisions import Decisions, load_decisions
-from chessreg.games.datasets.dataset import numbers
+from chessreg.games.datasets.dataset import column_to_numpy
 from chessreg.models.train_config import (
     BranchTraining,
     PositionTraining,
@@ -75,7 +75,7 @@ class MovesOfPositions(AnyTraining):
 class GamesEncoding(Spec):
     """How games are written for a GPT-2."""
 
-    encoding: str = Field("pgn-char-32", description=f"how games are written: {', '.join(names())}")
+    encoding: str = Field("pgn-char-32", description=f"how games are written: {', '.join(list_encodings())}")
 
     @property
     def explicit_attention(self) -> bool:
@@ -321,7 +321,7 @@ def check_architecture(spec: TrainSpec) -> None:
     """BadInputError where the encoding or the held-out data do not fit the rest."""
     if isinstance(spec, SearchlessSpec) and spec.dropout:
         raise BadInputError("this architecture has no dropout", "leave --dropout out")
-    if isinstance(spec, GamesEncoding) and encoding(spec.encoding).content != "history":
+    if isinstance(spec, GamesEncoding) and get_encoding(spec.encoding).content != "history":
         raise BadInputError(f"{spec.encoding} writes positions", "give --architecture fen-encoder")
     if not isinstance(spec, MovesOfPositions):
         return
@@ -371,7 +371,7 @@ def build_corpus(
     if not tokens:
         raise BadInputError(f"no game text has {spec.min_characters} characters")
     offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
-    made = Corpus(np.concatenate(tokens), offsets, encoding(spec.encoding).size)
+    made = Corpus(np.concatenate(tokens), offsets, get_encoding(spec.encoding).size)
     return made.stream(spec.block_size) if spec.packing == "stream" and field == "datasets" else made
 
 
@@ -379,7 +379,7 @@ def encode_games(spec: TextSpec, reference: str, inputs: Inputs, field: str) -> 
     """The token ids of the games of a dataset that are trained on, and the games' lengths; 10,000 games at a time."""
     games, places = select_training_games(spec, reference, inputs, field)
     for start in range(0, len(places), 10_000):
-        written = encoding(spec.encoding).games(games, places[start : start + 10_000])
+        written = get_encoding(spec.encoding).games(games, places[start : start + 10_000])
         yield written.ids, np.diff(written.offsets)
 
 
@@ -389,7 +389,7 @@ def select_training_games(
     """The games of a dataset and the rows of those that are trained on."""
     games, part = inputs.dataset(reference, field)
     places = games.rows(part)
-    places = places[~numbers(games.table(["duplicate"]).column("duplicate"))[places]]
+    places = places[~column_to_numpy(games.table(["duplicate"]).column("duplicate"))[places]]
     keep = [
         np.array([len(text) >= spec.min_characters for text in games.texts(places[start : start + 10_000])], bool)
         for start in range(0, len(places), 10_000)
@@ -450,9 +450,9 @@ def build_labelled_corpus(
     for reference in references:
         items, part = inputs.items(reference, field)
         table = items.take(items.rows(part), ["fen", "best", "action", "win_prob"])
-        known = np.logical_and.reduce([numbers(table[name].is_valid()) for name in LABEL_COLUMNS[spec.head]])
+        known = np.logical_and.reduce([column_to_numpy(table[name].is_valid()) for name in LABEL_COLUMNS[spec.head]])
         if spec.head == "state-value":
-            known &= numbers(table["action"].is_null())
+            known &= column_to_numpy(table["action"].is_null())
         chosen = table.take(np.flatnonzero(known))
         tokens.append(fen.boards(chosen["fen"].to_pylist()).ids.reshape(-1, fen.length).astype(np.uint16))
         if spec.head == "action":
@@ -507,7 +507,7 @@ def build_branch_corpus(spec: BranchSpec, references: tuple[str, ...], inputs: I
     from chessreg.models.branches import BranchCorpus
 
     every = [select_training_decisions(spec, reference, inputs, field) for reference in references]
-    written = encoding(spec.encoding)
+    written = get_encoding(spec.encoding)
     ids, lengths, games, seen, answers, before = [], [np.zeros(1, np.int64)], [], [], [], 0
     for each in every:
         own, offsets, places, item = each.histories(written)

@@ -14,9 +14,9 @@ import numpy as np
 
 from chessreg.errors import NotFoundError
 from chessreg.experiments.edit.three_boards import HEAT_LABEL
-from chessreg.games.boards.boardframe import EMPTY, Arrow, BoardFrame, Mark, Reading, squares_of
+from chessreg.games.boards.boardframe import EMPTY, Arrow, BoardFrame, Mark, ProbeReading, board_letters
 from chessreg.games.boards.picture import render_text
-from chessreg.games.boards.typed import played
+from chessreg.games.boards.typed import play_words
 from chessreg.games.datasets.labels import PIECE_CLASSES
 
 MAX_ARROWS = 3  # the moves that are drawn
@@ -192,7 +192,7 @@ def mark_changes(answer: LabAnswer) -> tuple[dict[int, Mark], dict[int, Mark]]:
     """The squares in which the board and the one aimed at differ, as marks of each."""
     if not answer.modified_fen:
         return {}, {}
-    before, after = (squares_of(chess.Board(fen)) for fen in (answer.fen, answer.modified_fen))
+    before, after = (board_letters(chess.Board(fen)) for fen in (answer.fen, answer.modified_fen))
     differing = [square for square in range(64) if before[square] != after[square]]
     return (
         {square: "from" for square in differing if before[square] != EMPTY},
@@ -216,7 +216,7 @@ def build_position_frames(answer: LabAnswer, count: int = MAX_ARROWS) -> list[Bo
         return BoardFrame.from_board(of, title, marks=marks, caption=(f"writes {side.text.strip()}",), **shown)
 
     original = frame(board, "original, clean model", answer.clean, answer.clean.moves, before)
-    frames = [replace(original, moves=tuple(move.uci() for move in played(answer.sans)))]
+    frames = [replace(original, moves=tuple(move.uci() for move in play_words(answer.sans)))]
     if answer.edited is not None:
         aim, moves = board, answer.edited.moves
         if answer.modified_fen:
@@ -235,7 +235,7 @@ def build_belief_frame(answer: LabAnswer, which: str, place: int, label: int | N
     side = answer.clean if which == "clean" or answer.edited is None else answer.edited
     read = side.board(place)
     edited = which != "clean" and bool(answer.modified_fen)
-    truth = squares_of(chess.Board(answer.modified_fen if edited else answer.fen))
+    truth = board_letters(chess.Board(answer.modified_fen if edited else answer.fen))
     wrong = [square for square in range(64) if read[square] != truth[square]]
     heat = None if label is None else {n: min(1.0, float(p)) for n, p in enumerate(side.beliefs[place, :, label])}
     sure = side.beliefs[place].max(1)
@@ -243,7 +243,7 @@ def build_belief_frame(answer: LabAnswer, which: str, place: int, label: int | N
         title=f"layer {answer.layers[place]} reads, {'edited' if side is answer.edited else 'clean'}",
         squares=read,
         marks=dict.fromkeys(wrong, "wrong"),
-        read={square: Reading(read[square], min(1.0, float(sure[square]))) for square in wrong},
+        read={square: ProbeReading(read[square], min(1.0, float(sure[square]))) for square in wrong},
         heat=heat,
         heat_label="" if label is None else f"probability of {PIECE_CLASSES[label]}",
         caption=(f"{64 - len(wrong)} of 64 squares as {'aimed at' if edited else 'on the board'}",),

@@ -23,7 +23,7 @@ from chessreg.experiments.edit.heat import load_edited_state
 from chessreg.experiments.edit.model import PieceRemovals, compute_square_logits
 from chessreg.experiments.edit.spec import EditSettings, EditSpec, NextTokenEditSpec, list_probed_layers
 from chessreg.experiments.edit.states import NO_GAME, State, build_state_after, remove_moving_piece
-from chessreg.games.boards.moves import pack, sans
+from chessreg.games.boards.moves import pack_moves, packed_to_sans
 from chessreg.lab.answer import LabAnswer, ModelSide, RankedMove
 from chessreg.lab.question import EDIT, LabPosition, StoredState
 from chessreg.models.decoding.sampling import SampledText, sample_trees
@@ -121,7 +121,7 @@ class Lab:
         board = place.state.board
         removed = place.removed
         scene = Scene(place.edited.model, board, place.state.prompt, probes, False, removed.modified, removed.square)
-        moves = tuple(sans(pack(board.move_stack)))
+        moves = tuple(packed_to_sans(pack_moves(board.move_stack)))
         return replace(self._answer(scene, place.edits, place.condition.name), sans=moves)
 
     def _given(self, question: LabPosition) -> LabAnswer:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import chess
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.games.boards.typed import shortest_game
+from chessreg.games.boards.typed import find_shortest_game
 from chessreg.models.decoding.policies import Choice, Turn, choose, distributions, make_policy
 from chessreg.noise import Stream, uniform
 from chessreg.registry import names, tables
@@ -196,7 +196,7 @@ class LabPlayer:
         root = board.root()
         if root.fen() not in self._games:
             try:
-                self._games[root.fen()] = shortest_game(root)
+                self._games[root.fen()] = find_shortest_game(root)
             except BadInputError:
                 self._games[root.fen()] = None
         moves = self._games[root.fen()]

@@ -16,10 +16,10 @@ from sqlalchemy.orm import aliased
 from chessreg import encodings
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.experiments.edit.spec import EditSettings, EditSpec, NextTokenEditSpec, list_edit_settings
-from chessreg.games.boards.moves import sans as all_sans
-from chessreg.games.boards.typed import INITIAL, moves_after, typed_moves
-from chessreg.games.datasets.labels import in_one_order
-from chessreg.games.engines.opponents import decimal
+from chessreg.games.boards.moves import packed_to_sans as all_sans
+from chessreg.games.boards.typed import INITIAL, continue_typed_sans, parse_typed_sans
+from chessreg.games.datasets.labels import normalize_board_changes
+from chessreg.games.engines.opponents import format_decimal
 from chessreg.named import clipped
 from chessreg.registry import names, tables
 from chessreg.registry.identity import short
@@ -81,7 +81,7 @@ class LabPosition(Settings):
     @field_validator("moves")
     @classmethod
     def _one_spelling(cls, moves: str) -> str:
-        return " ".join(typed_moves(moves))
+        return " ".join(parse_typed_sans(moves))
 
     @field_validator("fen")
     @classmethod
@@ -99,7 +99,7 @@ class LabPosition(Settings):
     @field_validator("board")
     @classmethod
     def _one_order(cls, board: str) -> str:
-        return in_one_order(board)
+        return normalize_board_changes(board)
 
     @model_validator(mode="before")
     @classmethod
@@ -122,7 +122,7 @@ class LabPosition(Settings):
         if self.later:
             if not self.next_token:
                 raise BadInputError("--later is of a model whose next token is read", "add --measure next-token")
-            object.__setattr__(self, "later", moves_after(self.moves, self.later))
+            object.__setattr__(self, "later", continue_typed_sans(self.moves, self.later))
         if self.vector and self.condition != EDIT:
             raise BadInputError("--condition is of a probe's edit", "leave out --vector")
         for name, _ in self.settings:
@@ -175,7 +175,7 @@ class LabPosition(Settings):
         words += ["--probe", spec.probe, "--moves", spec.moves]
         words += ["--board", self.board] if self.board else []
         words += ["--layers", ",".join(map(str, spec.layers))] if spec.layers else []
-        words += ["--scale", decimal(spec.scale)]
+        words += ["--scale", format_decimal(spec.scale)]
         if not self.next_token or spec.token_mask != "last":
             words += ["--token-mask", spec.token_mask]
         words += ["--later", self.later] if self.later else []
@@ -202,7 +202,7 @@ class LabPosition(Settings):
         words += ["--layers", ",".join(map(str, self.layers))] if self.layers else []
         words += ["--board", self.board] if self.board else ["--measure", self.measure] if self.next_token else []
         words += ["--later", self.later] if self.later else []
-        words += ["--scale", decimal(self.scale)]
+        words += ["--scale", format_decimal(self.scale)]
         words += ["--condition", self.condition] if self.condition != EDIT else []
         words += ["--unit", str(self.unit)] if self.unit and self.condition != EDIT else []
         words += [] if self.token_mask == "last" else ["--token-mask", self.token_mask]
@@ -379,7 +379,7 @@ def format_setting(value: Any) -> str:
 
 def has_square_tokens(name: str | None) -> bool:
     """Whether one token of an encoding of this name names a square or a move; of prompts, which are no names, not."""
-    if name not in encodings.names():
+    if name not in encodings.list_encodings():
         return False
-    written = encodings.encoding(name)
+    written = encodings.get_encoding(name)
     return any(written.origin_of(number) is not None for number in range(written.answer_size))

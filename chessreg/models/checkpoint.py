@@ -136,14 +136,14 @@ def files_of(folder: Path) -> list[str]:
     because that of any other is made on export."""
     from chessreg.encodings import prompts
 
-    return [CONFIG, WEIGHTS, INFO, *(prompts.FILES if (folder / prompts.PROMPT_FILE).is_file() else ())]
+    return [CONFIG, WEIGHTS, INFO, *(prompts.ENCODING_FILES if (folder / prompts.PROMPT_FILE).is_file() else ())]
 
 
 def copy_encoding(source: Path, folder: Path) -> None:
     """Give a checkpoint's folder what another holds of its prompt encoding, if it holds any."""
     from chessreg.encodings import prompts
 
-    for name in set(files_of(source)) & set(prompts.FILES):
+    for name in set(files_of(source)) & set(prompts.ENCODING_FILES):
         shutil.copyfile(source / name, folder / name)
 
 

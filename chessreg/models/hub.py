@@ -96,7 +96,7 @@ def metadata_of(url: str, missing: str) -> HfFileMetadata:
             raise NotFoundError(f"there is no {url}", missing) from error
         raise ChessregError(f"{url} answered {status}", "try again later") from error
     except (HTTPError, OSError) as error:
-        raise download.network_error(url, error) from error
+        raise download.make_network_error(url, error) from error
 
 
 def fetch(
@@ -111,7 +111,7 @@ def fetch(
     """Download a file of the source into `folder`/OWNER--REPOSITORY; at once when it is there and its digest is right.
 
     What broke off is gone on with; where the hub publishes no digest it begins anew.
-    Raises as `games.foreign.download.fetch` does.
+    Raises as `games.foreign.download.download_file` does.
     """
     if file is not None and (Path(file).is_absolute() or ".." in Path(file).parts):
         raise BadInputError(f"{file!r} is no file of a repository", "give its path in the repository")
@@ -123,6 +123,6 @@ def fetch(
     if published is None:
         for old in (target, target.with_name(f"{target.name}.part")):
             old.unlink(missing_ok=True)
-    download.fetch(url, target, published, what=source.name, on_progress=on_progress, missing=missing)
-    digest = published or download.digest_of(target)
+    download.download_file(url, target, published, what=source.name, on_progress=on_progress, missing=missing)
+    digest = published or download.compute_digest(target)
     return Fetched(target, url, metadata.commit_hash, digest, published is not None)

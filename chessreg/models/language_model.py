@@ -54,9 +54,9 @@ class LanguageModel:
     @cached_property
     def encoding(self) -> Encoding:
         """How chess is written for it. Only this imports python-chess: tensors go in and out without it."""
-        from chessreg.encodings import encoding
+        from chessreg.encodings import get_encoding
 
-        return encoding(self.info.encoding, self.folder)
+        return get_encoding(self.info.encoding, self.folder)
 
     @property
     def attention(self) -> AttentionKind:

@@ -198,13 +198,15 @@ def export(
     Returns the contents. Raises as `make_token_file` and `open_new_file` do.
     """
     from chessreg.games.boards.exporting import open_new_file
-    from chessreg.games.datasets.dataset import numbers
+    from chessreg.games.datasets.dataset import column_to_numpy
 
     if path.suffix != ".npz":
         raise BadInputError(f"{path} does not end in .npz", "chessreg dataset export DATASET games.npz --token-file")
     with open_new_file(path) as file:
-        evaluation_rows = heldout_rows[~numbers(heldout.table(["duplicate"])["duplicate"])[heldout_rows]][:most_heldout]
-        unique_rows = rows[~numbers(games.table(["duplicate"])["duplicate"])[rows]]
+        evaluation_rows = heldout_rows[~column_to_numpy(heldout.table(["duplicate"])["duplicate"])[heldout_rows]][
+            :most_heldout
+        ]
+        unique_rows = rows[~column_to_numpy(games.table(["duplicate"])["duplicate"])[rows]]
         training_rows = unique_rows[~np.isin(games.hashes[unique_rows], heldout.hashes[evaluation_rows])]
         counts = {
             "duplicates_left_out": len(rows) - len(unique_rows),
@@ -283,7 +285,7 @@ def _draw_positions(
     encoding: Encoding, ignored: Sequence[int], games: Games, rows: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray, list[list[Ids]], list[list[Ids]]]:
     """Drawn turns of these games: item int [n], tokens up to the move int [n], answers and spellings of each."""
-    from chessreg.games.boards.moves import replay
+    from chessreg.games.boards.moves import replay_boards
 
     tokens = encoding.games(games, rows)
     packed = games.moves(rows)
@@ -298,7 +300,7 @@ def _draw_positions(
     answers: list[list[Ids]] = [[] for _ in sample]
     spellings: list[list[Ids]] = [[] for _ in sample]
     for game, places in places_by_ply.items():
-        for ply, board in enumerate(replay(packed[game])):
+        for ply, board in enumerate(replay_boards(packed[game])):
             if ply in places:
                 answers[places[ply]] = list(encoding.answers(board).values())
                 accepted = encoding.accepted_ids(board)

@@ -98,7 +98,7 @@ def heat_figure(result: QueryResult, plot: Plot) -> Figure:
     """The boards in gray, all on one scale."""
     import numpy as np
 
-    from chessreg.games.boards.picture import HeatPanel, heat_figure
+    from chessreg.games.boards.picture import HeatPanel, draw_heatmaps
 
     boards = heat_boards(result, plot)
     low, high = heat_range(boards)
@@ -110,7 +110,7 @@ def heat_figure(result: QueryResult, plot: Plot) -> Figure:
         panels.append(
             HeatPanel(" · ".join(filter(None, [board.series, f"{name} {board.panel}".strip()])), values, low, high)
         )
-    return heat_figure(panels, f"{plot.title}: {heading(result, plot.y)}", min(len(panels), 4))
+    return draw_heatmaps(panels, f"{plot.title}: {heading(result, plot.y)}", min(len(panels), 4))
 
 
 def plotted_rows(result: QueryResult, plot: Plot) -> list[Row]:

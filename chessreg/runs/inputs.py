@@ -28,7 +28,7 @@ from chessreg.registry.identity import uuid_of
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
-    from chessreg.games.datasets.dataset import Games, Part
+    from chessreg.games.datasets.dataset import DatasetPart, Games
     from chessreg.games.datasets.positions import Positions
     from store import Store
 
@@ -250,26 +250,26 @@ class Inputs:
 
     def encoding(self, reference: str) -> Encoding:
         """How chess is written for a checkpoint; of one that reads prompts its bytes must be here."""
-        from chessreg.encodings import encoding, prompts
+        from chessreg.encodings import get_encoding, prompts
 
         name = self.checkpoint_row(reference).tokenizer
-        return encoding(name, self.checkpoint(reference)[1] if name.startswith(prompts.PREFIX) else None)
+        return get_encoding(name, self.checkpoint(reference)[1] if name.startswith(prompts.PREFIX) else None)
 
-    def dataset(self, reference: str, field: str = "dataset") -> tuple[Games, Part | None]:
+    def dataset(self, reference: str, field: str = "dataset") -> tuple[Games, DatasetPart | None]:
         """The games of a dataset reference, and the part it names (None: all of them). BadInputError for positions."""
         from chessreg.games.datasets.dataset import Games
 
         folder, part = self._dataset(reference, field)
         return Games(folder), part
 
-    def positions(self, reference: str, field: str = "dataset") -> tuple[Positions, Part | None]:
+    def positions(self, reference: str, field: str = "dataset") -> tuple[Positions, DatasetPart | None]:
         """The same of a dataset of positions. BadInputError for games."""
         from chessreg.games.datasets.positions import Positions
 
         folder, part = self._dataset(reference, field)
         return Positions(folder), part
 
-    def items(self, reference: str, field: str = "dataset") -> tuple[Games | Positions, Part | None]:
+    def items(self, reference: str, field: str = "dataset") -> tuple[Games | Positions, DatasetPart | None]:
         """The same of a dataset of either."""
         from chessreg.games.datasets.dataset import POSITIONS_FILE
 
@@ -278,9 +278,9 @@ class Inputs:
             return self.positions(reference, field)
         return self.dataset(reference, field)
 
-    def _dataset(self, reference: str, field: str) -> tuple[Path, Part | None]:
+    def _dataset(self, reference: str, field: str) -> tuple[Path, DatasetPart | None]:
         """The folder of a dataset reference, and the part it names."""
-        from chessreg.games.datasets.dataset import Part
+        from chessreg.games.datasets.dataset import DatasetPart
 
         match = DATASET.fullmatch(reference)
         if match is None:
@@ -290,7 +290,7 @@ class Inputs:
         if row is None:
             raise NotFoundError(f"dataset {match[1][:12]}… is not in this registry", "chessreg dataset add FILE")
         located = self.located(field, reference, row.artifact)
-        part = Part(int(match[2]), float(match[3]), float(match[4])) if match[2] else None
+        part = DatasetPart(int(match[2]), float(match[3]), float(match[4])) if match[2] else None
         return located.path, part
 
     def rows(self, table: Any, run: tables.Run) -> list[Any]:

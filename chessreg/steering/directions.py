@@ -11,7 +11,7 @@ import chess
 import numpy as np
 
 from chessreg.errors import BadInputError
-from chessreg.games.datasets.labels import PIECE_CLASSES, board_changes
+from chessreg.games.datasets.labels import PIECE_CLASSES, parse_board_changes
 from chessreg.runs.fitted import Direction
 
 EMPTY = PIECE_CLASSES.index(".")
@@ -95,7 +95,7 @@ def compute_board_direction(weight: np.ndarray, board: str) -> Direction:
     specification 4.5 and 6.2): one vector added to all classes of a square changes no softmax.
     """
     centred = weight - weight.mean(axis=2, keepdims=True)
-    parts = [centred[:, square, PIECE_CLASSES.index(piece)] for square, piece in board_changes(board)]
+    parts = [centred[:, square, PIECE_CLASSES.index(piece)] for square, piece in parse_board_changes(board)]
     return Direction(cast_float32(np.sum(parts, axis=0)))
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from chessreg.encodings import encoding
+from chessreg.encodings import get_encoding
 from chessreg.entities.adding import add_sample
 from chessreg.entities.checkpoint import import_reference
 from chessreg.experiments.cache import CacheOptions, CacheSpec
@@ -27,7 +27,7 @@ from chessreg.session import Session, open_session
 def bare_loop(session: Session, texts: list[str], batch: int) -> float:
     """Seconds for plain forward passes of the transformer's blocks over these texts, sorted by length."""
     model = session.model("reference", prepare())
-    encode = encoding("pgn-char-32").encode
+    encode = get_encoding("pgn-char-32").encode
     rows = sorted((encode(text[: text.rindex(".") + 1]) for text in texts), key=len)
     began = time.perf_counter()
     for start in range(0, len(rows), batch):

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import chess.pgn
 
-from chessreg.games.datasets.build import build
-from chessreg.games.datasets.sources import Source
+from chessreg.games.datasets.build import build_dataset
+from chessreg.games.datasets.sources import GameSource
 
 
 def plain_way(text: str, games: int) -> tuple[float, int]:
@@ -63,13 +63,15 @@ def main() -> None:
     for _ in range(options.repeat):
         with tempfile.TemporaryDirectory() as folder:
             start = time.perf_counter()
-            report = build(options.files, Path(folder) / "out", reader_name=options.reader, workers=options.workers)
+            report = build_dataset(
+                options.files, Path(folder) / "out", reader_name=options.reader, workers=options.workers
+            )
             seconds.append(time.perf_counter() - start)
     unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB here
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
     best = min(seconds)
 
-    text = next(Source(options.files[0]).blocks()).decode()
+    text = next(GameSource(options.files[0]).blocks()).decode()
     taken, plies = plain_way(text, options.baseline_games)
     plain = taken * report.plies / plies
     print(f"dataset add: {report.games:,} games, {report.plies:,} plies in {best:.1f} s")

@@ -18,7 +18,7 @@ import chess
 import numpy as np
 import torch
 
-from chessreg.encodings import encoding
+from chessreg.encodings import get_encoding
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.decoding.legal import move_logprobs
 from chessreg.models.decoding.session import DecodingSession
@@ -66,7 +66,7 @@ def bench(model: LanguageModel, games: int, turns: int, plain_games: int = 3) ->
         new = greedy_plain(model, prefixes[game] + answers[0][game])
         assert new == first[game], "the two ways must write the same"
     plain = time.perf_counter() - started
-    pgn = encoding("pgn-char-32")
+    pgn = get_encoding("pgn-char-32")
     started = time.perf_counter()
     move_logprobs(session, [chess.Board()] * games, pgn)
     legal = time.perf_counter() - started

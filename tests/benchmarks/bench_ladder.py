@@ -36,7 +36,7 @@ from chessreg.experiments.matches import MatchRules, PlayedGame
 from chessreg.experiments.play.arena import Arena, ModelPlayer
 from chessreg.games.boards.openings import Opening
 from chessreg.games.engines.opponents import ENGINE_OPTIONS, find_stockfish, parse_ladder
-from chessreg.games.engines.pool import free_cores
+from chessreg.games.engines.pool import count_free_cores
 from chessreg.models.decoding.policies import make_policy
 from chessreg.models.language_model import LanguageModel
 
@@ -129,7 +129,7 @@ def measured(model: LanguageModel, games: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", type=Path)
-    parser.add_argument("--threads", type=int, default=max(1, free_cores() - 1))
+    parser.add_argument("--threads", type=int, default=max(1, count_free_cores() - 1))
     parser.add_argument("--games", type=int, default=8, help="of each rung")
     options = parser.parse_args()
     with ExitStack() as stack:

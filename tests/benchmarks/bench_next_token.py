@@ -21,8 +21,8 @@ import time
 import numpy as np
 import torch
 
-from chessreg.encodings import encoding
-from chessreg.games.boards.openings import OpeningSpec, openings
+from chessreg.encodings import get_encoding
+from chessreg.games.boards.openings import OpeningSpec, make_openings
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo
 from chessreg.models.decoding.next_tokens import NextTokens
@@ -36,8 +36,8 @@ LATER, ALPHA, KINDS = 6, 0.5, 3
 
 def prompts_of(count: int) -> list[dict[int, tuple[int, ...]]]:
     """Of each random game the tokens after 0 to 40 plies."""
-    written = encoding("uci-square-72")
-    games = openings(OpeningSpec("random", "40"), 0, range(count))
+    written = get_encoding("uci-square-72")
+    games = make_openings(OpeningSpec("random", "40"), 0, range(count))
     return [{ply: written.prompt(game.sans[:ply]) for p in PREFIXES for ply in (p, p + LATER)} for game in games]
 
 

@@ -44,12 +44,12 @@ import numpy as np
 import psutil
 import torch
 
-from chessreg.encodings import encoding
+from chessreg.encodings import get_encoding
 from chessreg.experiments.matches import MatchRules, PlayedGame
 from chessreg.experiments.play.arena import Arena, ModelPlayer
-from chessreg.games.boards.openings import Opening, openings, parse_opening
+from chessreg.games.boards.openings import Opening, make_openings, parse_opening
 from chessreg.games.engines.opponents import ENGINE_OPTIONS, find_stockfish, parse_engine
-from chessreg.games.engines.pool import EngineMove, EnginePool, free_cores
+from chessreg.games.engines.pool import EngineMove, EnginePool, count_free_cores
 from chessreg.models.decoding.policies import author_temperature, make_policy
 from chessreg.models.decoding.sampling import draw
 from chessreg.models.decoding.session import DecodingSession
@@ -58,13 +58,13 @@ from chessreg.noise import uniform
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "checkpoints" / "lichess-8x192-char.pt"
 TRIES = 5
-PGN = encoding("pgn-char-32")
+PGN = get_encoding("pgn-char-32")
 NOISE = (0, 0)
 SOURCE = parse_opening("random:4")
 
 
 def opening(number: int) -> Opening:
-    return openings(SOURCE, 0, [number])[0]
+    return make_openings(SOURCE, 0, [number])[0]
 
 
 class RecordingPool(EnginePool):
@@ -315,7 +315,7 @@ def load(given: Path | None, stack: ExitStack) -> LanguageModel | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", type=Path)
-    parser.add_argument("--threads", type=int, default=max(1, free_cores() - 1))  # as a match takes them
+    parser.add_argument("--threads", type=int, default=max(1, count_free_cores() - 1))  # as a match takes them
     parser.add_argument("--games", type=int, default=160)
     parser.add_argument("--plain-turns", type=int, default=90)
     options = parser.parse_args()
@@ -334,7 +334,9 @@ def main() -> None:
         )
         share: Callable[[bool], None] = lambda slow: torch.set_num_threads(1 if slow else options.threads)
         busy = against_engines(model, options.games // 6, share)
-        print(json.dumps({"at": "100,000 nodes", "cores": free_cores(), "target": "share_of_bound >= 0.85", **busy}))
+        print(
+            json.dumps({"at": "100,000 nodes", "cores": count_free_cores(), "target": "share_of_bound >= 0.85", **busy})
+        )
 
 
 if __name__ == "__main__":

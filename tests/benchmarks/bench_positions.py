@@ -38,9 +38,9 @@ from bench_play import load
 from chessreg.encodings.fen77 import Fen77
 from chessreg.experiments.move_accuracy import judge_decisions
 from chessreg.experiments.settings.decisions import Decisions
-from chessreg.games.datasets.bags import Bag, record, write_bag
-from chessreg.games.datasets.positions import Positions, build
-from chessreg.games.datasets.reader import legal_of
+from chessreg.games.datasets.bags import Bag, encode_record, write_bag
+from chessreg.games.datasets.positions import Positions, build_position_dataset
+from chessreg.games.datasets.reader import find_legal_moves
 
 CHARACTERS = {character: number for number, character in enumerate("0123456789abcdefghpnrkqPBNRQKw.")}
 FEWER = 20  # a loop gets this share of the positions
@@ -175,7 +175,7 @@ def main() -> None:
     fens = real(options.positions)
     few = fens[:: max(len(fens) // (options.positions // FEWER), 1)]
     scale = len(fens) / len(few)
-    legal = legal_of(fens)
+    legal = find_legal_moves(fens)
     codes = [int(legal.codes[start]) if end > start else 0 for start, end in itertools.pairwise(legal.offsets)]
     moves = [chess.Move(code & 63, code >> 6 & 63, code >> 12 or None).uci() if code else "a1a2" for code in codes]
     fen77 = Fen77()
@@ -191,7 +191,7 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory() as folder:
         bag = Path(folder) / "x.bag"
-        write_bag(bag, (record(fen, move, 0.5) for fen, move in zip(fens, moves, strict=True)))
+        write_bag(bag, (encode_record(fen, move, 0.5) for fen, move in zip(fens, moves, strict=True)))
 
         def texts() -> list[tuple[str, str, float]]:
             return [row for some in Bag(bag).records()
@@ -203,7 +203,7 @@ def main() -> None:
         told("bag, texts", seconds(texts, options.repeat), loop)
         told(
             "legal",
-            seconds(lambda: legal_of(fens), options.repeat),
+            seconds(lambda: find_legal_moves(fens), options.repeat),
             scale * seconds(lambda: [list(chess.Board(fen).legal_moves) for fen in few], 1),
         )
         pq.write_table(pa.table({"fen": fens, "best": moves}), Path(folder) / "x.parquet")
@@ -211,7 +211,10 @@ def main() -> None:
         few_moves = [moves[place] for place in range(0, len(fens), max(len(fens) // (options.positions // FEWER), 1))]
         told(
             "add",
-            seconds(lambda: build([Path(folder) / "x.parquet"], Path(folder) / f"made{next(made)}"), options.repeat),
+            seconds(
+                lambda: build_position_dataset([Path(folder) / "x.parquet"], Path(folder) / f"made{next(made)}"),
+                options.repeat,
+            ),
             scale * seconds(lambda: loop_of_rows(few, few_moves), 1),
         )
         scoring(Positions(Path(folder) / "made0"), 2048, options.repeat)

@@ -28,7 +28,7 @@ from authors_model import FoldedModel
 from sqlalchemy import func, select
 from torch import Tensor
 
-from chessreg.encodings import encoding
+from chessreg.encodings import get_encoding
 from chessreg.entities.adding import add_sample
 from chessreg.entities.checkpoint import import_reference
 from chessreg.entities.dataset import split_dataset
@@ -53,7 +53,7 @@ class AuthorsLoop:
             model,
             [t[:LENGTH] for t in texts if t[:LENGTH].count(".") >= DOTS and len(t) >= LENGTH],
         )
-        self.ids = {character: i for i, character in enumerate(encoding("pgn-char-32").vocabulary)}
+        self.ids = {character: i for i, character in enumerate(get_encoding("pgn-char-32").vocabulary)}
         self.network = FoldedModel(model)
         with torch.inference_mode(False):
             self.probes = [first_weight(model.d_model) for _ in range(model.n_layers)]

@@ -19,7 +19,7 @@ import zstandard
 from click.testing import CliRunner
 
 from chessreg.cli import chessreg
-from chessreg.encodings import encoding, names
+from chessreg.encodings import get_encoding, list_encodings
 from chessreg.models.language_model import LanguageModel
 from chessreg.registry import tables
 
@@ -77,7 +77,7 @@ def test_import_list_show_export_and_back(here: Any, tmp_path: Path) -> None:
 
 def test_an_import_prints_and_keeps_how_well_the_model_predicts_games(here: Any, tmp_path: Path) -> None:
     """An untrained model is allowed, with a warning that `show` repeats."""
-    characters = [*encoding("pgn-char-32").vocabulary[::-1], "\x1b", "~"]
+    characters = [*get_encoding("pgn-char-32").vocabulary[::-1], "\x1b", "~"]
     source = nanogpt(tmp_path / "ckpt.pt", vocabulary=34)
     (tmp_path / "vocab.json").write_text(json.dumps({text: number for number, text in enumerate(characters)}))
     assert here("import", "checkpoint", source, "--vocabulary", "vocab.json", "--name", "tiny") == 0
@@ -226,7 +226,7 @@ def test_the_reference_models(here: Any) -> None:
 
 def test_the_model_of_uci_squares_is_small_and_begins_legal_moves() -> None:
     """In the sample games' first 30 plies its most probable square is one that a piece can leave."""
-    data, uci = files("chessreg") / "data", encoding("uci-square-72")
+    data, uci = files("chessreg") / "data", get_encoding("uci-square-72")
     with as_file(data / "uci-model") as folder:
         assert sum(path.stat().st_size for path in folder.iterdir()) < 8 << 20
         model = LanguageModel.load(folder, device="cpu")
@@ -274,4 +274,4 @@ def test_the_shared_checkpoint_of_karvonens_layout(here: Any, shared_data: Path)
 def test_the_help_of_an_import_and_of_a_training_lists_the_encodings() -> None:
     for words in (["import", "checkpoint", "--help"], ["run", "train", "--architecture", "gpt2", "--help"]):
         told = " ".join(CliRunner().invoke(chessreg, words).output.split())
-        assert [name for name in names() if name not in told.replace("- ", "-")] == []
+        assert [name for name in list_encodings() if name not in told.replace("- ", "-")] == []

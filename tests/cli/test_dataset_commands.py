@@ -429,11 +429,11 @@ def test_positions_are_chosen_by_game_board_and_ply(here: Any, positions: Path, 
 
 
 def test_a_bag_is_added_shown_exported_and_compared(here: Any, tmp_path: Path) -> None:
-    from chessreg.games.datasets.bags import Bag, record, write_bag
+    from chessreg.games.datasets.bags import Bag, encode_record, write_bag
 
     shards = [tmp_path / f"test-0000{number}-of-00002_data.bag" for number in range(2)]
-    write_bag(shards[0], [record(START, "e2e4", 0.5), record(START, "d2d4", 0.25)])
-    write_bag(shards[1], [record(AFTER, "e7e5", 1.0)])
+    write_bag(shards[0], [encode_record(START, "e2e4", 0.5), encode_record(START, "d2d4", 0.25)])
+    write_bag(shards[1], [encode_record(AFTER, "e7e5", 1.0)])
     made = here.json("dataset", "add", tmp_path / "test@2_data.bag", "--name", "bench")
     assert (made["plies"], made["duplicates"]) == (3, 1)
     assert here("dataset", "show", "bench") == 0
@@ -535,7 +535,7 @@ def never(*_: Any, **__: Any) -> None:
 
 
 def test_games_are_exported_as_a_token_file(here: Any, pgn: Path, tmp_path: Path) -> None:
-    from chessreg.encodings import encoding
+    from chessreg.encodings import get_encoding
     from chessreg.models.token_file import TokenFile
 
     here.json("dataset", "add", pgn, "--name", "games")
@@ -551,7 +551,7 @@ def test_games_are_exported_as_a_token_file(here: Any, pgn: Path, tmp_path: Path
     assert len(content.tokens) == made["tokens"]
     assert made["bytes"] == path.stat().st_size
     ids = np.split(content.tokens, np.cumsum(content.lengths))[0]
-    assert encoding("pgn-char-32").decode(ids).startswith(";1.")
+    assert get_encoding("pgn-char-32").decode(ids).startswith(";1.")
     assert content.source["dataset"].startswith("dataset:")
     before = here.state()
     for words, status, problem in (

@@ -242,11 +242,11 @@ def test_a_checkpoint_whose_tokenizer_was_changed_is_not_asked(typed: Any, llama
 @pytest.mark.parametrize("architecture", ["llama", "gpt_neox", "gpt2"])
 def test_a_batch_of_prompts_of_unequal_length_equals_one_by_one(architecture: str, tmp_path: Path) -> None:
     """Rows are padded on the right, where nobody looks; with legal moves listed no two prompts are equally long."""
-    from chessreg.encodings.prompts import prompt_of_folder
+    from chessreg.encodings.prompts import make_prompt_encoding
     from chessreg.models.importers import import_checkpoint
 
     source = write_language_model(tmp_path / "hf", architecture)
-    written = prompt_of_folder(source, template="junkin-2")
+    written = make_prompt_encoding(source, template="junkin-2")
     import_checkpoint(source, tmp_path / "ours", encoding=written)
     model = LanguageModel.load(tmp_path / "ours", dtype=torch.float64)
     assert read_info(tmp_path / "ours").encoding == model.encoding.name == written.name

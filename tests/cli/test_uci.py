@@ -19,7 +19,7 @@ import torch
 
 from chessreg.errors import NotFoundError
 from chessreg.experiments.play import PlaySpec
-from chessreg.games.boards.typed import shortest_game
+from chessreg.games.boards.typed import find_shortest_game
 from chessreg.games.engines.opponents import find_stockfish
 from chessreg.lab.player import LabPlayer
 from chessreg.lab.uci import MAX_LINE_BYTES, UciEngine, UciSettings, read_input_lines
@@ -218,7 +218,7 @@ def test_a_fen_near_the_start_is_read_as_the_shortest_game_to_it(talk: Any) -> N
     engine, board = talk(), chess.Board()
     for move in ("d2d4", "g8f6", "c2c4"):
         board.push_uci(move)
-    game = " ".join(move.uci() for move in shortest_game(board))
+    game = " ".join(move.uci() for move in find_shortest_game(board))
     for more in ("", " e7e6 b1c3"):
         known = engine.shares(f"position startpos moves {game}{more}")
         found = engine.shares(f"position fen {board.fen()}" + (f" moves{more}" if more else ""))

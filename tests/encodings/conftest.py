@@ -12,8 +12,8 @@ import chess.pgn
 import pytest
 
 from chessreg.errors import BadInputError
-from chessreg.games.boards.typed import board_after
-from chessreg.games.datasets.build import build
+from chessreg.games.boards.typed import play_sans
+from chessreg.games.datasets.build import build_dataset
 from chessreg.games.datasets.dataset import Games
 
 GAMES = {
@@ -96,8 +96,8 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Games:
     path = folder / "games.pgn"
     written = []
     for sans in filter(None, GAMES.values()):
-        game = chess.pgn.Game.from_board(board_after(sans.split()))
+        game = chess.pgn.Game.from_board(play_sans(sans.split()))
         written.append(f"{game}\n\n")
     Path(path).write_text("".join(written))
-    build([path], folder / "dataset")
+    build_dataset([path], folder / "dataset")
     return Games(folder / "dataset")

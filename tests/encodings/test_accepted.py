@@ -10,7 +10,7 @@ import sys
 import chess
 import pytest
 
-from chessreg.encodings.pgn_char import PgnChar, spellings
+from chessreg.encodings.pgn_char import PgnChar, list_spellings
 
 POSITIONS = {
     "start": chess.STARTING_FEN,
@@ -36,7 +36,7 @@ def taken(board: chess.Board, text: str) -> bool:
 def test_they_are_the_texts_that_parse_san_takes(name: str) -> None:
     """Every text of python-chess's grammar to a quarter of the targets, with one sign, as all are alike to it."""
     board = chess.Board(POSITIONS[name])
-    found = spellings(board)
+    found = list_spellings(board)
     assert all(taken(board, text) for text in found)
     assert {board.san(move) for move in board.legal_moves} <= found
     targets = sorted({chess.square_name(move.to_square) for move in board.legal_moves})
@@ -49,20 +49,20 @@ def test_they_are_the_texts_that_parse_san_takes(name: str) -> None:
 
 def test_null_moves_are_refused_and_an_alphabet_restricts() -> None:
     board = chess.Board("1n2k3/P1P5/8/8/8/8/8/4K3 w - - 0 1")
-    assert not {"--", "Z0", "0000", "@@@@"} & spellings(board)
-    model = spellings(board, PgnChar.vocabulary)
-    assert model == {text for text in spellings(board) if set(text) <= set(PgnChar.vocabulary)}
+    assert not {"--", "Z0", "0000", "@@@@"} & list_spellings(board)
+    model = list_spellings(board, PgnChar.vocabulary)
+    assert model == {text for text in list_spellings(board) if set(text) <= set(PgnChar.vocabulary)}
     assert {"a8=Q", "a8Q", "a7xb8=b#", "a7-a8N+"} <= model
     assert not any(set(text) & set("nrq") for text in model)
 
 
 ORDERS = """
 import sys, chess
-from chessreg.encodings import encoding, names
+from chessreg.encodings import get_encoding, list_encodings
 for fen in sys.argv[1:]:
     board = chess.Board(fen)
-    for name in names():
-        made = encoding(name)
+    for name in list_encodings():
+        made = get_encoding(name)
         print(name, list(made.answers(board).items()), made.accepted(board), made.accepted_ids(board))
 """
 

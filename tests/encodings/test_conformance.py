@@ -10,7 +10,7 @@ import chess
 import numpy as np
 import pytest
 
-from chessreg.encodings import Alignment, Encoding, Tokens, encoding, names, register
+from chessreg.encodings import Alignment, Encoding, Tokens, get_encoding, list_encodings, register_encoding
 from chessreg.encodings.prompts import PromptEncoding, PromptSettings
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.datasets.dataset import Games
@@ -27,11 +27,11 @@ PROMPTS = {
 }
 
 
-@pytest.fixture(params=[*names(), *PROMPTS])
+@pytest.fixture(params=[*list_encodings(), *PROMPTS])
 def one(request: pytest.FixtureRequest) -> Encoding:
     if request.param in PROMPTS:
         return PromptEncoding(CharacterTable.byte_level(0, bos=256, end=257, size=258), PROMPTS[request.param])
-    return encoding(request.param)
+    return get_encoding(request.param)
 
 
 def whole(one: Encoding, name: str) -> list[tuple[int, ...]]:
@@ -71,10 +71,10 @@ def test_a_prompt_of_moves_is_the_prompt_of_their_board(one: Encoding, name: str
         assert one.prompt(sans[:plies]) == one.prompt(boards(name)[min(plies, len(sans))])
 
 
-@pytest.mark.parametrize("language", [name for name in names() if encoding(name).content == "history"])
+@pytest.mark.parametrize("language", [name for name in list_encodings() if get_encoding(name).content == "history"])
 @pytest.mark.parametrize("name", [name for name in GAMES if name != "the start"])
 def test_prompt_and_answer_are_the_longer_game(language: str, name: str) -> None:
-    one = encoding(language)
+    one = get_encoding(language)
     for board, after in itertools.pairwise(boards(name)):
         longer = one.prompt(board) + one.answer(board, after.peek())
         assert one.prompt(after)[: len(longer)] == longer
@@ -191,9 +191,9 @@ def test_unknown_names_are_refused(one: Encoding) -> None:
     with pytest.raises(BadInputError, match="sideways"):
         one.sites("all", Tokens.of([one.prompt(chess.Board())]), "sideways")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="already"):
-        register(encoding(names()[0]))
+        register_encoding(get_encoding(list_encodings()[0]))
     with pytest.raises(NotFoundError, match=re.escape("no encoding 'bpe'")):
-        encoding("bpe")
+        get_encoding("bpe")
 
 
 def test_a_position_without_its_game_is_written_or_refused(one: Encoding) -> None:

@@ -127,16 +127,16 @@ def test_the_ply_of_a_position_is_that_of_its_move_number() -> None:
 
 def test_positions_of_random_games_are_those_of_python_chess(tmp_path: Path) -> None:
     """Castling rights, en passant that is legal, both counters, of every position of 12 games of random moves."""
-    from chessreg.games.datasets.build import build
+    from chessreg.games.datasets.build import build_dataset
     from tests.conftest import random_game
 
     (tmp_path / "random.pgn").write_text("".join(f"{random_game(n, 120)}\n\n" for n in range(12)))
-    build([tmp_path / "random.pgn"], tmp_path / "made")
+    build_dataset([tmp_path / "random.pgn"], tmp_path / "made")
     games = Games(tmp_path / "made")
     tokens = fen.games(games, np.arange(len(games)))
-    from chessreg.games.boards.moves import replay
+    from chessreg.games.boards.moves import replay_boards
 
-    expected = [board.fen() for packed in games.moves(np.arange(len(games))) for board in replay(packed)]
+    expected = [board.fen() for packed in games.moves(np.arange(len(games))) for board in replay_boards(packed)]
     assert [fen.decode(tokens.item(number)) for number in range(len(tokens))] == expected
     assert sum(" e" in position or " d" in position for position in expected) > 0
 

@@ -10,19 +10,19 @@ import pytest
 import torch
 
 import chessreg
-from chessreg.encodings import encoding, names
-from chessreg.encodings.tokenizer_files import write_tokenizer
+from chessreg.encodings import get_encoding, list_encodings
+from chessreg.encodings.tokenizer_files import write_tokenizer_files
 from tests.encodings.conftest import GAMES
 
-OF_GAMES = [name for name in names() if encoding(name).content == "history"]
+OF_GAMES = [name for name in list_encodings() if get_encoding(name).content == "history"]
 
 
 @pytest.mark.parametrize("name", OF_GAMES)
 def test_auto_tokenizer_gives_the_ids_of_the_encoding(name: str, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
-    one = encoding(name)
-    assert write_tokenizer(one, tmp_path) == sorted(path.name for path in tmp_path.iterdir())
+    one = get_encoding(name)
+    assert write_tokenizer_files(one, tmp_path) == sorted(path.name for path in tmp_path.iterdir())
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     assert len(tokenizer) == one.size
@@ -36,7 +36,7 @@ def test_auto_tokenizer_gives_the_ids_of_the_encoding(name: str, tmp_path: Path)
 
 
 def test_a_position_has_no_tokenizer_files(tmp_path: Path) -> None:
-    assert write_tokenizer(encoding("fen-77"), tmp_path) == []
+    assert write_tokenizer_files(get_encoding("fen-77"), tmp_path) == []
     assert list(tmp_path.iterdir()) == []
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 from chessreg.entities.adding import Added, FileFilter, add_dataset
 from chessreg.entities.dataset import Datasets, rejects, split_dataset, verify_dataset
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.games.datasets.dataset import Games, Part
+from chessreg.games.datasets.dataset import DatasetPart, Games
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 from chessreg.runs.inputs import Inputs
@@ -265,7 +265,7 @@ def test_a_full_disk_leaves_nothing(place: Any, games: Path, monkeypatch: pytest
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("chessreg.games.datasets.build.finish", full)
+        patch.setattr("chessreg.games.datasets.build.write_parquet", full)
         with pytest.raises((ChessregError, StoreError), match=r"no space|full"):
             add_dataset(database, store, [games], name="mine")
     with monkeypatch.context() as patch:
@@ -309,7 +309,7 @@ def test_no_game_and_no_move_list_is_in_two_parts(place: Any, games: Path) -> No
     added = add_dataset(database, store, [games], name="mine")
     split = split_dataset(database, store, "mine", "train=0.5,validation=0.2,test=0.3", seed=3)
     data = Games(store.path(added.artifact))
-    inside = {part.name: set(data.rows(Part(part.seed, part.low, part.high)).tolist()) for part in split.parts}
+    inside = {part.name: set(data.rows(DatasetPart(part.seed, part.low, part.high)).tolist()) for part in split.parts}
     assert [part.games for part in split.parts] == [len(inside[part.name]) for part in split.parts]
     assert sorted(row for rows in inside.values() for row in rows) == list(range(30))
     lists = {name: {data.hashes[row] for row in rows} for name, rows in inside.items()}

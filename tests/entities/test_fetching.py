@@ -329,7 +329,7 @@ def states(server: Hub) -> bytes:
     board = chess.Board()
     data, ends = b"", b""
     for number in range(300):
-        data += bags.record(board.fen(), None, number / 300)
+        data += bags.encode_record(board.fen(), None, number / 300)
         ends += struct.pack("<q", len(data))
     server.files[STATES] = data + ends
     return server.files[STATES]
@@ -364,7 +364,7 @@ def test_a_part_of_a_file_that_changed_is_thrown_away(session: Session, server: 
     with pytest.raises(ChessregError, match="broke at 10000"):
         fetched(session, "chessbench/test/state_value", endpoint=server.url)
     server.break_at = None
-    changed = bags.record(chess.STARTING_FEN, None, 0.75)
+    changed = bags.encode_record(chess.STARTING_FEN, None, 0.75)
     server.files[STATES] = changed + struct.pack("<q", len(changed))
     server.asked.clear()
     fetched(session, "chessbench/test/state_value", endpoint=server.url)
@@ -387,8 +387,8 @@ def test_files_of_chessbench_with_another_digest_are_refused(session: Session, s
 
 
 def test_the_addresses_of_chessbench() -> None:
-    assert chessbench.url_of(chessbench.SOURCES["chessbench/train/action_value"]) == (
+    assert chessbench.chessbench_url(chessbench.SOURCES["chessbench/train/action_value"]) == (
         "https://storage.googleapis.com/searchless_chess/data/train/action_value-00000-of-02148_data.bag"
     )
     with pytest.raises(BadInputError, match="no URL"):
-        chessbench.url_of(chessbench.SOURCES["chessbench/puzzles"], endpoint="mirror")
+        chessbench.chessbench_url(chessbench.SOURCES["chessbench/puzzles"], endpoint="mirror")

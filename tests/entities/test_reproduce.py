@@ -22,7 +22,7 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.cache import Cache
 from chessreg.experiments.edit import EditSpec
 from chessreg.experiments.play import Play, PlaySpec
-from chessreg.games.boards.moves import pack, unpack
+from chessreg.games.boards.moves import pack_moves, unpack_moves
 from chessreg.queries import run_query
 from chessreg.registry import tables
 from chessreg.runs.task import Stop
@@ -138,8 +138,8 @@ def test_games_come_out_move_by_move_and_the_first_other_move_is_named(session):
     assert again(session.database, session.store, run_id).agrees
     with session.database.write() as sql:
         game = sql.get_one(tables.Game, (run_id, 2))
-        moves = unpack(game.moves)
-        game.moves = pack([*moves[:9], chess.Move.from_uci("a1h8"), *moves[10:]])
+        moves = unpack_moves(game.moves)
+        game.moves = pack_moves([*moves[:9], chess.Move.from_uci("a1h8"), *moves[10:]])
     found = again(session.database, session.store, run_id)
     assert found.differing == ["game 2"]
     assert found.columns["game.moves"].first == f"game 2: from place 9: a1h8 then, {moves[9].uci()} now"

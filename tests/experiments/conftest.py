@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from chessreg.encodings import encoding
-from chessreg.games.boards.openings import OpeningSpec, openings
+from chessreg.encodings import get_encoding
+from chessreg.games.boards.openings import OpeningSpec, make_openings
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.models.language_model import LanguageModel
@@ -24,9 +24,9 @@ torch.set_num_threads(1)  # tiny matrices: a second thread only waits
 
 def transitions(likes: str, name: str) -> np.ndarray:
     """log P(next token | token) in random games, float64 [tokens, tokens], those of `likes` made likely."""
-    written = encoding(name)
+    written = get_encoding(name)
     counts = np.full((written.size, written.size), 0.02)
-    for opening in openings(OpeningSpec("random", "30"), 0, range(60)):
+    for opening in make_openings(OpeningSpec("random", "30"), 0, range(60)):
         board = opening.board()
         last = board.pop()
         ids = np.array([*written.prompt(opening.sans[:-1]), *written.answer(board, last)])
@@ -40,7 +40,7 @@ def bigram_model(
     block_size: int = 512, likes: str = "", name: str = "pgn-char-32", table: np.ndarray | None = None
 ) -> LanguageModel:
     """A one-block GPT: the embedding is one-hot, the MLP a table of transitions, attention writes nothing."""
-    size = encoding(name).size
+    size = get_encoding(name).size
     config = GPT2Config(n_layer=1, n_head=1, n_embd=size, block_size=block_size, vocab_size=size, d_mlp=size)
     hf = random_gpt2(config, 0)
     wanted = torch.from_numpy(transitions(likes, name) if table is None else table).float()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from chessreg.encodings import encoding
+from chessreg.encodings import get_encoding
 from chessreg.errors import BadInputError
 from chessreg.experiments.cache import CacheOptions, CacheSpec
 from chessreg.runs import inputs
@@ -29,7 +29,7 @@ def session_hash(session, report) -> str:
 
 def test_rows_equal_a_forward_pass_of_each_game_alone(world_session):
     found = cached(world_session, games=5, max_sites=12)
-    model, encode = world_session.model("reference"), encoding("pgn-char-32").encode
+    model, encode = world_session.model("reference"), get_encoding("pgn-char-32").encode
     games, _ = world_session.inputs.dataset(found.dataset)
     assert found.layers == [0, 1]
     for item in np.unique(found.array.game):

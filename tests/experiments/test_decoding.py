@@ -118,9 +118,9 @@ def test_both_modes_are_what_the_model_says_step_by_step(world_session: Any, mod
 )
 def test_a_text_counts_as_it_is(text: str, notation: Any, expected: dict[str, bool], tmp_path: Path) -> None:
     """valid, legal, first and near of specification 3.1; no blank is taken off."""
-    from chessreg.encodings.prompts import write_tokenizer
+    from chessreg.encodings.prompts import make_tokenizer
 
-    written = PromptEncoding(write_tokenizer(tmp_path, merged=False), PromptSettings(notation=notation))
+    written = PromptEncoding(make_tokenizer(tmp_path, merged=False), PromptSettings(notation=notation))
     ids = tuple(written._words.encode(text))
     found = DecodedAnswer(ids, text, True).columns(TargetMove(chess.Board(), chess.Move.from_uci("e2e4")), written)
     assert {name: found[name] for name in expected} == expected
@@ -193,9 +193,9 @@ def test_models_that_cannot_be_asked_so_are_refused(world_session: Any) -> None:
 
 
 def test_another_template_has_the_same_tokenizer(tmp_path: Path) -> None:
-    from chessreg.encodings.prompts import write_tokenizer
+    from chessreg.encodings.prompts import make_tokenizer
 
-    own = PromptEncoding(write_tokenizer(tmp_path, merged=True), PromptSettings("junkin-3", notation="san"))
+    own = PromptEncoding(make_tokenizer(tmp_path, merged=True), PromptSettings("junkin-3", notation="san"))
     other = choose_encoding(DecodingSpec(checkpoint="c", dataset="d", template="junkin-4"), own)
     assert isinstance(other, PromptEncoding)
     assert (other.settings.called, other.settings.notation) == ("junkin-4", "san")

@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from chessreg.encodings.prompts import TEMPLATES, PromptEncoding, PromptSettings, write_tokenizer
+from chessreg.encodings.prompts import TEMPLATES, PromptEncoding, PromptSettings, make_tokenizer
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.experiments.finetune import FinetuneOptions, FinetuneSpec, check_tunable
 from chessreg.models.finetuning import FinetuneConfig, Finetuner, PromptCorpus
@@ -38,7 +38,7 @@ def pristine_world(solver_world: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def words(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return write_tokenizer(tmp_path_factory.mktemp("words"), merged=True)
+    return make_tokenizer(tmp_path_factory.mktemp("words"), merged=True)
 
 
 def corpus(words: Any, block_size: int = 512, **settings: Any) -> PromptCorpus:

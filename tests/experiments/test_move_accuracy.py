@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from chessreg.encodings import encoding
+from chessreg.encodings import get_encoding
 from chessreg.entities.adding import add_dataset
 from chessreg.entities.dataset import split_dataset
 from chessreg.errors import BadInputError
 from chessreg.experiments.move_accuracy import MoveAccuracyOptions, MoveAccuracySpec, has_form
 from chessreg.experiments.settings.decisions import Decisions, load_decisions
 from chessreg.experiments.train import TrainOptions, build_corpus, select_training_decisions
-from chessreg.games.boards.moves import unpack
+from chessreg.games.boards.moves import unpack_moves
 from chessreg.models.branches import BranchCorpus
 from chessreg.registry import tables
 from chessreg.runs.kind import kind
@@ -140,7 +140,7 @@ def test_a_verdict_is_that_of_forward_passes_of_its_own(session: Session, name: 
 
 def test_a_later_character_changes_an_earlier_residual_only_without_a_mask(session: Session) -> None:
     """The last counter of the FEN changes; the residual of the first 70 characters is looked at."""
-    written = [encoding("fen-77").encode(f"{chess.STARTING_FEN[:-1]}{number}") for number in (1, 2)]
+    written = [get_encoding("fen-77").encode(f"{chess.STARTING_FEN[:-1]}{number}") for number in (1, 2)]
     tokens = torch.tensor(np.stack(written).astype(np.int64))
     for name, changes in (("bidirectional", True), ("causal", False)):
         model = session.model(name)
@@ -218,7 +218,7 @@ def test_a_game_is_written_once_with_its_branches(session: Session) -> None:
     assert isinstance(made, BranchCorpus)
     assert (len(made.games), len(made.seen)) == (12, 12 * len(PLIES))
     found = load_decisions(session.inputs, references[0], resolved.source_games, "datasets")
-    pgn = encoding("pgn-char-32")
+    pgn = get_encoding("pgn-char-32")
     prompts = sorted(pgn.decode(prompt) for prompt in found.prompts(pgn) if prompt)
     starts = np.repeat(made.offsets[made.games], made.moves)
     assert prompts == sorted(
@@ -231,14 +231,14 @@ def test_a_game_is_written_once_with_its_branches(session: Session) -> None:
 
 @pytest.mark.parametrize("name", ["pgn-char-32", "uci-square-72", "uci-square-77"])
 def test_what_is_read_before_a_decision_is_the_prompt_of_the_moves_before_it(session: Session, name: str) -> None:
-    written = encoding(name)
+    written = get_encoding(name)
     references = [session.inputs.reference("dataset", each) for each in ("decisions", "test")]
     found = load_decisions(session.inputs, *references, "dataset")
     assert found.games is not None
     moves = dict(zip(found.game.tolist(), found.games.moves(found.game), strict=True))  # type: ignore[union-attr]
     for prompt, game, ply in zip(found.prompts(written), found.game, found.ply, strict=True):  # type: ignore[arg-type]
         board = chess.Board()
-        for move in unpack(moves[int(game)])[: int(ply)]:
+        for move in unpack_moves(moves[int(game)])[: int(ply)]:
             board.push(move)
         assert prompt == tuple(written.prompt(board))
 
@@ -286,7 +286,7 @@ def test_a_model_of_games_needs_the_games_that_the_positions_are_of(session: Ses
 
 
 def test_a_text_has_the_form_of_a_move_or_not() -> None:
-    pgn, fen = encoding("pgn-char-32"), encoding("fen-77")
+    pgn, fen = get_encoding("pgn-char-32"), get_encoding("fen-77")
     for text, valid in (
         ("Nf3 ", True),
         ("exd8=Q+ ", True),

@@ -8,7 +8,7 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from chessreg.encodings import encoding
+from chessreg.encodings import get_encoding
 from chessreg.entities import checkpoint
 from chessreg.errors import BadInputError
 from chessreg.experiments.cache import CacheSpec
@@ -18,7 +18,7 @@ from chessreg.experiments.legality import LegalitySpec
 from chessreg.experiments.play import PlaySpec
 from chessreg.experiments.probe import ProbeSpec
 from chessreg.experiments.settings.games import select_games as select_games
-from chessreg.games.boards.moves import unpack
+from chessreg.games.boards.moves import unpack_moves
 from chessreg.lab.model import Lab
 from chessreg.lab.question import LabPosition, StoredState
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
@@ -36,7 +36,7 @@ KNIGHT = chess.Move.from_uci("b1c3")
 
 def uci_model(bigram) -> LanguageModel:
     """Writes b1c3 after every token, most of the time, and any other squares now and then."""
-    written = encoding("uci-square-72")
+    written = get_encoding("uci-square-72")
     origin, target = written.answer(chess.Board(), KNIGHT)
     table = np.random.default_rng(0).normal(0, 1, (written.size, written.size))
     table[:, origin] += 6
@@ -47,7 +47,7 @@ def uci_model(bigram) -> LanguageModel:
 def fen_model() -> LanguageModel:
     """Random weights, but for the head: b1c3 is the action that it likes best on a usual board."""
     network = FenEncoder(FenConfig(2, 4, 32)).untrained(1)
-    written = encoding("fen-77")
+    written = get_encoding("fen-77")
     with torch.no_grad():
         for parameter in network.parameters():
             parameter *= 8 if parameter.dim() == 2 else 1
@@ -104,8 +104,8 @@ def test_a_model_plays_whatever_it_writes(session, name, policy):
     for game in games:
         board = chess.Board()
         texts = {(row.ply, row.number): row.text for row in tries if row.unit == game.unit}
-        for ply, move in enumerate(unpack(game.moves)):
-            assert all(encoding(name).parse(text, board) is None for (at, _), text in texts.items() if at == ply)
+        for ply, move in enumerate(unpack_moves(game.moves)):
+            assert all(get_encoding(name).parse(text, board) is None for (at, _), text in texts.items() if at == ply)
             assert board.is_legal(move)
             board.push(move)
     if policy == "legal":
@@ -130,13 +130,13 @@ def test_legality_is_that_of_the_most_probable_answer_and_its_mass_is_exact(sess
     assert {row.ply % 2 for row in rows} == {int(black)}
     assert len(rows) >= 3
     for row in rows:
-        played = unpack(games.moves([row.item])[0])
+        played = unpack_moves(games.moves([row.item])[0])
         assert row.ply < len(played)
         board = chess.Board()
         for move in played[: row.ply]:
             board.push(move)
         assert row.fen == board.fen()
-        assert row.legal_original == (encoding(name).parse(row.text, board) is not None)
+        assert row.legal_original == (get_encoding(name).parse(row.text, board) is not None)
         assert row.mass_original == pytest.approx(slow_mass(model, model.encoding.prompt(board), board), abs=1e-4)
     frames = kind("legality").board_views({"run_id": report.run_id, "unit": 0}, session.inputs)
     first = sorted((row for row in rows if row.unit == 0), key=lambda row: row.ply)

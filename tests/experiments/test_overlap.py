@@ -10,8 +10,8 @@ from sqlalchemy import update
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.overlap import EvaluatedGames
-from chessreg.games.boards.moves import HashSet, pack, position_hashes, unpack
-from chessreg.games.datasets.reader import boards_of
+from chessreg.games.boards.moves import HashSet, hash_positions, pack_moves, unpack_moves
+from chessreg.games.datasets.reader import replay_texts
 from chessreg.registry import tables
 
 
@@ -19,7 +19,7 @@ def states(packed: bytes) -> list[str]:
     """Piece placement and side to move after 0, 1, … plies."""
     board = chess.Board()
     found = [" ".join(board.fen().split()[:2])]
-    for move in unpack(packed):
+    for move in unpack_moves(packed):
         board.push(move)
         found.append(" ".join(board.fen().split()[:2]))
     return found
@@ -28,8 +28,8 @@ def states(packed: bytes) -> list[str]:
 def test_hashes_tell_positions_apart_as_fens_do(world_session):
     games = world_session.dataset("sample")
     packed = games.moves(np.arange(len(games)))
-    boards, offsets = boards_of(games.texts(np.arange(len(games))))
-    hashes = position_hashes(boards, overlap.number_plies(offsets))
+    boards, offsets = replay_texts(games.texts(np.arange(len(games))))
+    hashes = hash_positions(boards, overlap.number_plies(offsets))
     fens = [fen for moves in packed for fen in states(moves)]
     assert len(fens) == len(hashes)
     assert len(set(zip(fens, hashes.tolist(), strict=True))) == len(set(fens)) == len(np.unique(hashes))
@@ -103,7 +103,7 @@ def test_what_is_not_known_is_said_to_be_unknown(world_session):
 @pytest.mark.usefixtures("forget")
 def test_training_games_that_are_elsewhere_are_unknown(world_session):
     found = overlap.measure_overlap(
-        world_session.inputs, trained(world_session, "dataset:" + "0" * 64), EvaluatedGames.of_moves([pack([])])
+        world_session.inputs, trained(world_session, "dataset:" + "0" * 64), EvaluatedGames.of_moves([pack_moves([])])
     )
     assert found.games is None
     assert "not in this registry" in (found.why_unknown or "")

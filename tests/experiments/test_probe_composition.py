@@ -9,7 +9,7 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.imported.directions import ImportedProbe, build_import_spec
 from chessreg.experiments.probe import ProbeSpec
 from chessreg.experiments.probe_composition import CompositionSpec, ProbeComposition, compose_directions
-from chessreg.games.datasets.labels import label
+from chessreg.games.datasets.labels import get_label
 from chessreg.queries import run_query
 from chessreg.queries.published import beside
 from chessreg.runs.fitted import FittedProbe, class_directions
@@ -23,7 +23,7 @@ def additive(noise: float = 0.0):
     """Probes whose joint directions are the sum of color and type, and noise of that size."""
     random = np.random.default_rng(0)
     color, kinds = random.standard_normal((96, 64, 3)), random.standard_normal((96, 64, 7))
-    names = label("piece").classes
+    names = get_label("piece").classes
     joint = np.stack(
         [
             color[..., 1] + kinds[..., 6]
@@ -43,7 +43,7 @@ def test_sums_are_found_and_controls_are_not():
         made = compose_directions(joint, probes)
         np.testing.assert_allclose(made.cosine, 1, atol=1e-6)
         np.testing.assert_allclose(made.empty, 1, atol=1e-6)
-    assert (np.array(label("piece").classes)[made.nearest] == list("pnbrqkPNBRQK")).all()
+    assert (np.array(get_label("piece").classes)[made.nearest] == list("pnbrqkPNBRQK")).all()
     assert {name: round(float(values.mean()), 1) for name, values in made.controls.items()} == {
         "wrong_color": 0.5, "wrong_type": 0.5, "color_alone": 0.7, "type_alone": 0.7,
     }  # fmt: skip

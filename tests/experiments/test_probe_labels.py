@@ -19,7 +19,7 @@ from chessreg.experiments.probe.spec import ProbeScore
 from chessreg.experiments.probe.work import fit_probes
 from chessreg.experiments.probe_apply import ApplySpec
 from chessreg.experiments.settings.skill import SkillSettings
-from chessreg.games.datasets.reader import boards_of
+from chessreg.games.datasets.reader import replay_texts
 from chessreg.queries import run_sql
 from chessreg.registry import tables
 from chessreg.runs.fitted import best_layer, load_probe
@@ -107,7 +107,7 @@ def test_unseen_positions_are_those_that_no_fitted_position_equals(world_session
         games, _ = world_session.inputs.dataset(data.cache.dataset)
         found = []
         for row in np.flatnonzero(rows):
-            boards, _ = boards_of(games.texts(data.item[row : row + 1]))
+            boards, _ = replay_texts(games.texts(data.item[row : row + 1]))
             ply = int(data.cache.array.ply[row])
             found.append((boards[ply].tobytes(), ply % 2))
         return found

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from chessreg.encodings import encoding
+from chessreg.encodings import get_encoding
 from chessreg.entities import checkpoint
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.experiments.cache import CacheSpec
@@ -90,7 +90,7 @@ def test_the_last_positions_of_a_cache_and_of_a_probe_are_the_same(session):
 
 def test_a_game_beyond_the_context_has_no_last_positions(session):
     games, _ = session.inputs.dataset(session.inputs.reference("dataset", "sample"))
-    written, places = encoding("uci-square-72"), np.arange(12)
+    written, places = get_encoding("uci-square-72"), np.arange(12)
     lengths = np.diff(written.games(games, places).offsets)
     limit = int(np.median(lengths))
     encoded = EncodedGames.of(written, limit, games, places, "all").between(0, None, 5)

@@ -15,7 +15,7 @@ from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.errors import BadInputError
 from chessreg.experiments.move_accuracy import MoveAccuracyOptions, MoveAccuracySpec
 from chessreg.experiments.settings.returns import compute_kendall_tau
-from chessreg.games.datasets.bags import record, write_bag
+from chessreg.games.datasets.bags import encode_record, write_bag
 from chessreg.games.datasets.positions import Positions
 from chessreg.models.importers import UnrecordedSettings
 from chessreg.registry import tables
@@ -40,10 +40,12 @@ def labelled(number: int) -> list[tuple[str, float]]:
 @pytest.fixture
 def bag(session: Session, tmp_path: Path) -> Session:
     """A dataset of action values whose rows are mixed; the last position lacks a move."""
-    records = [record(FENS[number], *row) for number in range(len(FENS)) for row in labelled(number)]
+    records = [encode_record(FENS[number], *row) for number in range(len(FENS)) for row in labelled(number)]
     order = np.random.default_rng(0).permutation(len(records))
     records = [records[place] for place in order]
-    write_bag(tmp_path / "action_value_data.bag", [*records, record("8/P6k/8/8/8/8/6pK/8 w - - 0 1", "a7a8q", 0.9)])
+    write_bag(
+        tmp_path / "action_value_data.bag", [*records, encode_record("8/P6k/8/8/8/8/6pK/8 w - - 0 1", "a7a8q", 0.9)]
+    )
     add_dataset(session.database, session.store, [tmp_path / "action_value_data.bag"], name="bag")
     return session
 
@@ -95,7 +97,7 @@ def test_metrics_are_those_of_their_evaluators(bag: Session, name: str, path: st
 
 
 def test_positions_of_a_bag_that_lack_a_move_are_left_out_or_refused(session: Session, tmp_path: Path) -> None:
-    write_bag(tmp_path / "one.bag", [record(FENS[0], "e2e4", 0.5)])
+    write_bag(tmp_path / "one.bag", [encode_record(FENS[0], "e2e4", 0.5)])
     add_dataset(session.database, session.store, [tmp_path / "one.bag"], name="bag")
     import_checkpoint(session.database, session.store, HERE / "action-value.npz", name="model", given=GIVEN)
     with pytest.raises(BadInputError, match="no position has a best move"):

@@ -13,7 +13,7 @@ from chessreg.encodings.fen77 import Fen77
 from chessreg.entities.adding import add_dataset
 from chessreg.errors import BadInputError
 from chessreg.experiments.train import TrainOptions, build_corpus
-from chessreg.games.datasets.bags import record, write_bag
+from chessreg.games.datasets.bags import encode_record, write_bag
 from chessreg.models.decoding.values import score_moves
 from chessreg.registry import tables
 from chessreg.session import Session
@@ -45,9 +45,9 @@ def bags(session: Session, tmp_path: Path) -> Session:
     for one in boards:
         values = {move: value_of(move) for move in one.legal_moves}
         best = max(values, key=lambda move: values[move])
-        records["actions"] += [record(one.fen(), move.uci(), value) for move, value in values.items()]
-        records["states"].append(record(one.fen(), None, 0.9 if one.turn else 0.1))
-        records["moves"].append(record(one.fen(), best.uci()))
+        records["actions"] += [encode_record(one.fen(), move.uci(), value) for move, value in values.items()]
+        records["states"].append(encode_record(one.fen(), None, 0.9 if one.turn else 0.1))
+        records["moves"].append(encode_record(one.fen(), best.uci()))
     for name, own in records.items():
         write_bag(tmp_path / f"{name}.bag", own)
         add_dataset(session.database, session.store, [tmp_path / f"{name}.bag"], name=name)

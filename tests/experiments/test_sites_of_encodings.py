@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from chessreg.encodings import encoding
+from chessreg.encodings import get_encoding
 from chessreg.entities import checkpoint
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.cache import CacheSpec
 from chessreg.experiments.probe import ProbeSpec
 from chessreg.experiments.settings.skill import SkillSettings
-from chessreg.games.boards.moves import replay
-from chessreg.games.datasets.reader import boards_of
+from chessreg.games.boards.moves import replay_boards
+from chessreg.games.datasets.reader import replay_texts
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
@@ -55,7 +55,7 @@ def run(session, spec) -> str:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("sites", ["dots", "black-turns", "all"])
 def test_rows_equal_a_forward_pass_of_each_item_alone(world_session, name, sites):
-    session, written = world_session, encoding(name)
+    session, written = world_session, get_encoding(name)
     spec = CacheSpec(
         checkpoint=NAMES[name], dataset="sample:fit", games=3, max_sites=50, dtype="float32", layers=(1,), sites=sites
     )
@@ -86,7 +86,7 @@ def test_a_probe_of_uci_squares_is_labelled_with_the_board_that_its_site_stands_
         data = ProbeData.load(world_session.inputs, cache, Labelling("piece"), "cache")
         games, _ = world_session.inputs.dataset(data.cache.dataset)
         row = np.flatnonzero(data.cache.array.token == 8)[0]  # <s> and four whole moves: the target of the fourth
-        boards, _ = boards_of(games.texts(np.array([data.item[row]])))
+        boards, _ = replay_texts(games.texts(np.array([data.item[row]])))
         assert (data.labels[row] == boards[4 - earlier] + 6).all()
     probe = load_probe(world_session.inputs, run(world_session, ProbeSpec(cache=cache, epochs=1, label="color")), 1)
     assert probe.weight.shape == (32, 64, 3)
@@ -121,7 +121,7 @@ def positions(world, models, tmp_path_factory):
             rows = [
                 f"{number}-{ply},{board.fen()}"
                 for number in places
-                for ply, board in enumerate(replay(games.moves(np.array([number]))[0]))
+                for ply, board in enumerate(replay_boards(games.moves(np.array([number]))[0]))
                 if ply % 3 == number % 2
             ]
             (folder / f"{name}.csv").write_text("\n".join(["game,fen", *rows]))

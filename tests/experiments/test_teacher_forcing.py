@@ -19,7 +19,7 @@ from chessreg.experiments import token_legality
 from chessreg.experiments.perplexity import PerplexitySpec
 from chessreg.experiments.settings.games import GameBatches
 from chessreg.experiments.token_legality import TokenLegalitySpec, find_turns, predict_tokens
-from chessreg.games.boards.moves import pack, unpack
+from chessreg.games.boards.moves import pack_moves, unpack_moves
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.models.decoding.next_tokens import next_token_logprobs
@@ -77,7 +77,11 @@ def texts(session: Any, name: str) -> tuple[LanguageModel, list[np.ndarray], lis
     games, part = session.inputs.dataset(session.inputs.reference("dataset", "sample:test"))
     places = games.rows(part)[:GAMES]
     tokens = model.encoding.games(games, places)
-    return model, [tokens.item(i).astype(np.int64) for i in range(GAMES)], [unpack(p) for p in games.moves(places)]
+    return (
+        model,
+        [tokens.item(i).astype(np.int64) for i in range(GAMES)],
+        [unpack_moves(p) for p in games.moves(places)],
+    )
 
 
 def plain_nll(model: LanguageModel, ids: np.ndarray, masked: Any = ()) -> float:
@@ -249,7 +253,7 @@ def test_a_promotion_is_due_and_what_comes_after_it_is_counted_apart(session: An
     board = chess.Board()
     for uci in PROMOTES.split():
         board.push_uci(uci)
-    tokens = davis.packed([pack(board.move_stack)])
+    tokens = davis.packed([pack_moves(board.move_stack)])
     ids = tokens.item(0)
     place = ids.tolist().index(68) - 1  # the destination, after which the letter is due
     for predicted, legal in ((68, True), (71, True), (16, False)):

@@ -9,11 +9,11 @@ import chess
 import numpy as np
 import pytest
 
-from chessreg.encodings import encoding
+from chessreg.encodings import get_encoding
 from chessreg.entities.adding import add_dataset
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.experiments.train import TrainOptions, build_corpus
-from chessreg.games.boards.moves import replay, unpack
+from chessreg.games.boards.moves import replay_boards, unpack_moves
 from chessreg.models.decoding.session import DecodingSession
 from chessreg.registry import tables
 from chessreg.registry.identity import uuid_of
@@ -39,7 +39,7 @@ def positions(world: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     with open_session(str(world / "registry.db"), world / "store") as session:
         games, part = session.inputs.dataset(session.inputs.reference("dataset", "sample:fit"))
         for packed in games.moves(games.rows(part)[:12]):
-            for code, board in zip(unpack(packed), replay(packed), strict=False):
+            for code, board in zip(unpack_moves(packed), replay_boards(packed), strict=False):
                 best, played = min(move.uci() for move in board.legal_moves), code.uci()
                 lines.append(f"{board.fen()},{best},{played}")
         path = tmp_path_factory.mktemp("positions") / "positions.csv"
@@ -95,7 +95,7 @@ def test_a_stream_is_cut_anywhere_and_loses_the_rest_of_a_thousand_games(world_s
     assert (np.diff(cut.offsets) == 128).all()
     games, part = world_session.inputs.dataset(recipes[0])
     pgn = build_corpus(train_spec(architecture="gpt2", datasets=("sample:fit",)), recipes, world_session.inputs)
-    texts = [encoding("pgn-char-32").encode(text) for text in games.texts(games.rows(part)) if len(text) >= 60]
+    texts = [get_encoding("pgn-char-32").encode(text) for text in games.texts(games.rows(part)) if len(text) >= 60]
     np.testing.assert_array_equal(pgn.tokens, np.concatenate(texts))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from chessreg.encodings import encoding
+from chessreg.encodings import get_encoding
 from chessreg.entities.adding import add_sample
 from chessreg.models.token_file import TokenFile, make_token_file
 from chessreg.session import open_session
@@ -30,7 +30,7 @@ def make_inputs() -> dict[str, TokenFile]:
             rows = np.arange(training_games + heldout_games)
             source = {"dataset": "the sample that comes with chessreg"}
             inputs[name] = make_token_file(
-                encoding(name), games, rows[heldout_games:], games, rows[:heldout_games], positions, source
+                get_encoding(name), games, rows[heldout_games:], games, rows[:heldout_games], positions, source
             )
         return inputs
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from chessreg.encodings import Encoding, encoding
+from chessreg.encodings import Encoding, get_encoding
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.edits import TOKEN_MASKS, TokenMask, register_mask
 from chessreg.models.importers import import_checkpoint
@@ -37,7 +37,7 @@ def tiny() -> LanguageModel:
 
 @pytest.fixture(scope="session")
 def pgn() -> Encoding:
-    return encoding("pgn-char-32")
+    return get_encoding("pgn-char-32")
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.imported.directions import ImportedProbe, build_import_spec
-from chessreg.games.datasets.labels import label
+from chessreg.games.datasets.labels import get_label
 from chessreg.models.importers.davis_probes import ORDER, hook_point_of, read_probe
 from chessreg.models.importers.source import is_safetensors
 from chessreg.registry import tables
@@ -38,7 +38,7 @@ def saved(folder, name="to_piece_by_color/layer-07/phase-0/model.safetensors", *
 
 def test_classes_are_brought_from_the_authors_order_into_ours():
     for name, theirs in AUTHORS.items():
-        ours = ["." if c == "empty" and name != "color" else c for c in label(name).classes]
+        ours = ["." if c == "empty" and name != "color" else c for c in get_label(name).classes]
         assert [theirs[place] for place in ORDER[name]] == ours
 
 

@@ -7,7 +7,7 @@ import chess
 import pytest
 import torch
 
-from chessreg.encodings import encoding
+from chessreg.encodings import get_encoding
 from chessreg.errors import BadInputError
 from chessreg.models.checkpoint import load_model
 from chessreg.models.importers import UnrecordedSettings, import_checkpoint
@@ -27,7 +27,7 @@ def test_logits_are_those_of_his_code(attention: Any, tmp_path: Path) -> None:
     report = import_checkpoint(path, tmp_path / "out", given=UnrecordedSettings(attention=attention))
     assert (report.format, report.info.encoding, report.info.head) == ("fen_nanogpt", "fen-77", "action")
     assert (report.info.attention, report.info.architecture["embedding"]) == (attention, "tied")
-    tokens = torch.from_numpy(encoding("fen-77").encode(chess.STARTING_FEN).astype("int64"))[None]
+    tokens = torch.from_numpy(get_encoding("fen-77").encode(chess.STARTING_FEN).astype("int64"))[None]
     with torch.no_grad():
         logits = load_model(tmp_path / "out")(tokens)
     assert logits[0, 0, ACTIONS].tolist() == pytest.approx(LOGITS[attention], abs=2e-5)

@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from chessreg.encodings import encoding
-from chessreg.encodings.prompts import prompt_of_folder
+from chessreg.encodings import get_encoding
+from chessreg.encodings.prompts import make_prompt_encoding
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo
 from chessreg.models.importers import game_check, import_checkpoint
@@ -36,7 +36,7 @@ def reversed_tokens(folder: Path) -> list[str]:
     for name in {"transformer.wte.weight", "lm_head.weight"} & weights.keys():
         weights[name] = weights[name].flip(0).contiguous()
     save_file(weights, folder / "model.safetensors")
-    return list(encoding("pgn-char-32").vocabulary[::-1])
+    return list(get_encoding("pgn-char-32").vocabulary[::-1])
 
 
 def test_a_model_in_another_order_is_right_with_its_vocabulary_and_marked_without(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_the_loss_is_that_of_every_token_of_the_games() -> None:
 
 @pytest.mark.parametrize("name", ["uci-square-72", "uci-square-77", "fen-77"])
 def test_untrained_models_of_every_encoding_have_learned_nothing(name: str) -> None:
-    made = network("bidirectional-fen-encoder" if name == "fen-77" else "gpt2", encoding(name).size)
+    made = network("bidirectional-fen-encoder" if name == "fen-77" else "gpt2", get_encoding(name).size)
     check = check_on_games(LanguageModel(made, CheckpointInfo.of(made, name)))
     assert check.loss is not None
     assert check.turns == 95
@@ -94,7 +94,7 @@ def test_untrained_models_of_every_encoding_have_learned_nothing(name: str) -> N
 
 def test_a_prompted_model_is_asked_once_a_game(tmp_path: Path) -> None:
     folder = write_language_model(tmp_path / "llama")
-    report = import_checkpoint(folder, tmp_path / "out", encoding=prompt_of_folder(folder))
+    report = import_checkpoint(folder, tmp_path / "out", encoding=make_prompt_encoding(folder))
     assert 10 <= report.games.turns <= 20
     assert report.games.tokens >= 4 * report.games.turns
     assert not report.games.has_learned

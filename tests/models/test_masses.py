@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from chessreg.encodings import Encoding
-from chessreg.games.boards.openings import OpeningSpec, openings
+from chessreg.games.boards.openings import OpeningSpec, make_openings
 from chessreg.models.decoding import legal
 from chessreg.models.decoding.policies import Turn, choose, make_policy
 from chessreg.models.decoding.sampling import draw, sample_trees
@@ -38,7 +38,7 @@ def positions(pgn: Encoding, count: int) -> tuple[list[chess.Board], list[tuple[
     """Boards with White to move after random openings of 4, 8, 12 … plies, and their prompts."""
     boards, prompts = [], []
     for number in range(count):
-        [opening] = openings(OpeningSpec("random", str(4 + 4 * (number % 8))), 0, [number])
+        [opening] = make_openings(OpeningSpec("random", str(4 + 4 * (number % 8))), 0, [number])
         boards.append(opening.board())
         prompts.append(pgn.prompt(opening.sans))
     return boards, prompts

@@ -153,7 +153,7 @@ CELLS = [
 
 
 def test_the_matrix_has_every_encoding_and_every_adapter() -> None:
-    assert {*encodings.names(), "prompt"} == set(ENCODINGS)
+    assert {*encodings.list_encodings(), "prompt"} == set(ENCODINGS)
     own_tests = {"searchless-chess"}  # tests/models/test_searchless_chess.py: its heads, and what reads values
     assert {*REGISTERED, "gpt_neox"} - own_tests == {"fen-encoder" if "fen" in name else name for name in ADAPTERS}
 

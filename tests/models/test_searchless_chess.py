@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from chessreg.encodings import encoding
+from chessreg.encodings import get_encoding
 from chessreg.encodings.fen77 import Fen77
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.checkpoint import load_model
@@ -99,7 +99,7 @@ def test_it_plays_the_moves_of_their_engine(name: str, models: dict[str, Languag
     session.sync([fen.prompt(board) for board in boards])
     policy = make_policy(*(("legal", (0.0,)) if name == "behavioral_cloning" else ("value", ())))
     turns = [Turn(row, board, ("test", row)) for row, board in enumerate(boards)]
-    choices = choose(policy, session, encoding("fen-77"), turns)
+    choices = choose(policy, session, get_encoding("fen-77"), turns)
     assert [str(choice.move) for choice in choices] == EXPECTED[f"{name}/moves"].tolist()
 
 

@@ -11,9 +11,9 @@ import chess
 import numpy as np
 import pytest
 
-from chessreg.encodings import encoding
+from chessreg.encodings import get_encoding
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.games.datasets.build import build
+from chessreg.games.datasets.build import build_dataset
 from chessreg.games.datasets.dataset import Games
 from chessreg.models.token_file import ARRAYS, Position, TokenFile, export, make_token_file
 
@@ -31,13 +31,13 @@ TEXTS = (
 def games(tmp_path_factory: pytest.TempPathFactory) -> Games:
     folder = tmp_path_factory.mktemp("games")
     (folder / "games.pgn").write_text("".join(f'[Event "x"]\n[Result "*"]\n\n{text} *\n\n' for text in TEXTS))
-    build([folder / "games.pgn"], folder / "dataset")
+    build_dataset([folder / "games.pgn"], folder / "dataset")
     return Games(folder / "dataset")
 
 
 def made(games: Games, name: str = "pgn-char-32", positions: int = 1000) -> TokenFile:
     rows = np.arange(len(games))
-    return make_token_file(encoding(name), games, rows[3:], games, rows[:3], positions, {"dataset": "test"})
+    return make_token_file(get_encoding(name), games, rows[3:], games, rows[:3], positions, {"dataset": "test"})
 
 
 def written(content: TokenFile, path: Path) -> Path:
@@ -48,7 +48,7 @@ def written(content: TokenFile, path: Path) -> Path:
 
 def board_of(prompt: tuple[int, ...]) -> chess.Board:
     board = chess.Board()
-    for word in encoding("pgn-char-32").decode(prompt)[1:].split():
+    for word in get_encoding("pgn-char-32").decode(prompt)[1:].split():
         if san := word.rpartition(".")[2]:
             board.push_san(san)
     return board
@@ -62,7 +62,7 @@ def test_what_is_written_comes_back(games: Games, tmp_path: Path, name: str) -> 
     for field in ARRAYS:
         np.testing.assert_array_equal(getattr(back, field), getattr(content, field))
     assert {**vars(back), **dict.fromkeys(ARRAYS)} == {**vars(content), **dict.fromkeys(ARRAYS)}
-    tokens = encoding(name).games(games, np.arange(3, len(games)))
+    tokens = get_encoding(name).games(games, np.arange(3, len(games)))
     np.testing.assert_array_equal(back.tokens, tokens.ids)
     np.testing.assert_array_equal(np.cumsum(back.lengths), tokens.offsets[1:])
     assert written(back, tmp_path / "again.npz").read_bytes() == path.read_bytes()
@@ -73,11 +73,11 @@ def test_numpy_alone_reads_it(games: Games, tmp_path: Path) -> None:
         header = json.loads(archive["header"].tobytes())
         first = archive["tokens"][: archive["lengths"][0]]
     assert (header["format"], header["version"], header["encoding"]) == ("chessreg-tokens", 1, "pgn-char-32")
-    assert encoding("pgn-char-32").decode(first) == games.texts([3])[0]
+    assert get_encoding("pgn-char-32").decode(first) == games.texts([3])[0]
 
 
 def test_positions_are_the_turns_of_held_out_games_with_their_legal_moves(games: Games) -> None:
-    content, pgn = made(games), encoding("pgn-char-32")
+    content, pgn = made(games), get_encoding("pgn-char-32")
     positions = content.positions(1023)
     assert len(positions) == sum(len(moves) // 2 for moves in games.moves([0, 1, 2]))
     for position in positions:
@@ -94,7 +94,7 @@ def test_positions_are_the_turns_of_held_out_games_with_their_legal_moves(games:
 
 
 def test_a_text_is_legal_where_python_chess_reads_it_as_a_legal_move(games: Games) -> None:
-    content, pgn = made(games), encoding("pgn-char-32")
+    content, pgn = made(games), get_encoding("pgn-char-32")
     positions = content.positions(1023)
     texts = {text for position in positions[::9] for text in pgn.accepted(board_of(position.prompt))[::9]}
     texts |= {"Nf3+", "Qxf3#", "e4", "Ke9", "", "O-O", "0-0", "--", "exf8=Q", "exf8Q", "exf8"}
@@ -109,7 +109,7 @@ def test_a_text_is_legal_where_python_chess_reads_it_as_a_legal_move(games: Game
 
 
 def test_a_move_of_squares_ends_by_itself(games: Games) -> None:
-    content, squares = made(games, "uci-square-72"), encoding("uci-square-72")
+    content, squares = made(games, "uci-square-72"), get_encoding("uci-square-72")
     position = content.positions(255)[0]
     moves = squares.answers(chess.Board())
     assert all(content.is_legal(position, [*ids, 5]) for ids in moves.values())
@@ -124,7 +124,7 @@ def test_a_model_that_reads_positions_gets_whole_positions(games: Games) -> None
 
 
 def test_duplicates_and_held_out_games_are_not_trained_on(games: Games, tmp_path: Path) -> None:
-    pgn, rows = encoding("pgn-char-32"), np.arange(len(games))
+    pgn, rows = get_encoding("pgn-char-32"), np.arange(len(games))
 
     def exported(name: str, trained: np.ndarray, held: np.ndarray) -> TokenFile:
         limits = {"most": 3, "most_heldout": 5, "positions": 2}
@@ -208,6 +208,6 @@ def test_damage_is_refused_in_one_line(games: Games, tmp_path: Path) -> None:
 
 def test_a_position_holds_all_spellings_without_marks(games: Games) -> None:
     position: Position = made(games).positions(1023)[0]
-    text = encoding("pgn-char-32").decode
+    text = get_encoding("pgn-char-32").decode
     assert "Nf3" in {text(ids) for ids in position.spellings}
     assert not any(set(text(ids)) & set("x-+# ") for ids in position.spellings)

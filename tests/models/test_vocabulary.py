@@ -14,7 +14,7 @@ import chess
 import pytest
 import torch
 
-from chessreg.encodings import encoding
+from chessreg.encodings import get_encoding
 from chessreg.encodings.uci_square import davis, lcb
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
@@ -24,7 +24,7 @@ from chessreg.models.importers.vocabulary import FILES, read_vocabulary
 from tests.language_models import hugging_face_model
 from tests.models.foreign import nanogpt_checkpoint, written
 
-CHARACTERS = encoding("pgn-char-32").vocabulary
+CHARACTERS = get_encoding("pgn-char-32").vocabulary
 KARVONEN_META = "probes/karvonen-meta.pkl"
 
 
@@ -164,7 +164,7 @@ def test_vocabularies_of_squares_in_any_order_are_reordered(given: Any, more: li
 
 
 def test_characters_of_positions_in_another_order_are_reordered_or_contradict_a_folder_of_ours(tmp_path: Path) -> None:
-    fen = encoding("fen-77")
+    fen = get_encoding("fen-77")
     vocabulary = list(fen.vocabulary)
     random.Random(3).shuffle(vocabulary)
     original = hugging_face_model("gpt2", 31, context=128)
@@ -300,7 +300,7 @@ def test_pipes_and_vocabularies_beyond_any_size_are_not_read(tmp_path: Path) -> 
 
 
 def test_a_given_vocabulary_must_be_there_and_is_not_for_prompts(tmp_path: Path) -> None:
-    from chessreg.encodings.prompts import prompt_of_folder
+    from chessreg.encodings.prompts import make_prompt_encoding
     from tests.language_models import write_language_model
 
     path = written(nanogpt_checkpoint(), tmp_path / "ckpt.pt")
@@ -311,7 +311,7 @@ def test_a_given_vocabulary_must_be_there_and_is_not_for_prompts(tmp_path: Path)
         import_checkpoint(path, tmp_path / "out", vocabulary=tmp_path / "empty")
     folder = write_language_model(tmp_path / "llama")
     with pytest.raises(BadInputError, match="--vocabulary does not apply to a prompt"):
-        import_checkpoint(folder, tmp_path / "out", encoding=prompt_of_folder(folder), vocabulary=path)
+        import_checkpoint(folder, tmp_path / "out", encoding=make_prompt_encoding(folder), vocabulary=path)
 
 
 # -- padding ----------------------------------------------------------------------------------------------------------
@@ -343,7 +343,7 @@ def test_rows_that_only_round_up_a_vocabulary_are_dropped(
             import_checkpoint(path, tmp_path / "out", encoding=given)
         return
     report = import_checkpoint(path, tmp_path / "out", encoding=given)
-    kept = encoding(outcome).size
+    kept = get_encoding(outcome).size
     assert (report.info.encoding, report.info.architecture["vocab_size"]) == (outcome, kept)
     assert report.info.source["tokenizer"]["dropped_rows"] == size - kept
     embedding = nanogpt_checkpoint(vocab_size=size)["model"]["_orig_mod.transformer.wte.weight"]

@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy import select
 
-from chessreg.games.boards.moves import unpack
+from chessreg.games.boards.moves import unpack_moves
 from chessreg.papers.work import PREPARATIONS
 from chessreg.registry import tables
 
@@ -31,7 +31,7 @@ def test_played_games_become_a_dataset_with_their_openings_once(session, played)
     assert (len(games.hashes), part) == (2, None)
     with session.database.read() as sql:
         stored = sql.scalars(select(tables.Game).order_by(tables.Game.unit)).all()
-        assert [unpack(packed) for packed in games.moves([0, 1])] == [unpack(game.moves) for game in stored]
+        assert [unpack_moves(packed) for packed in games.moves([0, 1])] == [unpack_moves(game.moves) for game in stored]
         [dataset] = sql.scalars(select(tables.Dataset))
         assert dataset.report["played"] == {"run": played.id.hex}
         assert dataset.source == f"random openings {played.spec_hash[:12]}.pgn"

@@ -6,7 +6,7 @@ import chess
 import duckdb
 import pytest
 
-from chessreg.games.boards.adjudication import SCORING, score
+from chessreg.games.boards.adjudication import SCORING, score_game
 from chessreg.queries.macros import MACROS
 
 
@@ -44,5 +44,5 @@ def test_a_game_scores_in_sql_as_in_python() -> None:
         asked = f"SELECT game_score(c0, c1, c2, c3, c4) FROM (SELECT {listed})"
         scores = [found for (found,) in connection.execute(asked, columns).fetchall()]
     for (policy, result, termination, cp, color), found in zip(games, scores, strict=True):
-        own = 0.0 if termination == "forfeit_illegal" else score(policy, color, result, cp)
+        own = 0.0 if termination == "forfeit_illegal" else score_game(policy, color, result, cp)
         assert found == own, (policy, result, termination, cp, color)

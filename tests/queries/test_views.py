@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import text
 
 from chessreg.errors import BadInputError
-from chessreg.games.boards.moves import pack, unpack
+from chessreg.games.boards.moves import pack_moves, unpack_moves
 from chessreg.queries import run_sql, views
 from chessreg.registry import tables
 from chessreg.registry.identity import new_id
@@ -188,11 +188,11 @@ def test_plies_are_the_packed_moves_with_who_moved_and_tries(database, make, col
     moves = [chess.Move.from_uci(m) for m in ("a7a8n", "h2h1q", "a1b2", "h1h2", "b2b3")]
     assert all(board.is_legal(m) and not board.push(m) for m in moves)
     turns = {"white": bytes([2, 1]), "black": bytes([5])}[color]
-    game = {"moves": pack(moves), "opening_plies": 2, "plies": 5, "turns": len(turns), "tries": turns,
+    game = {"moves": pack_moves(moves), "opening_plies": 2, "plies": 5, "turns": len(turns), "tries": turns,
             "first_try_legal": 0}  # fmt: skip
     make.play(make.checkpoint("a"), [game], color=color)
     rows = run_sql(database, "SELECT * FROM ply ORDER BY ply").rows
-    assert [r["uci"] for r in rows] == [m.uci() for m in unpack(pack(moves))] == [m.uci() for m in moves]
+    assert [r["uci"] for r in rows] == [m.uci() for m in unpack_moves(pack_moves(moves))] == [m.uci() for m in moves]
     assert [r["ply"] for r in rows] == [0, 1, 2, 3, 4]
     own, other = "model", "opponent"
     movers = {"white": [own, other, own], "black": [other, own, other]}[color]

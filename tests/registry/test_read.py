@@ -19,7 +19,7 @@ from sqlalchemy import delete, insert, literal, select, update
 
 from chessreg.cli.root import run_command_line
 from chessreg.errors import BadInputError
-from chessreg.games.boards.adjudication import score
+from chessreg.games.boards.adjudication import score_game
 from chessreg.registry import measures, names, read, run_filter, tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import digest_of, new_id, uuid_of
@@ -309,7 +309,7 @@ def test_a_game_stopped_at_the_move_limit_counts_by_its_evaluation_as_in_the_tab
                     for n, (result, cp) in enumerate(ends)]  # fmt: skip
             sql.execute(insert(tables.Game), rows)
     for run_id, color in zip(ids, (chess.WHITE, chess.BLACK), strict=False):
-        counted = [score("paper", color, result, cp) for result, cp in ends]
+        counted = [score_game("paper", color, result, cp) for result, cp in ends]
         known = [points for points in counted if points is not None]
         with database.read() as sql:
             white = measures.game_points(literal(color == chess.WHITE))

@@ -18,8 +18,8 @@ from textual.widgets import Static
 from chessreg.cli.root import run_command_line
 from chessreg.errors import BadInputError
 from chessreg.games.boards.boardframe import BoardFrame
-from chessreg.games.boards.pgn import game_pgn
-from chessreg.games.boards.picture import evaluation_words
+from chessreg.games.boards.pgn import format_game
+from chessreg.games.boards.picture import format_evaluation
 from chessreg.session import Session, open_session
 from tui.data import board_views
 from tui.data.result_rows import results
@@ -202,7 +202,7 @@ async def test_position_game_and_link_are_copied_as_the_command_prints_them(
         assert driver.app.clipboard.startswith("https://lichess.org/analysis/")
         assert printed(world, "board", "sure:0", "--ply", "3", "--as", "lichess").strip() == driver.app.clipboard
         await driver.press("P")
-        assert driver.app.clipboard == game_pgn(next(stored_games(session.database, [(run, 0)])).record())
+        assert driver.app.clipboard == format_game(next(stored_games(session.database, [(run, 0)])).record())
         await driver.press("c")
         assert isinstance(driver.screen, PairScreen)
         await driver.press("home", "F")
@@ -376,7 +376,7 @@ def test_a_mate_is_told_as_one() -> None:
     told = {153: "+1.53 for White", 15_300: "+153.00 for White", -9_995: "#-5"}
     told |= {29_996: "#4", -10_000: "#-0"}
     for centipawns, words in told.items():
-        assert evaluation_words(centipawns) == words
+        assert format_evaluation(centipawns) == words
 
 
 @pytest.mark.parametrize(

@@ -78,12 +78,12 @@ def make_world(root: Path) -> None:
     from chessreg.experiments.edit.spec import EditSpec
     from chessreg.experiments.play import PlayOptions, PlaySpec
     from chessreg.experiments.probe import ProbeSpec
-    from chessreg.games.datasets.movetext import numbered
+    from chessreg.games.datasets.movetext import number_sans
 
     games = [random_game(n, 40, "tui world") for n in range(24)]
     (root / "games.pgn").write_text("".join(f"{game}\n\n" for game in games))
     sans = [[node.san() for node in game.mainline()] for game in games]
-    bigram_checkpoint(root / "bigram", [numbered(moves) + " " for moves in sans])
+    bigram_checkpoint(root / "bigram", [number_sans(moves) + " " for moves in sans])
     play = PlaySpec(
         checkpoint="bigram", opponent="random", games=3, opening="random:6", move_limit=8, adjudication="none"
     )

@@ -82,13 +82,13 @@ def boards(session: Session, row: Mapping[str, Any]) -> Boards:
         raise NotFoundError(f"{run.kind} runs draw no boards", "i shows all fields of the row")
     if whole["result_table"] == "game":
         from chessreg.entities.game import stored_games
-        from chessreg.games.boards.pgn import game_pgn
+        from chessreg.games.boards.pgn import format_game
 
         game = next(stored_games(session.database, [(whole["run_id"], whole["unit"])]))
         model = game.match.checkpoint_id
         return Boards(
-            whole, views, called, run.kind, game.limit_ply, game_pgn(game.record()), "" if model is None else model.hex,
-            game_facts(game),
+            whole, views, called, run.kind, game.limit_ply, format_game(game.record()),
+            "" if model is None else model.hex, game_facts(game),
         )  # fmt: skip
     checkpoint = model_of(session, run.spec)
     return Boards(whole, views, called, run.kind, checkpoint=checkpoint, layers=layers_read(session, whole))
@@ -97,7 +97,7 @@ def boards(session: Session, row: Mapping[str, Any]) -> Boards:
 def game_facts(game: StoredGame) -> tuple[str, ...]:
     """Return a game's result, the edit of its model and its evaluation at the end, a line each."""
     from chessreg.entities.game import describe_intervention
-    from chessreg.games.boards.picture import evaluation_words
+    from chessreg.games.boards.picture import format_evaluation
 
     row, color = game.game, game.match.color
     points = {"": "not scored", "0": "lost", "½": "drew", "1": "won"}
@@ -109,7 +109,7 @@ def game_facts(game: StoredGame) -> tuple[str, ...]:
     if row.first_try_legal is not None:
         lines.append(f"{row.first_try_legal} of {show.counted(row.turns, 'turn', 'turns')} legal at the first try")
     if row.adjudication_cp is not None:
-        lines.append(f"evaluation at the end {evaluation_words(row.adjudication_cp)}")
+        lines.append(f"evaluation at the end {format_evaluation(row.adjudication_cp)}")
     return tuple(lines)
 
 

@@ -358,7 +358,7 @@ class RowsBehind:
         import numpy as np
         import pyarrow as pa
 
-        from chessreg.games.datasets.dataset import arrow_indices
+        from chessreg.games.datasets.dataset import make_arrow_indices
 
         table = self.result.table
         numbers = np.arange(1, self.count + 1) if self.lines is None else np.asarray(self.lines)
@@ -375,8 +375,8 @@ class RowsBehind:
                 values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.nulls(0)
             if pa.types.is_dictionary(values.type):
                 values = values.cast(values.type.value_type)
-            places = places[order_of(values.take(arrow_indices(places)), view.descending)]
-        chosen = replace(self.result, table=table.take(arrow_indices(places)))
+            places = places[order_of(values.take(make_arrow_indices(places)), view.descending)]
+        chosen = replace(self.result, table=table.take(make_arrow_indices(places)))
         pages = RowsBehind(chosen, self.hidden, numbers[places].tolist())
         pages.names, pages.numeric = self.names, self.numeric  # a column that is empty now is shown still
         return pages

@@ -23,7 +23,7 @@ from sqlalchemy import (
 )  # fmt: skip
 
 from chessreg.errors import BadInputError, ChessregError
-from chessreg.games.datasets.dataset import arrow_indices
+from chessreg.games.datasets.dataset import make_arrow_indices
 from chessreg.registry import names, tables
 from chessreg.registry.database import rows_among
 from chessreg.registry.measures import game_points
@@ -234,9 +234,9 @@ def points(row: Row, color: str) -> str:
     >>> points({"result": "*", "adjudication_cp": 9}, "white")
     '½'
     """
-    from chessreg.games.boards.adjudication import score
+    from chessreg.games.boards.adjudication import score_game
 
-    counted = score("paper", color == "white", row["result"], row["adjudication_cp"])
+    counted = score_game("paper", color == "white", row["result"], row["adjudication_cp"])
     return "" if counted is None else "½" if counted == 0.5 else f"{counted:g}"
 
 
@@ -321,10 +321,10 @@ def centipawns(row: Row) -> str:
     ['35', '-#3', '#1', '']
     """
     from chessreg.games.boards.adjudication import MATE_CP
-    from chessreg.games.boards.picture import LONGEST_MATE
+    from chessreg.games.boards.picture import MAX_MATE_MOVES
 
     value = row["adjudication_cp"]
-    if value is None or not 0 <= MATE_CP - abs(value) < LONGEST_MATE:
+    if value is None or not 0 <= MATE_CP - abs(value) < MAX_MATE_MOVES:
         return show.value(value)
     return f"{'-' if value < 0 else ''}#{MATE_CP - abs(value)}"
 
@@ -466,7 +466,7 @@ class DatasetPages:
             places.append(fitting_places(column, view))
             values = column(view.sort)
             whole = values is None or len(places[-1]) == len(values)
-            keys.append(values if whole else values.take(arrow_indices(places[-1])))
+            keys.append(values if whole else values.take(make_arrow_indices(places[-1])))
         return DatasetPages(self.parts, merged=merged_order(places, keys, view))
 
     def _fitting(self, view: View) -> Iterator[Pages | None]:

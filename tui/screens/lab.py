@@ -332,9 +332,9 @@ class LabScreen(FourBoardsScreen):
         self.sans, self.ahead, self.row = edit.sans, edit.later, 0
         self.edited_layers, self.token_mask, self.condition = edit.layers, edit.token_mask, edit.condition
         self.scale, self.settings, self.taken_up = edit.scale, edit.settings, edit
-        from chessreg.games.datasets.labels import board_changes
+        from chessreg.games.datasets.labels import parse_board_changes
 
-        self.changes = dict(board_changes(edit.board))
+        self.changes = dict(parse_board_changes(edit.board))
         if edit.next_token != self.next_token:
             self.notify("the lab reads this model otherwise than that run", severity="warning")
         self.look()
@@ -345,9 +345,9 @@ class LabScreen(FourBoardsScreen):
         """The board with the changes that are typed."""
         import chess
 
-        from chessreg.games.boards.typed import board_after
+        from chessreg.games.boards.typed import play_sans
 
-        board = board_after(self.sans)
+        board = play_sans(self.sans)
         for square, piece in self.changes.items():
             board.set_piece_at(square, None if piece == "." else chess.Piece.from_symbol(piece))
         return board
@@ -448,11 +448,11 @@ class LabScreen(FourBoardsScreen):
         """The move of a piece from one square to another; a pawn becomes a queen. Empty: there is none."""
         import chess
 
-        from chessreg.games.boards.typed import board_after
+        from chessreg.games.boards.typed import play_sans
 
         if start is None or self.asking:
             return ""
-        board = board_after(self.sans)
+        board = play_sans(self.sans)
         for promotion in (None, chess.QUEEN):
             if (move := chess.Move(start, end, promotion)) in board.legal_moves:
                 return board.san(move)
@@ -497,10 +497,12 @@ class LabScreen(FourBoardsScreen):
     @work(exclusive=True, group="typed")
     async def take(self, text: str) -> None:
         """Go where typed moves lead. A FEN is searched for on a thread: it can take seconds."""
-        from chessreg.games.boards.typed import typed_moves
+        from chessreg.games.boards.typed import parse_typed_sans
 
         try:
-            sans = await self.app.database.ask("searching a game to the position", lambda session: typed_moves(text))
+            sans = await self.app.database.ask(
+                "searching a game to the position", lambda session: parse_typed_sans(text)
+            )
         except BadInputError as error:
             self.notify(str(error), severity="error")
             if self.is_current:  # to be mended: what was typed stays
@@ -631,6 +633,6 @@ class LabScreen(FourBoardsScreen):
 def position(sans: tuple[str, ...]) -> BoardFrame:
     """The board after these moves."""
     from chessreg.games.boards.boardframe import BoardFrame
-    from chessreg.games.boards.typed import board_after
+    from chessreg.games.boards.typed import play_sans
 
-    return BoardFrame.from_board(board_after(sans))
+    return BoardFrame.from_board(play_sans(sans))

@@ -24,7 +24,11 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from chessreg.games.boards.boardframe import EMPTY, Arrow, BoardFrame, Mark
-from chessreg.games.boards.picture import MARK_SIGNS, evaluation_words, reading_words  # as `chessreg board` prints them
+from chessreg.games.boards.picture import (
+    MARK_SIGNS,
+    format_evaluation,
+    format_readings,
+)  # as `chessreg board` prints them
 from tui.board_colors import PIECES_OF_16, ColorSystem, color_system, ground_of
 from tui.widgets.pieces import LEAST_LINES, piece_lines
 
@@ -274,14 +278,14 @@ def legend(frame: BoardFrame) -> list[str]:
             named = " ".join(squares[:8]) + (f" and {len(squares) - 8} more" if len(squares) > 8 else "")
             lines.append(f"{sign} {WORDS.get(mark, mark)}: {named}")
     if frame.read:
-        lines.append(f"read instead: {reading_words(frame)}")
+        lines.append(f"read instead: {format_readings(frame)}")
     for arrow, sign in numbered(frame):
         move = f"{chess.square_name(arrow.start)}-{chess.square_name(arrow.end)}"
         bar = "━" * max(1, round(10 * arrow.weight)) + " " if arrow.weight < 1 else ""
         share = f"{arrow.weight:4.2f} {bar}" if frame.shares else ""
         lines.append(f"{sign} {move} {share}{arrow.label}".rstrip())
     if frame.evaluation is not None:
-        lines.append(f"evaluation {evaluation_words(frame.evaluation)}")
+        lines.append(f"evaluation {format_evaluation(frame.evaluation)}")
     return lines
 
 

@@ -30,7 +30,7 @@ from chessreg.experiments.settings import games as selections
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.overlap import EvaluatedGames
 from chessreg.games.boards.boardframe import BoardFrame
-from chessreg.games.datasets.dataset import numbers
+from chessreg.games.datasets.dataset import column_to_numpy
 from chessreg.runs.cost import LEGAL_MOVE_TOKENS, TOKENS_PER_MOVE, reading_operations
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
@@ -189,7 +189,7 @@ class NextTokenEdit(EditKind):
     def check(self, spec: NextTokenEditSpec, inputs: Inputs) -> None:  # type: ignore[override]
         if spec.prefixes:
             games, places = selections.select_games(spec, inputs)
-            longest = int(numbers(games.table(["plies"]).column("plies"))[places].max())
+            longest = int(column_to_numpy(games.table(["plies"]).column("plies"))[places].max())
             if longest <= min(spec.prefixes):
                 raise BadInputError(
                     f"every game ends within {min(spec.prefixes)} plies, the longest has {longest}",

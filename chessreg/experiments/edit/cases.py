@@ -16,8 +16,8 @@ import numpy as np
 from chessreg.encodings import Encoding
 from chessreg.errors import BadInputError
 from chessreg.experiments.edit.states import State, build_state_after, build_states
-from chessreg.games.boards.moves import unpack
-from chessreg.games.datasets.labels import board_changes
+from chessreg.games.boards.moves import unpack_moves
+from chessreg.games.datasets.labels import parse_board_changes
 from chessreg.steering.directions import EMPTY, Change, classify_piece
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class GameTurns:
             ply: tuple(tokens.item(at)[: token + 1].tolist())
             for at, token, ply in zip(sites.item.tolist(), sites.token.tolist(), sites.ply.tolist(), strict=True)
         }
-        boards = list(iterate_boards(unpack(games.moves([item])[0])))
+        boards = list(iterate_boards(unpack_moves(games.moves([item])[0])))
         if encoding.content == "position":
             return cls(item, prompts, boards, (), ())
         longest = max(prompts.values(), key=len)
@@ -153,7 +153,7 @@ def apply_board_changes(prefix: GamePrefix, text: str) -> Case:
     legal moves mean nothing: without both kings, with a pawn where none stands, or with a king that could be taken.
     """
     target, changes = prefix.state.board.copy(stack=False), []
-    for square, letter in board_changes(text):
+    for square, letter in parse_board_changes(text):
         name, before = chess.square_name(square), target.piece_at(square)
         after = None if letter == "." else chess.Piece.from_symbol(letter)
         if before is None and after is None:

@@ -11,8 +11,8 @@ from pydantic import Field, field_validator, model_validator
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.games import GameSelection
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
-from chessreg.games.boards.typed import INITIAL, moves_after, typed_moves
-from chessreg.games.datasets.labels import in_one_order
+from chessreg.games.boards.typed import INITIAL, continue_typed_sans, parse_typed_sans
+from chessreg.games.datasets.labels import normalize_board_changes
 from chessreg.named import clipped
 from chessreg.registry import tables
 from chessreg.runs.fitted import best_layer
@@ -133,7 +133,7 @@ class EditSettings(GameSelection):
     @field_validator("moves")
     @classmethod
     def _one_spelling(cls, moves: str) -> str:
-        return " ".join(typed_moves(moves)) or (INITIAL if moves.strip() else "")
+        return " ".join(parse_typed_sans(moves)) or (INITIAL if moves.strip() else "")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -292,12 +292,12 @@ class NextTokenEditSpec(EditSettings):
     @field_validator("board")
     @classmethod
     def _one_order(cls, board: str) -> str:
-        return in_one_order(board)
+        return normalize_board_changes(board)
 
     @model_validator(mode="after")
     def _of_cases(self) -> Self:
         if self.later and self.moves:
-            object.__setattr__(self, "later", moves_after(" ".join(self.sans), self.later))
+            object.__setattr__(self, "later", continue_typed_sans(" ".join(self.sans), self.later))
         if self.token_mask != "last" and (self.black_probe is not None or self.decay):
             raise BadInputError("--black-probe and --decay are of edits of the last token", "--token-mask last")
         if self.board and not self.moves:

@@ -11,8 +11,8 @@ import chess.polyglot
 import numpy as np
 
 from chessreg.experiments.settings.games import build_turn_prompts, select_games
-from chessreg.games.boards.moves import unpack
-from chessreg.games.boards.typed import board_after
+from chessreg.games.boards.moves import unpack_moves
+from chessreg.games.boards.typed import play_sans
 from chessreg.noise import Stream, generator, uniform
 from chessreg.steering.directions import classify_piece
 
@@ -86,7 +86,7 @@ def build_states(
         if unit % spec.per_game >= len(chosen):
             continue
         ply, board = plies[int(chosen[unit % spec.per_game])], chess.Board()
-        for move in unpack(games.moves([item])[0])[:ply]:
+        for move in unpack_moves(games.moves([item])[0])[:ply]:
             board.push(move)
         states.append(State(unit, item, ply, prompts[ply], board))
     return states
@@ -94,7 +94,7 @@ def build_states(
 
 def build_state_after(sans: Sequence[str], encoding: Encoding) -> State:
     """The position after these moves (canonical SAN): the one state of a run with --moves."""
-    return State(0, NO_GAME, len(sans), encoding.prompt(sans), board_after(sans))
+    return State(0, NO_GAME, len(sans), encoding.prompt(sans), play_sans(sans))
 
 
 def load_state(spec: EditSettings, encoding: Encoding, inputs: Inputs, unit: int) -> State:

@@ -18,7 +18,7 @@ from chessreg.experiments.imported.file import (
     record_imported_file,
 )
 from chessreg.games.foreign import FORMATS, grid
-from chessreg.games.foreign.game import read_text
+from chessreg.games.foreign.game import read_source_text
 from chessreg.runs.cost import parse_seconds
 from chessreg.runs.kind import Estimate
 from chessreg.steering.interventions import add_row_id
@@ -117,10 +117,10 @@ class ImportedAggregates(ImportedFile):
 def read_aggregates(spec: ImportedAggregatesSpec, inputs: Inputs) -> tuple[list[Aggregate], Path]:
     """The file's rows, and where its bytes are. Raises BadInputError for a row that cannot be read."""
     path = locate_import(spec, inputs)
-    text = read_text(path)
-    if not grid.fits(text):
+    text = read_source_text(path)
+    if not grid.is_grid_search(text):
         raise BadInputError("the file has not the columns of the grid-search CSV", f"{', '.join(sorted(grid.COLUMNS))}")
-    return grid.read(text), path
+    return grid.read_grid_search(text), path
 
 
 def build_aggregate_intervention(row: Aggregate, checkpoint_id: UUID) -> dict[str, Any]:

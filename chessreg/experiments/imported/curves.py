@@ -16,7 +16,7 @@ from chessreg.experiments.imported.file import (
     record_imported_file,
 )
 from chessreg.games.foreign import training_log
-from chessreg.games.foreign.game import read_text
+from chessreg.games.foreign.game import read_source_text
 from chessreg.runs.cost import parse_seconds
 from chessreg.runs.kind import Estimate
 from chessreg.runs.spec import Ref
@@ -82,7 +82,7 @@ class ImportedCurves(ImportedFile):
 def read_log(spec: ImportedCurvesSpec, inputs: Inputs) -> tuple[TrainingLog, Path]:
     """The log's values, and where its bytes are. Raises BadInputError for a line that cannot be read."""
     path = locate_import(spec, inputs)
-    return training_log.read(read_text(path)), path
+    return training_log.read_training_log(read_source_text(path)), path
 
 
 def summarize_log(log: TrainingLog) -> dict[str, Any]:

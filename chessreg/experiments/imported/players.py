@@ -14,8 +14,8 @@ from sqlalchemy import select
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.imported.specs import ImportedGamesSpec, parse_renames
-from chessreg.games.engines.opponents import engine_identity
-from chessreg.games.foreign.game import UNKNOWN, Player, engine_player
+from chessreg.games.engines.opponents import identify_engine
+from chessreg.games.foreign.game import UNKNOWN, MatchPlayer, make_engine_player
 from chessreg.registry import names, tables
 from chessreg.registry.identity import digest_of, uuid_of
 from chessreg.registry.tables.types import utc_now
@@ -47,7 +47,7 @@ def build_external_row(name: str, layers: int | None = None) -> dict[str, Any]:
     }
 
 
-def build_foreign_engine_row(player: Player, version: str) -> dict[str, Any]:
+def build_foreign_engine_row(player: MatchPlayer, version: str) -> dict[str, Any]:
     """The row of `engine` for a program that others ran: its binary is not known."""
     columns: dict[str, Any] = {"name": player.engine, "version": version, "binary_sha256": None, "options": {}}
     return {"id": uuid_of(digest_of(columns)), **columns}
@@ -124,8 +124,8 @@ class Arm:
     """Games of one player with one color against one opponent; `number` is the match's."""
 
     number: int
-    player: Player
-    opponent: Player
+    player: MatchPlayer
+    opponent: MatchPlayer
     color: chess.Color
 
 
@@ -147,17 +147,17 @@ class Arms:
             self.by_row[game.row] = arm
             self.planned[arm.number] = self.planned.get(arm.number, 0) + 1
 
-    def called(self, player: Player) -> Player:
+    def called(self, player: MatchPlayer) -> MatchPlayer:
         """The player under its new name; an engine whose limit the file does not tell has that of the settings."""
         if player.name in self.rename:
             new = self.rename[player.name]
             return replace(player, name=new, text=player.text if player.is_engine else new)
         if player.is_engine and player.level is not None and player.level >= 0 and player.limit is None:
             limit = self.spec.limit
-            return engine_player(player.name, player.level, None if limit == UNKNOWN else limit)
+            return make_engine_player(player.name, player.level, None if limit == UNKNOWN else limit)
         return player
 
-    def is_model(self, player: Player, format: str) -> bool:
+    def is_model(self, player: MatchPlayer, format: str) -> bool:
         """Whether a player gets the row of an external model: all who are no engine where models play, and in a
         tournament those that the settings name."""
         return not player.is_engine and (format != "pgn" or player.name in self.preferred)
@@ -233,5 +233,5 @@ def name_adjudicator(limit: str) -> str | None:
     """Name and version of the program that evaluates, for the match's record."""
     if limit == "none":
         return None
-    engine = engine_identity()
+    engine = identify_engine()
     return f"{engine.name} {engine.version}"

@@ -119,9 +119,9 @@ def name_imported_sites(spec: ImportedProbeSpec, origin: Origin) -> str:
     """The name of the tokens that a probe was fitted at."""
     if spec.phase is None:
         return (origin.positions or "unknown")[:32]
-    from chessreg.encodings import encoding, phase_site
+    from chessreg.encodings import get_encoding, get_phase_site
 
-    return phase_site(encoding("uci-square-72"), spec.phase)
+    return get_phase_site(get_encoding("uci-square-72"), spec.phase)
 
 
 def check_imported_vectors(spec: ImportedVectorSpec, files: Sequence[VectorFile]) -> None:

@@ -20,7 +20,7 @@ from chessreg.games.boards.openings import parse_opening
 from chessreg.games.engines.assist import Assist
 from chessreg.games.engines.opponents import parse_limit
 from chessreg.games.foreign import sweep
-from chessreg.games.foreign.game import UNKNOWN, engine_player, read_text
+from chessreg.games.foreign.game import UNKNOWN, make_engine_player, read_source_text
 from chessreg.registry.names import name_of
 from chessreg.runs.cost import parse_seconds
 from chessreg.runs.kind import Estimate
@@ -101,7 +101,7 @@ class ImportedSweep(ImportedFile):
         called, checkpoint_id = record_sweep_model(task)
         for unit in task.units:
             count, spec = counts[unit], task.spec
-            opponent = engine_player(
+            opponent = make_engine_player(
                 f"Stockfish {count.level}", count.level, None if spec.limit == UNKNOWN else spec.limit
             )
             engine = players.build_foreign_engine_row(opponent, spec.engine_version)
@@ -137,7 +137,7 @@ class ImportedSweep(ImportedFile):
 def read_counts(spec: ImportedSweepSpec, inputs: Inputs) -> tuple[list[LevelCount], Path]:
     """The file's lines, and where its bytes are. Raises BadInputError for a line that cannot be read."""
     path = locate_import(spec, inputs)
-    return sweep.read(read_text(path)), path
+    return sweep.read_sweep(read_source_text(path)), path
 
 
 def record_sweep_model(task: Task[ImportedSweepSpec, ImportOptions]) -> tuple[str, UUID]:

@@ -18,8 +18,8 @@ from chessreg.experiments.markov.spec import MarkovOptions, MarkovSpec
 from chessreg.experiments.markov.states import PARTNER_NAMES, StoredStates, store_states
 from chessreg.experiments.settings import overlap
 from chessreg.games.boards.boardframe import BoardFrame
-from chessreg.games.boards.moves import sans, unpack
-from chessreg.games.datasets.movetext import numbered
+from chessreg.games.boards.moves import packed_to_sans, unpack_moves
+from chessreg.games.datasets.movetext import number_sans
 from chessreg.models.hook_points import layer_of
 from chessreg.registry import tables
 from chessreg.runs.cost import reading_operations
@@ -193,7 +193,7 @@ def emit_class(
     """The row of a class: its position, how many move orders there are, and which."""
     mine = classes.prefixes.take(classes.member[classes.number == unit])
     board = chess.Board()
-    for move in unpack(games.moves(mine.game[:1])[0][: 2 * int(mine.ply[0])]):
+    for move in unpack_moves(games.moves(mine.game[:1])[0][: 2 * int(mine.ply[0])]):
         board.push(move)
     extra = MarkovClass(phase=phases[int(mine.phase[0])], games=mine.game.tolist(), plies=mine.ply.tolist())
     text = board.board_fen() if task.spec.equal == "placement" else board.epd(en_passant="xfen")
@@ -289,8 +289,8 @@ def build_order_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
     for number, (game, ply) in enumerate(orders, 1):
         packed = games.moves([game])[0][: 2 * ply]
         board = chess.Board()
-        for move in unpack(packed):
+        for move in unpack_moves(packed):
             board.push(move)
         title = f"position {row['unit']}: move order {number} of {len(orders)}, game {game}"
-        views.append(BoardFrame.from_board(board, title, caption=(numbered(sans(packed)),)))
+        views.append(BoardFrame.from_board(board, title, caption=(number_sans(packed_to_sans(packed)),)))
     return views

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from chessreg.encodings import Encoding, encoding
+from chessreg.encodings import Encoding, get_encoding
 from chessreg.errors import BadInputError
 from chessreg.experiments.markov.spec import MarkovSpec
 from chessreg.experiments.settings.games import select_games
 from chessreg.experiments.settings.sites import EncodedGames
-from chessreg.games.boards.moves import HashSet, boards_after, move_hashes, position_hashes, rights_after
+from chessreg.games.boards.moves import HashSet, boards_after, hash_move_lists, hash_positions, rights_after
 from chessreg.games.datasets.dataset import Games, hash01
 from chessreg.noise import Stream, generator
 
@@ -120,7 +120,7 @@ def find_classes(spec: MarkovSpec, inputs: Inputs) -> tuple[Games, Classes]:
 def _find_classes(spec: MarkovSpec, folder: Path, places: tuple[int, ...], written: str, block_size: int) -> Classes:
     """A function of its arguments: a dataset's folder never changes."""
     games = Games(folder)
-    prefixes = collect_prefixes(spec, encoding(written), block_size, games, np.array(places, np.int64))
+    prefixes = collect_prefixes(spec, get_encoding(written), block_size, games, np.array(places, np.int64))
     classes = choose_classes(spec, prefixes)
     if spec.reference_population != "members":
         classes = replace(classes, reference=draw_prefixes(spec, prefixes, classes.member))
@@ -152,7 +152,7 @@ def _read_prefixes(spec: MarkovSpec, written: Encoding, block_size: int, games: 
     packed = [moves[: 2 * spec.last_ply] for moves in games.moves(places)]
     boards, offsets = boards_after(packed)
     at = offsets[game] + ply
-    placement = position_hashes(boards[at], np.zeros(len(at), np.int64))
+    placement = hash_positions(boards[at], np.zeros(len(at), np.int64))
     key = placement + HASH_SALTS[0] * phase.astype(np.uint64)
     if spec.equal == "position":
         key = (
@@ -162,7 +162,7 @@ def _read_prefixes(spec: MarkovSpec, written: Encoding, block_size: int, games: 
         )
     codes = np.frombuffer(b"".join(packed), "<u2").astype(np.int64)
     before = np.cumsum([0, *(len(moves) // 2 for moves in packed)])
-    hashes = move_hashes(packed[g][: 2 * p] for g, p in zip(game.tolist(), ply.tolist(), strict=True))
+    hashes = hash_move_lists(packed[g][: 2 * p] for g, p in zip(game.tolist(), ply.tolist(), strict=True))
     return Prefixes(places[game], ply, phase, codes[before[game] + ply - 1], hashes, placement, key)
 
 
@@ -273,13 +273,13 @@ def find_nearest_partners(seed: int, games: Games, prefixes: Prefixes, member: n
 
 def _hash_with_piece_off(boards: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Hashes of boards int8 [n, 64] as they are, then without the piece on a1, b1, …: uint64 [m], rows int64 [m]."""
-    yield position_hashes(boards, np.zeros(len(boards), np.int64)), np.arange(len(boards))
+    yield hash_positions(boards, np.zeros(len(boards), np.int64)), np.arange(len(boards))
     for square in range(64):
         rows = np.flatnonzero(boards[:, square])
         if len(rows):
             bare = boards[rows]
             bare[:, square] = 0
-            yield position_hashes(bare, np.zeros(len(rows), np.int64)), rows
+            yield hash_positions(bare, np.zeros(len(rows), np.int64)), rows
 
 
 def _key_boards(hashes: np.ndarray, prefixes: Prefixes, rows: np.ndarray) -> np.ndarray:

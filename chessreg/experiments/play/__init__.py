@@ -32,11 +32,11 @@ from chessreg.experiments.matches import (
 )
 from chessreg.experiments.play.arena import Arena, EngineRoles, ModelPlayer
 from chessreg.experiments.settings.overlap import OPENING_PLIES, load_training_items
-from chessreg.games.boards.moves import move_hash, move_hashes
+from chessreg.games.boards.moves import hash_move_lists, hash_moves
 from chessreg.games.datasets.dataset import Games
-from chessreg.games.engines.assist import LIMIT, Assist
+from chessreg.games.engines.assist import ASSIST_LIMIT, Assist
 from chessreg.games.engines.opponents import EngineSpec, find_stockfish, parse_engine, parse_ladder, parse_limit
-from chessreg.games.engines.pool import EnginePool, free_cores
+from chessreg.games.engines.pool import EnginePool, count_free_cores
 from chessreg.models.checkpoint import read_info
 from chessreg.models.decoding.policies import check_policy, make_policy
 from chessreg.registry import tables
@@ -418,8 +418,8 @@ class Cores:
 
     def __init__(self, options: PlayOptions, device: str, timed: bool, engines: bool, used: set[int]) -> None:
         self.options, self.timed, self.engines, self.used, self.reserved = options, timed, engines, used, 0
-        if timed and device == "cpu" and free_cores() > 1:
-            self.reserved = min(options.threads or 1, free_cores() - 1)
+        if timed and device == "cpu" and count_free_cores() > 1:
+            self.reserved = min(options.threads or 1, count_free_cores() - 1)
         self.share(False)
 
     def share(self, engines_slow: bool) -> None:
@@ -472,7 +472,7 @@ def record_play_match(
         for name in ("move_tokens", "resignation", "adjudication", "adjudicate_at", "context", "precision")
     }
     if spec.assist != "none":
-        extra |= {"assist": spec.assist, "assist_limit": LIMIT.text}
+        extra |= {"assist": spec.assist, "assist_limit": ASSIST_LIMIT.text}
     if spec.claim_draws:
         extra["claim_draws"] = True
     opening = record_opening(task)
@@ -526,13 +526,13 @@ class TrainingGames:
             whole.append(games.hashes[places])
             for start in range(0, len(places), 100_000):
                 packed = games.moves(places[start : start + 100_000])
-                openings.append(move_hashes(moves[: BYTES_PER_PLY * OPENING_PLIES] for moves in packed))
+                openings.append(hash_move_lists(moves[: BYTES_PER_PLY * OPENING_PLIES] for moves in packed))
         return cls(np.concatenate(openings), np.concatenate(whole))
 
     def like(self, moves: bytes) -> tuple[int, int]:
         """How many training games have the same first 20 plies as these packed moves, and how many the same moves."""
-        start = move_hash(moves[: BYTES_PER_PLY * OPENING_PLIES])
-        return _count_hashes(self.openings, start), _count_hashes(self.games, move_hash(moves))
+        start = hash_moves(moves[: BYTES_PER_PLY * OPENING_PLIES])
+        return _count_hashes(self.openings, start), _count_hashes(self.games, hash_moves(moves))
 
 
 def _count_hashes(hashes: np.ndarray, wanted: int) -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from chessreg.experiments.matches import MatchRules, PlayedGame
 from chessreg.games.boards.openings import Opening
-from chessreg.games.engines.assist import LIMIT, LINES, Assist, consulted
+from chessreg.games.engines.assist import ASSIST_LIMIT, ASSIST_LINES, Assist, is_consulted
 from chessreg.models.decoding.policies import Draft, Policy, Turn, begin
 from chessreg.noise import Stream
 
@@ -166,8 +166,8 @@ class Arena:
                 key = (*self.noise, game.unit, game.ply)
                 other = {} if self.opponent_of is None else {"spec": self.opponent_of(game.unit)}
                 self.awaited[row] = self.pool.submit(game.unit, game.board, key=key, **other)
-            elif game.unaided != game.ply and consulted(self.roles.assist, game.board):
-                self.awaited[row] = self.pool.lines(game.board, LIMIT, LINES)
+            elif game.unaided != game.ply and is_consulted(self.roles.assist, game.board):
+                self.awaited[row] = self.pool.lines(game.board, ASSIST_LIMIT, ASSIST_LINES)
 
     def _game(self, row: int) -> PlayedGame:
         game = self.games[row]

@@ -9,7 +9,7 @@ from chessreg.experiments.probe.spec import DAVIS, PAPER, ProbeOptions, ProbeSco
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.games import select_cached_items
 from chessreg.experiments.settings.skill import load_skill_classes
-from chessreg.games.datasets.labels import label
+from chessreg.games.datasets.labels import get_label
 from chessreg.registry import tables
 from chessreg.runs.activations import cached_layers, load_cache
 from chessreg.runs.cost import probe_operations
@@ -69,7 +69,7 @@ class Probe(Kind):
         return len(resolve_probe_layers(spec, inputs))
 
     def estimate(self, spec: ProbeSpec, inputs: Inputs) -> Estimate:
-        wanted, layers = label(spec.label), resolve_probe_layers(spec, inputs)
+        wanted, layers = get_label(spec.label), resolve_probe_layers(spec, inputs)
         run = inputs.run(spec.cache, "cache")
         tested, remarks = run.units * spec.validation, []
         if spec.test_cache:
@@ -151,7 +151,7 @@ def describe_skill(spec: ProbeSpec, inputs: Inputs) -> list[str]:
 
 def resolve_probe_layers(spec: ProbeSpec, inputs: Inputs) -> tuple[int, ...]:
     """The layers to fit; raises BadInputError for one that was not cached."""
-    label(spec.label)
+    get_label(spec.label)
     cached = cached_layers(inputs, spec.cache, spec.hook_point)
     if missing := set(spec.layers) - set(cached):
         raise BadInputError(f"layer {min(missing)} is not in the cache", f"it holds {', '.join(map(str, cached))}")

@@ -11,7 +11,7 @@ from chessreg.experiments.probe.data import Labelling, ProbeData, RowSelection, 
 from chessreg.experiments.probe.reading import iterate_game_logits, prepare_reading
 from chessreg.experiments.probe.rows import encode_cached_sites
 from chessreg.experiments.probe.spec import ProbeSpec
-from chessreg.games.boards.boardframe import BoardFrame, Mark, Reading
+from chessreg.games.boards.boardframe import BoardFrame, Mark, ProbeReading
 from chessreg.games.datasets import labels
 from chessreg.games.datasets.labels import Label
 from chessreg.games.datasets.skill import SkillReport
@@ -55,7 +55,7 @@ def build_reading_frames(
     views = []
     for reading in iterate_game_logits(probe.weight, data, data.rows & (data.item == game), probe.layer, centre=centre):
         plies = data.ply[reading.rows]
-        (_, positions), *_ = labels.positions_at(data.items, data.item[reading.rows], plies)
+        (_, positions), *_ = labels.iterate_positions(data.items, data.item[reading.rows], plies)
         for logits, at, board, ply in zip(reading.logits, reading.rows, positions.boards, plies.tolist(), strict=True):
             squares, title = (
                 format_board_letters(board),
@@ -103,7 +103,7 @@ def build_probe_frame(
         title=f"{title} {64 - len(wrong)} of 64 squares",
         squares=squares,
         marks=wrong,
-        read={s: Reading(label.classes[read[s]], float(probability[s, read[s]])) for s in wrong},
+        read={s: ProbeReading(label.classes[read[s]], float(probability[s, read[s]])) for s in wrong},
         heat={s: float(probability[s, truth[s]]) for s in range(64)},
         heat_label="probability of the truth",
         heat_range=(1.0, 0.0),

@@ -127,7 +127,7 @@ class ProbeData:
         are usable and have a label, as one board view needs. pattern: the hook point of each layer.
         """
         cache = load_cache(inputs, reference, field, pattern)
-        wanted = labels.label(labelling.name)
+        wanted = labels.get_label(labelling.name)
         items, _ = inputs.items(cache.dataset)
         if wanted.source != "position" and items.content == "positions":
             raise BadInputError(
@@ -148,7 +148,7 @@ class ProbeData:
             values[:] = 0
         hashes = allocate((len(item),), np.uint64)
         mine = np.arange(len(item)) if game is None else np.flatnonzero(item == game)
-        for rows, positions in labels.positions_at(items, item[mine], ply[mine]):
+        for rows, positions in labels.iterate_positions(items, item[mine], ply[mine]):
             hashes[mine[rows]] = positions.hashes
             if wanted.of is not None:
                 values[mine[rows]] = wanted.of(positions)
@@ -345,7 +345,7 @@ def allocate_scratch_array(folder: Path, shape: tuple[int, ...], dtype: Any) -> 
 
 def resolve_label(name: str, classes: int) -> Label:
     """The label with its classes: how many skill has depends on the games."""
-    wanted = labels.label(name)
+    wanted = labels.get_label(name)
     if wanted.source == "skill":
         return replace(wanted, classes=("low", "high") if classes == 2 else tuple(map(str, range(classes))))
     return wanted

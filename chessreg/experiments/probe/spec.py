@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.experiments.settings.skill import SkillSettings
-from chessreg.games.datasets.labels import OTHER_NAMES
+from chessreg.games.datasets.labels import LABEL_ALIASES
 from chessreg.models.hook_points import PATTERNS, RESID_POST
 from chessreg.runs.kind import SparseRow
 from chessreg.runs.spec import AtMost, Beta, ExecutionOptions, Layers, NotWith, Ref, Spec
@@ -56,9 +56,9 @@ def parse_phase(phase: Any) -> Any:
         return phase
     if phase.strip().isascii() and phase.strip().isdigit():
         return int(phase)
-    from chessreg.encodings import phase_number
+    from chessreg.encodings import get_phase_number
 
-    return phase_number(phase)
+    return get_phase_number(phase)
 
 
 class ProbeSpec(Spec):
@@ -67,7 +67,7 @@ class ProbeSpec(Spec):
         None,
         description="activations of other games to test on. Left out: games of --cache, see --split",
     )
-    label: Annotated[str, BeforeValidator(lambda name: OTHER_NAMES.get(name, name))] = Field(
+    label: Annotated[str, BeforeValidator(lambda name: LABEL_ALIASES.get(name, name))] = Field(
         "piece",
         description="what is read: piece (Davis's joint), color, type, threat, legal-move, pin, previous-move, "
         "random; skill or rating",

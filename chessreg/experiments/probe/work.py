@@ -33,7 +33,7 @@ from chessreg.experiments.probe.reading import (
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.overlap import EvaluatedGames, TrainingOverlap
 from chessreg.games.boards.moves import HashSet
-from chessreg.games.datasets.labels import SHUFFLED
+from chessreg.games.datasets.labels import SHUFFLED_SUFFIX
 from chessreg.models.devices import denormals_flushed, prepare
 from chessreg.runs.activations import CachedActivations
 
@@ -385,7 +385,7 @@ class ProbeWork:
 
 def get_fitted_label(spec: ProbeSpec) -> str:
     """The label as rows of probes and scores name it: `skill`, of shuffled labels `skill-shuffled`."""
-    return spec.label if spec.shuffled_label_control is None else f"{spec.label}{SHUFFLED}"
+    return spec.label if spec.shuffled_label_control is None else f"{spec.label}{SHUFFLED_SUFFIX}"
 
 
 def emit_aucs(task: Task[Any, Any], unit: int, split: str, rankings: ScoreRankings) -> None:
@@ -411,9 +411,9 @@ def name_probe_sites(inputs: Inputs, cache: CachedActivations, spec: ProbeSpec) 
     """The name of the tokens that a probe is fitted at: the cache's sites, or those of its phase."""
     if spec.phase is None:
         return cache.sites
-    from chessreg.encodings import phase_site
+    from chessreg.encodings import get_phase_site
 
-    return phase_site(inputs.encoding(cache.checkpoint), int(spec.phase))
+    return get_phase_site(inputs.encoding(cache.checkpoint), int(spec.phase))
 
 
 def concatenate_evaluated(parts: list[EvaluatedGames]) -> EvaluatedGames:

@@ -12,16 +12,16 @@ from chessreg.experiments.rating.pool import LoadedPool, RatedPlayer, load_ratin
 from chessreg.experiments.rating.spec import ALL_ESTIMATORS, RatingSpec
 from chessreg.games.engines.estimators import (
     DRAW,
+    DRAW_WEIGHTS,
     JOINT,
     LOSS,
     SIDE_BY_SIDE,
-    WEIGHTS,
     WIN,
     Options,
-    Rated,
+    PlayerRating,
     Variant,
-    against,
-    rate,
+    estimate_ratings,
+    select_pair,
 )
 from chessreg.games.engines.opponents import ANCHOR_ERROR
 from chessreg.runs.kind import Estimate, Kind
@@ -85,7 +85,7 @@ class Rating(Kind):
             inputs.run(reference)
         if spec.estimator != ALL_ESTIMATORS:
             return 1
-        return len(SIDE_BY_SIDE) + len(WEIGHTS) * len(load_rating_pool(spec, inputs).pool.anchors)
+        return len(SIDE_BY_SIDE) + len(DRAW_WEIGHTS) * len(load_rating_pool(spec, inputs).pool.anchors)
 
     def check(self, spec: RatingSpec, inputs: Inputs) -> None:
         load_rating_pool(spec, inputs)
@@ -115,7 +115,7 @@ def emit_player_ratings(task: Task[RatingSpec, Any], unit: int, loaded: LoadedPo
     """One estimator's rating of every player; known ratings with the first."""
     spec = task.spec
     options = Options(how.draw_weight, spec.k_factor, spec.start, spec.seed)
-    ratings = rate(loaded.pool, how.estimator, options, spec.resamples, (spec.seed, spec.replicate))
+    ratings = estimate_ratings(loaded.pool, how.estimator, options, spec.resamples, (spec.seed, spec.replicate))
     for number, (player, rated) in enumerate(zip(loaded.players, ratings, strict=True)):
         if unit and number in loaded.pool.anchors:
             continue
@@ -135,14 +135,14 @@ def emit_player_ratings(task: Task[RatingSpec, Any], unit: int, loaded: LoadedPo
 def emit_performance(task: Task[RatingSpec, Any], unit: int, loaded: LoadedPool) -> None:
     """The performance of every player against one opponent of known rating: its rating by these games alone."""
     spec, place = task.spec, unit - len(SIDE_BY_SIDE)
-    opponent = sorted(loaded.pool.anchors)[place // len(WEIGHTS)]
-    weight = WEIGHTS[place % len(WEIGHTS)]
+    opponent = sorted(loaded.pool.anchors)[place // len(DRAW_WEIGHTS)]
+    weight = DRAW_WEIGHTS[place % len(DRAW_WEIGHTS)]
     for number, player in enumerate(loaded.players):
         if number in loaded.pool.anchors or opponent not in player.opponents:
             continue
-        games = against(loaded.pool, number, opponent)
+        games = select_pair(loaded.pool, number, opponent)
         options = Options(weight, spec.k_factor, spec.start, spec.seed)
-        rated = rate(games, "anchored-ml", options, spec.resamples, (spec.seed, spec.replicate))[number]
+        rated = estimate_ratings(games, "anchored-ml", options, spec.resamples, (spec.seed, spec.replicate))[number]
         outcomes = np.where(games.first == number, games.outcome, LOSS - games.outcome)
         results = [int((outcomes == outcome).sum()) for outcome in (WIN, DRAW, LOSS)]
         detail = build_rating_detail(loaded, number, player, spec, results).model_copy(
@@ -165,7 +165,7 @@ def emit_performance(task: Task[RatingSpec, Any], unit: int, loaded: LoadedPool)
         )
 
 
-def round_bounds(rated: Rated) -> dict[str, float | None]:
+def round_bounds(rated: PlayerRating) -> dict[str, float | None]:
     """A rating and its interval, to a hundredth of an Elo."""
     return {name: None if value is None else round(value, 2) for name, value in rated._asdict().items()}
 

@@ -16,10 +16,10 @@ from sqlalchemy import LargeBinary, func, select
 from chessreg.entities.game import describe_intervention
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.rating.spec import RatingSpec, parse_anchor
-from chessreg.games.boards.adjudication import Termination, score
+from chessreg.games.boards.adjudication import Termination, score_game
 from chessreg.games.engines.estimators import DRAW, JOINT, LOSS, WIN, Pool
-from chessreg.games.engines.opponents import TABLES, opponent_rating
-from chessreg.games.foreign.sweep import MOST_GAMES
+from chessreg.games.engines.opponents import ELO_TABLES, get_opponent_rating
+from chessreg.games.foreign.sweep import MAX_GAMES_PER_LEVEL
 from chessreg.registry import names, tables
 from chessreg.registry.identity import short
 from chessreg.runs.inputs import IMPORTED
@@ -119,7 +119,7 @@ def add_run_games(
             sides[number] = register_sides(session, match, run, players)
         player, opponent = sides[number]
         note_elos(player, opponent, extra or {}, color)
-        points = 0.0 if termination == Termination.FORFEIT_ILLEGAL else score(spec.scoring, color, result, cp)
+        points = 0.0 if termination == Termination.FORFEIT_ILLEGAL else score_game(spec.scoring, color, result, cp)
         if points is None:
             player.unscored += 1
             opponent.unscored += 1
@@ -149,7 +149,7 @@ def add_sweep_games(
         colors = str((match.detail or {}).get("colors", match.color))
         if name not in COUNTED_OUTCOMES or spec.color not in ("both", colors):
             continue
-        if not 0 <= value <= MOST_GAMES:  # somebody else's registry may say anything
+        if not 0 <= value <= MAX_GAMES_PER_LEVEL:  # somebody else's registry may say anything
             raise BadInputError(f"run {short(run.id)} tells {value:g} {name} against {match.opponent}")
         player, opponent = register_sides(session, match, run, players)
         for number in range(int(value)):
@@ -249,8 +249,8 @@ def collect_anchors(spec: RatingSpec, players: list[RatedPlayer]) -> tuple[dict[
     sources: dict[int, str] = {}
     for number, player in enumerate(players):
         rating = None
-        if spec.anchors in TABLES and player.key.checkpoint_id is None:
-            rating = opponent_rating(player.key.name, spec.anchors)
+        if spec.anchors in ELO_TABLES and player.key.checkpoint_id is None:
+            rating = get_opponent_rating(player.key.name, spec.anchors)
         elif spec.anchors == "headers" and player.elos and player.label not in spec.rate:
             rating = float(np.mean(player.elos)) if spec.rate or not player.is_rated else None
         if rating is not None:

@@ -129,7 +129,7 @@ def views_of_latent(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
     texts = [around(written, origin, game, token, ply) for game, token, ply in zip(games, tokens, plies, strict=True)]
     views: list[BoardFrame | None] = [None] * len(games)
     strongest = max(row["activations"])
-    for rows, positions in labels.positions_at(origin.held_items, games, plies):
+    for rows, positions in labels.iterate_positions(origin.held_items, games, plies):
         for at, board in zip(rows.tolist(), positions.boards, strict=True):
             value = row["activations"][at]
             views[at] = BoardFrame(

@@ -17,7 +17,7 @@ import torch
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.sae.stored import read_sae, sae_rows
-from chessreg.games.datasets.labels import label
+from chessreg.games.datasets.labels import get_label
 from chessreg.models.gated_sae import GatedSae
 from chessreg.models.hook_points import hook_point, pattern_of
 from chessreg.registry import tables
@@ -39,7 +39,7 @@ def check_source(inputs: Inputs, spec: ProbeSpec, checkpoint_id: Any, layers: Se
     """Raise BadInputError where a probe's source lacks an SAE, has one that it does not use, or one of another model or
     other hook points; and for a label that is not of the position."""
     source, sae = spec.source, spec.sae
-    if source != "residual" and label(spec.label).source == "rating":
+    if source != "residual" and get_label(spec.label).source == "rating":
         raise BadInputError(f"source {source} reads classes, and {spec.label} is a number", "leave out --source")
     if spec.expansion is not None and sae is None:
         raise BadInputError("--expansion chooses among the SAEs of --sae", "give --sae RUN, or leave it out")

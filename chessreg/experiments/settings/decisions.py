@@ -13,12 +13,12 @@ import numpy as np
 
 from chessreg.encodings.fen77 import Fen77
 from chessreg.errors import BadInputError
-from chessreg.games.datasets.dataset import numbers
+from chessreg.games.datasets.dataset import column_to_numpy
 from chessreg.noise import uniform
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
-    from chessreg.games.datasets.dataset import Games, Part
+    from chessreg.games.datasets.dataset import DatasetPart, Games
     from chessreg.games.datasets.positions import Positions
     from chessreg.runs.inputs import Inputs
 
@@ -53,13 +53,13 @@ class Decisions:
     def drawn(self, key: str) -> np.ndarray:
         """An order of the decisions int64 [n], drawn by game and ply: what a file holds besides, and in which order,
         does not change which of two comes first. The first thousand of it are of many games, as the file's are not."""
-        hashes = numbers(self.positions.take(self.places, ["game_hash"])["game_hash"]).tolist()
-        plies = numbers(self.positions.take(self.places, ["ply"])["ply"]).tolist()
+        hashes = column_to_numpy(self.positions.take(self.places, ["game_hash"])["game_hash"]).tolist()
+        plies = column_to_numpy(self.positions.take(self.places, ["ply"])["ply"]).tolist()
         return np.argsort([uniform(key, *each) for each in zip(hashes, plies, strict=True)], kind="stable")
 
     def groups(self) -> np.ndarray:
         """int64 [n]: a number for each game, from 0 in the order in which games first come. What clusters intervals."""
-        hashes = numbers(self.positions.take(self.places, ["game_hash"])["game_hash"])
+        hashes = column_to_numpy(self.positions.take(self.places, ["game_hash"])["game_hash"])
         _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
         return np.argsort(np.argsort(first))[group]
 
@@ -142,12 +142,12 @@ def load_decisions(
     return found
 
 
-def locate_in_games(positions: Positions, places: np.ndarray, games: Games, part: Part | None) -> Decisions:
+def locate_in_games(positions: Positions, places: np.ndarray, games: Games, part: DatasetPart | None) -> Decisions:
     """Those of the positions at these rows that occur in a game of the dataset, or of the part of it."""
     inside = games.rows(part)
     game = positions.games_of(games)[places]
     game = np.where(np.isin(game, inside), game, -1)
-    ply = numbers(positions.take(places, ["ply"])["ply"]).astype(np.int64)
+    ply = column_to_numpy(positions.take(places, ["ply"])["ply"]).astype(np.int64)
     there = game >= 0
     if not there.any():
         raise BadInputError(

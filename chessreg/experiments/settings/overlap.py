@@ -16,7 +16,7 @@ from pydantic import Field
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.settings.games import extract_selection, select_items
-from chessreg.games.boards.moves import HashSet, boards_after, move_hashes, position_hashes
+from chessreg.games.boards.moves import HashSet, boards_after, hash_move_lists, hash_positions
 from chessreg.games.datasets import labels
 from chessreg.registry import tables
 
@@ -54,20 +54,20 @@ class EvaluatedGames:
         them every position of every game. Of a dataset of positions they are all."""
         hashes = []
         if items.content == "positions":
-            hashes += [positions.hashes for _, positions in labels.positions_at(items, places)]
+            hashes += [positions.hashes for _, positions in labels.iterate_positions(items, places)]
             return cls(join_hashes([]), join_hashes([]), join_hashes(hashes))
         packed = items.moves(places)
         for start in range(0, len(places), GAMES_AT_ONCE):
             chunk = places[start : start + GAMES_AT_ONCE]
             boards, offsets = boards_after(packed[start : start + GAMES_AT_ONCE])
             if item is None or ply is None:
-                hashes.append(position_hashes(boards, number_plies(offsets)))
+                hashes.append(hash_positions(boards, number_plies(offsets)))
                 continue
             order = np.argsort(chunk, kind="stable")
             which = order[np.minimum(np.searchsorted(chunk, item, sorter=order), len(chunk) - 1)]
             mine = np.flatnonzero(chunk[which] == item)
-            hashes.append(position_hashes(boards[offsets[which[mine]] + ply[mine]], ply[mine]))
-        return cls(move_hashes(packed), hash_openings(packed), join_hashes(hashes))
+            hashes.append(hash_positions(boards[offsets[which[mine]] + ply[mine]], ply[mine]))
+        return cls(hash_move_lists(packed), hash_openings(packed), join_hashes(hashes))
 
     @classmethod
     def at(cls, items: Games | Positions, places: np.ndarray, positions: np.ndarray) -> EvaluatedGames:
@@ -83,8 +83,8 @@ class EvaluatedGames:
         hashes = []
         for start in range(0, len(packed), GAMES_AT_ONCE):
             boards, offsets = boards_after(packed[start : start + GAMES_AT_ONCE])
-            hashes.append(position_hashes(boards, number_plies(offsets)))
-        return cls(move_hashes(packed), hash_openings(packed), join_hashes(hashes))
+            hashes.append(hash_positions(boards, number_plies(offsets)))
+        return cls(hash_move_lists(packed), hash_openings(packed), join_hashes(hashes))
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ def _count_overlap(
     total, done = sum(len(places) for _, places in trained), 0
     for items, places in trained:
         if items.content == "positions":
-            for _, positions in labels.positions_at(items, places):
+            for _, positions in labels.iterate_positions(items, places):
                 seen[2][find_hits(sets[2], positions.hashes)] = True
             continue
         seen[0][find_hits(sets[0], items.hashes[places])] = True
@@ -220,7 +220,7 @@ def _count_overlap(
             packed = items.moves(chunk)
             seen[1][find_hits(sets[1], hash_openings(packed))] = True
             boards, offsets = boards_after(packed)
-            seen[2][find_hits(sets[2], position_hashes(boards, number_plies(offsets)))] = True
+            seen[2][find_hits(sets[2], hash_positions(boards, number_plies(offsets)))] = True
             done += len(chunk)
             if on_progress:
                 on_progress(done / total, "overlap with the training games")
@@ -244,7 +244,7 @@ def find_hits(wanted: HashSet, hashes: np.ndarray) -> np.ndarray:
 
 def hash_openings(packed: Sequence[bytes]) -> np.ndarray:
     """uint64: a hash of the first 20 plies of each game that has so many."""
-    return move_hashes(moves[: 2 * OPENING_PLIES] for moves in packed if len(moves) >= 2 * OPENING_PLIES)
+    return hash_move_lists(moves[: 2 * OPENING_PLIES] for moves in packed if len(moves) >= 2 * OPENING_PLIES)
 
 
 def number_plies(offsets: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import Field, field_validator
 
-from chessreg.encodings.prompts import PREFIX, TEMPLATES, PromptEncoding, PromptSettings, template_text
+from chessreg.encodings.prompts import PREFIX, TEMPLATES, PromptEncoding, PromptSettings, read_template
 from chessreg.errors import BadInputError
 from chessreg.noise import generator
 from chessreg.runs.spec import Spec
@@ -44,7 +44,7 @@ class PromptSpec(Spec):
     @field_validator("template")
     @classmethod
     def _as_text(cls, template: str | None) -> str | None:
-        return None if template is None else template_text(template)
+        return None if template is None else read_template(template)
 
     def prompt_settings(self, own: PromptSettings | None = None) -> PromptSettings:
         """The settings, those that are not given as in `own`."""

@@ -60,10 +60,10 @@ def load_skill_classes(
     fitted: SkillReport | None = None,
 ) -> SkillClasses:
     """Classes of the games at row positions `places` of a dataset reference. Raises as `skill_classes`."""
-    from chessreg.games.datasets.skill import skill_classes
+    from chessreg.games.datasets.skill import classify_skill
 
     games, _ = inputs.dataset(dataset)
-    return skill_classes(games, places, settings.rule(seed), load_rating_scale(inputs, dataset), fitted)
+    return classify_skill(games, places, settings.rule(seed), load_rating_scale(inputs, dataset), fitted)
 
 
 def permute_classes(classes: np.ndarray, stratum: np.ndarray, seed: int) -> np.ndarray:

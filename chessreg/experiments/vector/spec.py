@@ -11,7 +11,7 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.settings.games import GameSelection
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.experiments.settings.skill import SkillSettings
-from chessreg.games.datasets.labels import in_one_order
+from chessreg.games.datasets.labels import normalize_board_changes
 from chessreg.models.hook_points import PATTERNS, RESID_POST
 from chessreg.runs.activations import cached_layers
 from chessreg.runs.fitted import probe_rows, vector_rows
@@ -177,7 +177,7 @@ class BoardDirection(OfProbe):
     @field_validator("board")
     @classmethod
     def _one_order(cls, board: str) -> str:
-        if not (changes := in_one_order(board)):
+        if not (changes := normalize_board_changes(board)):
             raise ValueError("it changes no square")
         return changes
 

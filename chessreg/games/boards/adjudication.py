@@ -62,11 +62,11 @@ class GameEnd:
     result: str
 
 
-def game_over(board: chess.Board, claim_draws: bool = False) -> GameEnd | None:
+def find_game_end(board: chess.Board, claim_draws: bool = False) -> GameEnd | None:
     """The end of the game on this board by the rules alone, or None while play goes on. With `claim_draws` also a draw
     that may be claimed as the position stands: the third repetition, or fifty moves.
 
-    >>> game_over(chess.Board("7k/5Q2/6K1/8/8/8/8/8 b - - 0 1"))
+    >>> find_game_end(chess.Board("7k/5Q2/6K1/8/8/8/8/8 b - - 0 1"))
     GameEnd(termination=<Termination.STALEMATE: 'stalemate'>, result='1/2-1/2')
     """
     outcome = board.outcome(claim_draw=False)
@@ -79,7 +79,7 @@ def game_over(board: chess.Board, claim_draws: bool = False) -> GameEnd | None:
     return None
 
 
-def lost_by(color: chess.Color, termination: Termination) -> GameEnd:
+def make_loss(color: chess.Color, termination: Termination) -> GameEnd:
     """The end of a game that `color` gave away, by a forfeit or a resignation."""
     return GameEnd(termination, "0-1" if color == chess.WHITE else "1-0")
 
@@ -92,7 +92,7 @@ def _result_score(color: chess.Color, result: str) -> float:
     return white if color == chess.WHITE else 1.0 - white
 
 
-def _paper(color: chess.Color, result: str, cp: int | None) -> float | None:
+def _score_paper(color: chess.Color, result: str, cp: int | None) -> float | None:
     if result != "*":
         return _result_score(color, result)
     if cp is None:
@@ -101,7 +101,7 @@ def _paper(color: chess.Color, result: str, cp: int | None) -> float | None:
     return 1.0 if own > WIN_CP else 0.0 if own < -WIN_CP else 0.5
 
 
-def _author_2024(color: chess.Color, result: str, cp: int | None) -> float | None:
+def _score_author_2024(color: chess.Color, result: str, cp: int | None) -> float | None:
     if result == "1/2-1/2":
         return None  # the string "1/2" became NaN in pd.to_numeric and left the mean
     if result != "*":
@@ -113,11 +113,11 @@ def _author_2024(color: chess.Color, result: str, cp: int | None) -> float | Non
 
 
 SCORING: Registry[Callable[[chess.Color, str, int | None], float | None]] = Registry("scoring policy")
-SCORING["paper"] = _paper
-SCORING["author-2024"] = _author_2024
+SCORING["paper"] = _score_paper
+SCORING["author-2024"] = _score_author_2024
 
 
-def score(policy: str, color: chess.Color, result: str, adjudication_cp: int | None = None) -> float | None:
+def score_game(policy: str, color: chess.Color, result: str, adjudication_cp: int | None = None) -> float | None:
     """What a game counts for the player of `color`: 1, 0.5 or 0, or None where the policy leaves it out of the mean.
 
     `paper` is the stated rule: win 1, draw 0.5, loss 0; an unfinished game is decided by more than 100 centipawns.

@@ -20,7 +20,7 @@ WHITE_PAWN, KNIGHT, BISHOP, ROOK, QUEEN, KING, BLACK_PAWN = range(1, 8)
 
 
 @dataclass(frozen=True)
-class Tables:
+class AttackTables:
     """`attacks` uint64 [8 kinds, 64]; `direction` uint8 [64 * 64], from the first square to the second, 8 for no line;
     `between` uint64 [64 * 64], the squares strictly between two on a line; `ray` uint64 [64 * 9], square by direction.
     """
@@ -32,7 +32,7 @@ class Tables:
 
 
 @functools.cache
-def tables() -> Tables:
+def build_tables() -> AttackTables:
     """The tables, made on first use (20 ms)."""
     attacks = np.zeros((8, 64), np.uint64)
     direction = np.full((64, 64), NO_DIRECTION, np.uint8)
@@ -54,59 +54,59 @@ def tables() -> Tables:
                 passed |= 1 << other
                 file, rank = file + file_step, rank + rank_step
             ray[square, number] = passed
-    return Tables(attacks, direction.reshape(-1), between.reshape(-1), ray.reshape(-1))
+    return AttackTables(attacks, direction.reshape(-1), between.reshape(-1), ray.reshape(-1))
 
 
-def _exponent(power_of_two: np.ndarray) -> np.ndarray:
+def _log2(power_of_two: np.ndarray) -> np.ndarray:
     """log2 of exact powers of two, uint64 [n] -> int64 [n], read off the float's exponent."""
     return (power_of_two.astype(np.float64).view(np.int64) >> 52) - 1023
 
 
-def lowest(bits: np.ndarray) -> np.ndarray:
+def lowest_bit(bits: np.ndarray) -> np.ndarray:
     """Number of the lowest set bit, uint64 [n] of non-zero words -> int64 [n]."""
-    return _exponent(bits & (~bits + np.uint64(1)))
+    return _log2(bits & (~bits + np.uint64(1)))
 
 
-def highest(bits: np.ndarray) -> np.ndarray:
+def highest_bit(bits: np.ndarray) -> np.ndarray:
     """Number of the highest set bit, uint64 [n] of non-zero words -> int64 [n]."""
     # Clearing the bit below the top one keeps the conversion from rounding up to the next power of two.
-    return _exponent(bits & ~(bits >> np.uint64(1)))
+    return _log2(bits & ~(bits >> np.uint64(1)))
 
 
-def bit(squares: np.ndarray) -> np.ndarray:
+def square_bit(squares: np.ndarray) -> np.ndarray:
     """One-bit words of squares, uint64 [n]."""
     return np.uint64(1) << squares.astype(np.uint64)
 
 
-def first_on_ray(square: np.ndarray, direction: np.ndarray, occupied: np.ndarray) -> np.ndarray:
+def find_first_on_ray(square: np.ndarray, direction: np.ndarray, occupied: np.ndarray) -> np.ndarray:
     """The nearest occupied square from `square` along `direction` (0..8), int64 [n], -1 where there is none."""
-    hit = tables().ray[square.astype(np.int64) * 9 + direction] & occupied
+    hit = build_tables().ray[square.astype(np.int64) * 9 + direction] & occupied
     first = np.full(len(hit), -1, np.int64)
     up = (direction < 4) & (hit != 0)
     down = (direction >= 4) & (hit != 0)
-    first[up] = lowest(hit[up])
-    first[down] = highest(hit[down])
+    first[up] = lowest_bit(hit[up])
+    first[down] = highest_bit(hit[down])
     return first
 
 
 _DIAGONAL = np.array([0, 0, 1, 1, 0, 0, 1, 1], bool)  # of DIRECTIONS
 
 
-def squares_of(bits: np.ndarray) -> np.ndarray:
+def unpack_bits(bits: np.ndarray) -> np.ndarray:
     """bool [n, 64] of bit boards uint64 [n]."""
     return np.unpackbits(bits.astype("<u8").view(np.uint8).reshape(-1, 8), axis=1, bitorder="little").astype(bool)
 
 
-def bits_of(squares: np.ndarray) -> np.ndarray:
+def pack_bits(squares: np.ndarray) -> np.ndarray:
     """Bit boards uint64 [n] of bool [n, 64]."""
     return np.packbits(squares, axis=1, bitorder="little").view("<u8").reshape(-1).astype(np.uint64, copy=False)
 
 
-def attacked(boards: np.ndarray, by_white: np.ndarray) -> np.ndarray:
+def find_attacked_squares(boards: np.ndarray, by_white: np.ndarray) -> np.ndarray:
     """Bit boards uint64 [n]: squares that a piece of this side attacks, its own pieces' squares too (as
     `chess.Board.is_attacked_by`)."""
-    table = tables()
-    occupied = bits_of(boards != 0)
+    table = build_tables()
+    occupied = pack_bits(boards != 0)
     attacks = np.zeros(len(boards), np.uint64)
     mine = np.where(by_white[:, None], boards, -boards)
     row, square = np.nonzero(mine > 0)
@@ -118,27 +118,27 @@ def attacked(boards: np.ndarray, by_white: np.ndarray) -> np.ndarray:
     for direction in range(8):
         straight = np.flatnonzero(np.isin(piece, (BISHOP if _DIAGONAL[direction] else ROOK, QUEEN)))
         at, origin = row[straight], square[straight].astype(np.int64)
-        stop = first_on_ray(origin, np.full(len(at), direction), occupied[at])
+        stop = find_first_on_ray(origin, np.full(len(at), direction), occupied[at])
         free = table.ray[origin * 9 + direction]
         hit = np.flatnonzero(stop >= 0)
-        free[hit] = table.between[origin[hit] * 64 + stop[hit]] | bit(stop[hit])
+        free[hit] = table.between[origin[hit] * 64 + stop[hit]] | square_bit(stop[hit])
         np.bitwise_or.at(attacks, at, free)
     return attacks
 
 
-def pinned(boards: np.ndarray, white: np.ndarray) -> np.ndarray:
+def find_pinned_pieces(boards: np.ndarray, white: np.ndarray) -> np.ndarray:
     """Bit boards uint64 [n]: pieces of this side that are pinned to their king (as `chess.Board.is_pinned`)."""
-    occupied = bits_of(boards != 0)
+    occupied = pack_bits(boards != 0)
     pinned_bits = np.zeros(len(boards), np.uint64)
     mine = np.where(white[:, None], boards, -boards)
     row, king = np.nonzero(mine == KING)
     for direction in range(8):
-        shield = first_on_ray(king.astype(np.int64), np.full(len(row), direction), occupied[row])
+        shield = find_first_on_ray(king.astype(np.int64), np.full(len(row), direction), occupied[row])
         at = np.flatnonzero(shield >= 0)
         at = at[mine[row[at], shield[at]] > 0]
-        pinner = first_on_ray(shield[at], np.full(len(at), direction), occupied[row[at]])
+        pinner = find_first_on_ray(shield[at], np.full(len(at), direction), occupied[row[at]])
         behind = at[pinner >= 0]
         piece = mine[row[behind], pinner[pinner >= 0]]
         pins = (piece == -QUEEN) | (piece == -(BISHOP if _DIAGONAL[direction] else ROOK))
-        pinned_bits[row[behind[pins]]] |= bit(shield[behind[pins]])
+        pinned_bits[row[behind[pins]]] |= square_bit(shield[behind[pins]])
     return pinned_bits

@@ -51,7 +51,7 @@ class Arrow(NamedTuple):
             ) from error
 
 
-class Reading(NamedTuple):
+class ProbeReading(NamedTuple):
     """What a probe reads on a square instead of what stands there: the class's name, and its probability 0..1."""
 
     name: str
@@ -81,7 +81,7 @@ class BoardFrame:
     arrows: tuple[Arrow, ...] = ()
     caption: tuple[str, ...] = ()
     flipped: bool = False
-    read: Mapping[int, Reading] = field(default_factory=dict)
+    read: Mapping[int, ProbeReading] = field(default_factory=dict)
     evaluation: float | None = None
     position: str = ""
     moves: tuple[str, ...] = ()
@@ -102,7 +102,7 @@ class BoardFrame:
             raise BadInputError(f"an evaluation is a number of centipawns, not {self.evaluation}")
         # read-only copies: a frame that a view holds must not change under it
         object.__setattr__(self, "marks", MappingProxyType(dict(self.marks)))
-        object.__setattr__(self, "read", MappingProxyType({s: Reading(*one) for s, one in self.read.items()}))
+        object.__setattr__(self, "read", MappingProxyType({s: ProbeReading(*one) for s, one in self.read.items()}))
         if self.heat is not None:
             object.__setattr__(self, "heat", MappingProxyType(dict(self.heat)))
 
@@ -144,7 +144,7 @@ class BoardFrame:
             heat = {square: float(value) for square, value in enumerate(heat)}
         return cls(
             title=title,
-            squares=squares_of(board),
+            squares=board_letters(board),
             last_move=(last_move.from_square, last_move.to_square) if last_move else None,
             marks=all_marks,
             heat=heat,
@@ -231,7 +231,7 @@ class BoardFrame:
         return [row[::-1] for row in rows] if self.flipped else rows[::-1]
 
 
-def squares_of(board: chess.BaseBoard) -> str:
+def board_letters(board: chess.BaseBoard) -> str:
     """The 64 letters of a position, a1 first."""
     pieces = board.piece_map()
     return "".join(pieces[square].symbol() if square in pieces else EMPTY for square in range(64))

@@ -11,7 +11,7 @@ import numpy as np
 from chessreg.games.boards.moves import boards_after
 
 _PAWN = 1
-_TOUCHED = (  # the squares whose emptying or capture ends the right to castle: K, Q, k, q
+_CASTLING_SQUARES = (  # the squares whose emptying or capture ends the right to castle: K, Q, k, q
     (chess.E1, chess.H1),
     (chess.E1, chess.A1),
     (chess.E8, chess.H8),
@@ -20,7 +20,7 @@ _TOUCHED = (  # the squares whose emptying or capture ends the right to castle: 
 
 
 @dataclass(frozen=True, eq=False)
-class Positions:
+class FenFields:
     """Positions after 0, 1, … plies of each game: row `offsets[g] + p`.
 
     `boards` int8 [n, 64] as in `moves.py`; `ply` int64 [n]; `castling` uint8 [n], bits 1 K, 2 Q, 4 k, 8 q;
@@ -37,7 +37,7 @@ class Positions:
     offsets: np.ndarray
 
 
-def positions_of(packed: Sequence[bytes]) -> Positions:
+def compute_fen_fields(packed: Sequence[bytes]) -> FenFields:
     """Every position of games given as packed moves (`moves.py`)."""
     boards, offsets = boards_after(packed)
     lengths = np.diff(offsets)
@@ -48,14 +48,14 @@ def positions_of(packed: Sequence[bytes]) -> Positions:
     pawn = np.abs(boards[after - 1, origin]) == _PAWN
     capture = boards[after - 1, target] != 0
     castling = np.full(len(boards), 15, np.uint8)
-    for bit, squares in enumerate(_TOUCHED):
+    for bit, squares in enumerate(_CASTLING_SQUARES):
         touched = np.zeros(len(boards), bool)
         touched[after] = np.isin(origin, squares) | np.isin(target, squares)
-        castling[_last(touched, ply) <= ply] &= np.uint8(15 ^ 1 << bit)
+        castling[_plies_since(touched, ply) <= ply] &= np.uint8(15 ^ 1 << bit)
     reset = np.zeros(len(boards), bool)
     reset[after] = pawn | capture
-    since = _last(reset, ply)
-    return Positions(
+    since = _plies_since(reset, ply)
+    return FenFields(
         boards,
         ply,
         castling,
@@ -66,7 +66,7 @@ def positions_of(packed: Sequence[bytes]) -> Positions:
     )
 
 
-def _last(event: np.ndarray, ply: np.ndarray) -> np.ndarray:
+def _plies_since(event: np.ndarray, ply: np.ndarray) -> np.ndarray:
     """Plies since the last event of the same game, int64 [n]; more than `ply` where there was none."""
     index = np.arange(len(event))
     return index - np.maximum.accumulate(np.where(event, index, -1)) if len(event) else index
@@ -85,14 +85,14 @@ def _en_passant(
     left = (to % 8 > 0) & (boards[pushed, np.maximum(to - 1, 0)] == -mine)
     right = (to % 8 < 7) & (boards[pushed, np.minimum(to + 1, 63)] == -mine)
     for place in np.flatnonzero(left | right).tolist():
-        board = board_of(boards[pushed[place]], bool(mine[place] < 0))
+        board = make_board(boards[pushed[place]], bool(mine[place] < 0))
         board.ep_square = int(between[place])
         if board.has_legal_en_passant():
             squares[pushed[place]] = between[place]
     return squares
 
 
-def board_of(pieces: np.ndarray, white: bool) -> chess.Board:
+def make_board(pieces: np.ndarray, white: bool) -> chess.Board:
     """The board of pieces int8 [64] with a side to move, without castling rights."""
     board = chess.Board(None)
     for square in np.flatnonzero(pieces).tolist():

@@ -21,46 +21,46 @@ _INITIAL[8:16] = 1
 _INITIAL[48:56], _INITIAL[56:] = -1, -_INITIAL[:8]
 
 
-def pack(moves: Iterable[chess.Move]) -> bytes:
+def pack_moves(moves: Iterable[chess.Move]) -> bytes:
     """The packed bytes of moves.
 
-    >>> pack([chess.Move.from_uci("e2e4")]).hex()
+    >>> pack_moves([chess.Move.from_uci("e2e4")]).hex()
     '0c07'
     """
     codes = [m.from_square | m.to_square << 6 | (m.promotion or 0) << 12 for m in moves]
     return np.array(codes, "<u2").tobytes()
 
 
-def unpack(packed: bytes) -> list[chess.Move]:
+def unpack_moves(packed: bytes) -> list[chess.Move]:
     """The moves of packed bytes."""
     return [chess.Move(c & 63, c >> 6 & 63, c >> 12 or None) for c in np.frombuffer(packed, "<u2").tolist()]
 
 
-def replay(packed: bytes) -> Iterator[chess.Board]:
+def replay_boards(packed: bytes) -> Iterator[chess.Board]:
     """The board after 0, 1, … plies: one board object, changed in place."""
     board = chess.Board()
     yield board
-    for move in unpack(packed):
+    for move in unpack_moves(packed):
         board.push(move)
         yield board
 
 
-def sans(packed: bytes) -> list[str]:
+def packed_to_sans(packed: bytes) -> list[str]:
     """The moves in canonical SAN. Slow (python-chess); a dataset's text has them already."""
     board = chess.Board()
     sans: list[str] = []
-    for move in unpack(packed):
+    for move in unpack_moves(packed):
         sans.append(board.san_and_push(move))
     return sans
 
 
-def move_hash(packed: bytes) -> int:
+def hash_moves(packed: bytes) -> int:
     """64 bits that name a move list: the first 8 bytes of its blake2b-64, little endian."""
     return int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little")
 
 
-def move_hashes(packed: Iterable[bytes]) -> np.ndarray:
-    """`move_hash` of many, uint64 [n]."""
+def hash_move_lists(packed: Iterable[bytes]) -> np.ndarray:
+    """`hash_moves` of many, uint64 [n]."""
     blake2b = hashlib.blake2b
     return np.frombuffer(b"".join(blake2b(p, digest_size=8).digest() for p in packed), "<u8")
 
@@ -125,7 +125,7 @@ def rights_after(packed: Sequence[bytes], boards: np.ndarray, offsets: np.ndarra
     return rights
 
 
-def _mixed(values: np.ndarray) -> np.ndarray:
+def mix_bits(values: np.ndarray) -> np.ndarray:
     """The finaliser of SplitMix64, in place: every input bit reaches every output bit."""
     values ^= values >> np.uint64(30)
     values *= np.uint64(0xBF58476D1CE4E5B9)
@@ -135,12 +135,12 @@ def _mixed(values: np.ndarray) -> np.ndarray:
     return values
 
 
-def position_hashes(boards: np.ndarray, plies: np.ndarray) -> np.ndarray:
+def hash_positions(boards: np.ndarray, plies: np.ndarray) -> np.ndarray:
     """uint64 [n] of boards int8 [n, 64] after that many plies (int [n]; even: White to move)."""
     ranks = np.ascontiguousarray(boards, np.int8).view(np.uint64)
-    hashes = _mixed((plies % 2).astype(np.uint64) ^ _KEYS[8])
+    hashes = mix_bits((plies % 2).astype(np.uint64) ^ _KEYS[8])
     for rank in range(8):
-        hashes = _mixed(hashes ^ ranks[:, rank] ^ _KEYS[rank])
+        hashes = mix_bits(hashes ^ ranks[:, rank] ^ _KEYS[rank])
     return hashes
 
 

@@ -24,13 +24,13 @@ from typing import IO, Protocol
 import chess
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.games.boards.typed import shortest_game
+from chessreg.games.boards.typed import find_shortest_game
 from chessreg.named import Registry, clipped
 from chessreg.noise import Stream, generator
 
-CHECKED = 100  # lines of a book that are played through before it is taken
-MOST_BYTES = 1 << 29  # of an unpacked book; the largest of those in use have a third of that
-LONGEST_WORD = 20  # of what is no move, as a message shows it
+CHECKED_LINES = 100  # lines of a book that are played through before it is taken
+MAX_BOOK_BYTES = 1 << 29  # of an unpacked book; the largest of those in use have a third of that
+MAX_SHOWN_CHARACTERS = 20  # of what is no move, as a message shows it
 COLUMNS = ("pgn", "moves", "opening")
 _COMMENT = re.compile(r"\{[^}]*\}|;[^\n]*|\$\d+")
 _NUMBER = re.compile(r"\d+\.+")
@@ -38,7 +38,7 @@ _RESULTS = frozenset({"1-0", "0-1", "1/2-1/2", "*"})
 
 
 @dataclass(frozen=True)
-class Line:
+class BookLine:
     """One line of a book: its name (may be empty) and its moves as the file has them; of an EPD its position."""
 
     name: str
@@ -51,7 +51,7 @@ class Book:
 
     path: str
     sha256: str
-    lines: tuple[Line, ...]
+    lines: tuple[BookLine, ...]
     positions: bool = False  # an EPD: lines are positions, and the shortest game to one is played
 
     @staticmethod
@@ -64,7 +64,7 @@ class Book:
             stat = path.stat()
         except OSError as error:
             raise NotFoundError(f"no opening book at {path}: {error.strerror}") from error
-        return _read(path, stat.st_mtime_ns, stat.st_size)
+        return _read_book(path, stat.st_mtime_ns, stat.st_size)
 
     def moves(self, number: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The moves of line `number` as UCI and as canonical SAN.
@@ -76,7 +76,7 @@ class Book:
             for move in self._to_position(line, number):
                 sans.append(board.san_and_push(move))
             return tuple(move.uci() for move in board.move_stack), tuple(sans)
-        for token in _tokens(line.text):
+        for token in _split_tokens(line.text):
             try:
                 move = board.parse_san(token)
                 if not move:  # python-chess takes "--" for a null move
@@ -84,7 +84,7 @@ class Book:
                 sans.append(board.san_and_push(move))
             except ValueError:
                 where = line.name or f"line {number + 1}"
-                word = clipped(token, LONGEST_WORD)
+                word = clipped(token, MAX_SHOWN_CHARACTERS)
                 raise BadInputError(f"{self.path}: {where}: {word!r} is not legal after {' '.join(sans)!r}") from None
         if board.is_game_over():
             raise BadInputError(f"{self.path}: {line.name or f'line {number + 1}'} ends in a finished game")
@@ -92,10 +92,10 @@ class Book:
 
     def check(self) -> None:
         """Raise BadInputError unless the first lines, as many as take a moment, are openings."""
-        for number in range(1 if self.positions else min(len(self.lines), CHECKED)):
+        for number in range(1 if self.positions else min(len(self.lines), CHECKED_LINES)):
             self.moves(number)
 
-    def _to_position(self, line: Line, number: int) -> list[chess.Move]:
+    def _to_position(self, line: BookLine, number: int) -> list[chess.Move]:
         try:
             target = chess.Board(line.text)
             if not target.is_valid() or target.is_game_over():
@@ -104,10 +104,10 @@ class Book:
             raise BadInputError(
                 f"{self.path}: {line.name or f'line {number + 1}'}: {line.text[:90]!r}: {error}"
             ) from None
-        return shortest_game(target)
+        return find_shortest_game(target)
 
 
-def _tokens(text: str) -> list[str]:
+def _split_tokens(text: str) -> list[str]:
     plain = _COMMENT.sub(" ", text)
     while "(" in plain:  # variations, innermost first
         plain, count = re.subn(r"\([^()]*\)", " ", plain)
@@ -117,19 +117,19 @@ def _tokens(text: str) -> list[str]:
 
 
 @functools.lru_cache(maxsize=8)
-def _read(path: Path, _modified: int, _size: int) -> Book:
+def _read_book(path: Path, _modified: int, _size: int) -> Book:
     data = path.read_bytes()
-    name, content = _unpacked(path, data)
+    name, content = _unpack_book(path, data)
     suffix = Path(name).suffix.lower()
     if b"\0" in content[:4096]:
         raise BadInputError(f"{path} is no opening book: it holds binary data", "a book is text in UTF-8")
     text = content.decode("utf-8-sig", "replace")
     if suffix == ".epd":
-        lines = _positions(text)
+        lines = _parse_epd(text)
     elif suffix in (".tsv", ".csv"):
-        lines = _table(path, text, "\t" if suffix == ".tsv" else ",")
+        lines = _parse_table(path, text, "\t" if suffix == ".tsv" else ",")
     elif suffix == ".pgn":
-        lines = _games(path, text)
+        lines = _parse_pgn(path, text)
     else:
         raise BadInputError(
             f"{path} is no opening book", "a book is a .tsv, .csv, .pgn or .epd file, or one of these zipped"
@@ -141,7 +141,7 @@ def _read(path: Path, _modified: int, _size: int) -> Book:
     return Book(str(path), hashlib.sha256(data).hexdigest(), tuple(reversed(distinct.values())), suffix == ".epd")
 
 
-def _unpacked(path: Path, data: bytes) -> tuple[str, bytes]:
+def _unpack_book(path: Path, data: bytes) -> tuple[str, bytes]:
     """Name and content of what a compressed book holds."""
     try:
         if path.suffix == ".zip":
@@ -158,7 +158,7 @@ def _unpacked(path: Path, data: bytes) -> tuple[str, bytes]:
         if path.suffix == ".zst":
             import zstandard
 
-            decompressor = zstandard.ZstdDecompressor(max_window_size=MOST_BYTES)
+            decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_BOOK_BYTES)
             return path.stem, _read_bounded(path, decompressor.stream_reader(data, read_across_frames=True))
     except BadInputError:
         raise
@@ -170,16 +170,16 @@ def _unpacked(path: Path, data: bytes) -> tuple[str, bytes]:
 def _read_bounded(path: Path, file: IO[bytes] | gzip.GzipFile) -> bytes:
     """The content of an unpacked book. Raises BadInputError for more than MOST_BYTES: a small file may unpack to all
     memory."""
-    pieces, left = [], MOST_BYTES
+    pieces, left = [], MAX_BOOK_BYTES
     while left >= 0 and (piece := file.read(min(left + 1, 1 << 20))):
         pieces.append(piece)
         left -= len(piece)
     if left < 0:
-        raise BadInputError(f"{path} unpacks to more than {MOST_BYTES >> 20} MiB", "give a part of that book")
+        raise BadInputError(f"{path} unpacks to more than {MAX_BOOK_BYTES >> 20} MiB", "give a part of that book")
     return b"".join(pieces)
 
 
-def _table(path: Path, text: str, delimiter: str) -> list[Line]:
+def _parse_table(path: Path, text: str, delimiter: str) -> list[BookLine]:
     reader = csv.DictReader(io.StringIO(text), delimiter=delimiter)
     try:
         names, rows = reader.fieldnames or (), list(reader)
@@ -188,28 +188,28 @@ def _table(path: Path, text: str, delimiter: str) -> list[Line]:
     column = next((name for name in COLUMNS if name in names), None)
     if column is None:
         raise BadInputError(f"{path} has no column of moves", f"name one of its columns {', '.join(COLUMNS)}")
-    return [Line(row.get("name") or "", " ".join((row[column] or "").split())) for row in rows]
+    return [BookLine(row.get("name") or "", " ".join((row[column] or "").split())) for row in rows]
 
 
-def _positions(text: str) -> list[Line]:
+def _parse_epd(text: str) -> list[BookLine]:
     """The positions of an EPD: its first four fields, without counters and operations; the `id` is the name."""
     lines = []
     for line in text.splitlines():
         fields = line.split(maxsplit=4)
         if len(fields) >= 4 and not line.startswith("#"):
             named = re.search(r'\bid "([^"]*)"', fields[4]) if len(fields) > 4 else None
-            lines.append(Line(named[1] if named else "", " ".join(fields[:4])))
+            lines.append(BookLine(named[1] if named else "", " ".join(fields[:4])))
     return lines
 
 
-def _games(path: Path, text: str) -> list[Line]:
+def _parse_pgn(path: Path, text: str) -> list[BookLine]:
     lines = []
     for game in re.split(r"^(?=\[Event )", text, flags=re.MULTILINE):
         tags = dict(re.findall(r'^\[(\w+) "((?:[^"\\]|\\.)*)"\]', game, flags=re.MULTILINE))
         if "FEN" in tags:
             raise BadInputError(f"{path} has a game that starts from a set-up position", "remove it from the book")
         movetext = "\n".join(line for line in game.splitlines() if not line.startswith(("[", "%")))
-        lines.append(Line(tags.get("Opening", ""), " ".join(_tokens(movetext))))
+        lines.append(BookLine(tags.get("Opening", ""), " ".join(_split_tokens(movetext))))
     return lines
 
 
@@ -243,13 +243,13 @@ class Opening:
         return board
 
 
-class Source(Protocol):
+class OpeningSource(Protocol):
     """Makes the openings of `numbers`; may raise BadInputError for its argument."""
 
     def __call__(self, argument: str, seed: int, numbers: Iterable[int]) -> list[Opening]: ...
 
 
-SOURCES: Registry[Source] = Registry("opening source", "standard, random:20, book:FILE")
+SOURCES: Registry[OpeningSource] = Registry("opening source", "standard, random:20, book:FILE")
 
 
 def parse_opening(text: str) -> OpeningSpec:
@@ -258,11 +258,11 @@ def parse_opening(text: str) -> OpeningSpec:
     Raises NotFoundError for an unknown source or a missing book, BadInputError for an argument that it cannot use."""
     source, _, argument = text.strip().partition(":")
     spec = OpeningSpec(source, argument.strip())
-    openings(spec, 0, ())  # a source checks its argument even for no openings
+    make_openings(spec, 0, ())  # a source checks its argument even for no openings
     return spec
 
 
-def openings(spec: OpeningSpec, seed: int, numbers: Iterable[int]) -> list[Opening]:
+def make_openings(spec: OpeningSpec, seed: int, numbers: Iterable[int]) -> list[Opening]:
     """The openings with these numbers, the same for every arm, batch and machine.
 
     Raises NotFoundError for an unknown source or a missing book, BadInputError for an argument it cannot use."""
@@ -270,24 +270,24 @@ def openings(spec: OpeningSpec, seed: int, numbers: Iterable[int]) -> list[Openi
 
 
 @SOURCES.named("standard")
-def _standard(argument: str, seed: int, numbers: Iterable[int]) -> list[Opening]:
+def _make_standard(argument: str, seed: int, numbers: Iterable[int]) -> list[Opening]:
     if argument:
         raise BadInputError(f"the opening source standard takes no argument, not {argument!r}")
     return [Opening(number) for number in numbers]
 
 
 @SOURCES.named("random")
-def _random(argument: str, seed: int, numbers: Iterable[int]) -> list[Opening]:
+def _make_random(argument: str, seed: int, numbers: Iterable[int]) -> list[Opening]:
     if not argument.isdecimal() or not 1 <= int(argument) <= 200:
         raise BadInputError(f"random openings need 1 to 200 plies, not {argument!r}", "for example random:20")
-    return [_random_opening(int(argument), seed, number) for number in numbers]
+    return [_draw_opening(int(argument), seed, number) for number in numbers]
 
 
-def _random_opening(plies: int, seed: int, number: int) -> Opening:
+def _draw_opening(plies: int, seed: int, number: int) -> Opening:
     for attempt in range(1000):
-        board, sans = _random_plies(plies, seed, number, attempt)
+        board, sans = _draw_plies(plies, seed, number, attempt)
         if len(sans) == plies and not board.is_game_over():
-            return _opening_of(number, board, sans)
+            return _make_opening(number, board, sans)
     raise BadInputError(f"no unfinished game after {plies} random plies in 1,000 tries", "use fewer plies")
 
 
@@ -295,7 +295,7 @@ AUTHOR_RESTARTS = 5
 
 
 @SOURCES.named("random-2024")
-def _random_2024(argument: str, seed: int, numbers: Iterable[int]) -> list[Opening]:
+def _make_random_2024(argument: str, seed: int, numbers: Iterable[int]) -> list[Opening]:
     """chess_gpt_eval (specification 7.2): a new start, at most five, when a side runs out of moves; the last ply may
     itself end the game."""
     if not argument.isdecimal() or not 1 <= int(argument) <= 200:
@@ -303,14 +303,14 @@ def _random_2024(argument: str, seed: int, numbers: Iterable[int]) -> list[Openi
     made = []
     for number in numbers:
         for attempt in range(AUTHOR_RESTARTS + 1):
-            board, sans = _random_plies(int(argument), seed, number, attempt)
+            board, sans = _draw_plies(int(argument), seed, number, attempt)
             if len(sans) == int(argument):
                 break
-        made.append(_opening_of(number, board, sans))
+        made.append(_make_opening(number, board, sans))
     return made
 
 
-def _random_plies(plies: int, seed: int, number: int, attempt: int) -> tuple[chess.Board, list[str]]:
+def _draw_plies(plies: int, seed: int, number: int, attempt: int) -> tuple[chess.Board, list[str]]:
     """The board after so many uniformly drawn plies, fewer when there is no move left, and their SAN."""
     draw = generator(Stream.OPENING, seed, number, attempt)
     board, sans = chess.Board(), []
@@ -322,12 +322,12 @@ def _random_plies(plies: int, seed: int, number: int, attempt: int) -> tuple[che
     return board, sans
 
 
-def _opening_of(number: int, board: chess.Board, sans: list[str]) -> Opening:
+def _make_opening(number: int, board: chess.Board, sans: list[str]) -> Opening:
     return Opening(number, tuple(move.uci() for move in board.move_stack), tuple(sans))
 
 
 @SOURCES.named("book")
-def _book(argument: str, seed: int, numbers: Iterable[int]) -> list[Opening]:
+def _make_book(argument: str, seed: int, numbers: Iterable[int]) -> list[Opening]:
     if not argument:
         raise BadInputError("the opening source book needs a file", "for example book:openings.tsv")
     book = Book.read(argument)

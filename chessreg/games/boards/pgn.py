@@ -77,7 +77,7 @@ class GameRecord:
         return tags
 
 
-def game_pgn(record: GameRecord) -> str:
+def format_game(record: GameRecord) -> str:
     """The PGN text of a game, ending in one newline. Raises BadInputError for an illegal move or an unknown result."""
     if record.result not in RESULTS:
         raise BadInputError(f"{record.result!r} is no game result", f"one of {', '.join(RESULTS)}")
@@ -112,7 +112,7 @@ def format_pgn(
     first_ply: int = 0,
 ) -> str:
     """Tags and SAN moves as PGN text. `comments` follow the move of their index; `first_ply` counts from 0."""
-    lines = [f'[{name} "{_tag_value(value)}"]' for name, value in tags.items()]
+    lines = [f'[{name} "{_format_tag_value(value)}"]' for name, value in tags.items()]
     tokens: list[str] = []
     renumber = True  # Black's move is numbered at the start and after a comment
     for index, san in enumerate(sans):
@@ -124,9 +124,9 @@ def format_pgn(
         tokens.append(san)
         renumber = bool(comments and index in comments)
         if comments and index in comments:
-            tokens.append(_comment(comments[index]))
+            tokens.append(_format_comment(comments[index]))
     if ending:
-        tokens.append(_comment(ending))
+        tokens.append(_format_comment(ending))
     tokens.append(result)
     return "\n".join(lines) + "\n\n" + " ".join(tokens) + "\n"
 
@@ -148,7 +148,7 @@ def save_pgn(games: Iterable[GameRecord | str], path: Path) -> int:
                     packed = zstandard.ZstdCompressor(level=19).stream_writer(file, closefd=False)
                     file = stack.enter_context(packed)
                 for game in games:
-                    text = game if isinstance(game, str) else game_pgn(game)
+                    text = game if isinstance(game, str) else format_game(game)
                     file.write((("\n" if count else "") + text).encode())
                     count += 1
             aside.replace(path)
@@ -158,11 +158,11 @@ def save_pgn(games: Iterable[GameRecord | str], path: Path) -> int:
     return count
 
 
-def _tag_value(value: str) -> str:
+def _format_tag_value(value: str) -> str:
     # the standard escapes quotes and backslashes, python-chess and others read the escapes as they stand
     return " ".join(str(value).split()).replace("\\", "/").replace('"', "'")
 
 
-def _comment(text: str) -> str:
+def _format_comment(text: str) -> str:
     # a brace cannot be escaped inside a PGN comment
     return "{ " + " ".join(text.replace("{", "(").replace("}", ")").split()) + " }"

@@ -47,14 +47,14 @@ _UNICODE = {letter: chess.Piece.from_symbol(letter).unicode_symbol() for letter 
 _HEAT_SIGNS = " ▁▂▃▄▅▆▇█"
 
 
-def _alpha(color: str, strength: float) -> str:
+def _add_alpha(color: str, strength: float) -> str:
     return f"{color}{round(255 * min(1.0, max(0.0, strength))):02x}"
 
 
 def render_svg(frame: BoardFrame, size: int = 400) -> str:
     """The frame as one SVG document whose board is `size` pixels wide: heat in orange, marks over it, arrows by weight,
     title above and caption below. The marks stand in words in the document's `<desc>`."""
-    fill = {square: _alpha("#e67e22", 0.85 * (frame.shade(square) or 0.0)) for square in frame.heat or ()}
+    fill = {square: _add_alpha("#e67e22", 0.85 * (frame.shade(square) or 0.0)) for square in frame.heat or ()}
     fill.update({square: MARK_COLORS[mark] for square, mark in frame.marks.items() if mark != "check"})
     checked = next((square for square, mark in frame.marks.items() if mark == "check"), None)
     board = chess.svg.board(
@@ -63,7 +63,9 @@ def render_svg(frame: BoardFrame, size: int = 400) -> str:
         lastmove=chess.Move(*frame.last_move) if frame.last_move else None,
         check=checked,
         arrows=[
-            chess.svg.Arrow(arrow.start, arrow.end, color=_alpha(ARROW_COLORS[arrow.role], 0.15 + 0.7 * arrow.weight))
+            chess.svg.Arrow(
+                arrow.start, arrow.end, color=_add_alpha(ARROW_COLORS[arrow.role], 0.15 + 0.7 * arrow.weight)
+            )
             for arrow in frame.arrows
         ],
         fill=fill,
@@ -74,9 +76,9 @@ def render_svg(frame: BoardFrame, size: int = 400) -> str:
     below = list(frame.caption)
     if frame.heat is not None and frame.heat_label:
         below.append(f"heat: {frame.heat_words}")
-    below += [f"{_arrow_name(arrow.start, arrow.end)} {arrow.label}" for arrow in frame.arrows if arrow.label]
-    below += [f"read instead: {reading_words(frame)}"] if frame.read else []
-    below += [f"evaluation {evaluation_words(frame.evaluation)}"] if frame.evaluation is not None else []
+    below += [f"{_format_arrow(arrow.start, arrow.end)} {arrow.label}" for arrow in frame.arrows if arrow.label]
+    below += [f"read instead: {format_readings(frame)}"] if frame.read else []
+    below += [f"evaluation {format_evaluation(frame.evaluation)}"] if frame.evaluation is not None else []
     top = round(line * 1.6) * len(above)
     height = top + size + round(line * 1.4) * len(below) + (line if below else 0)
     texts = [
@@ -99,7 +101,7 @@ def render_text(frame: BoardFrame) -> str:
     then the marks in words, the arrows and the caption."""
     lines = [frame.title] if frame.title else []
     for row in frame.ranks():
-        cells = [_cell(frame, square) for square in row]
+        cells = [_render_cell(frame, square) for square in row]
         lines.append(f"{row[0] // 8 + 1}  {''.join(cells)}".rstrip())
     files = "hgfedcba" if frame.flipped else "abcdefgh"
     width = 3 if frame.heat is None else 4
@@ -111,44 +113,47 @@ def render_text(frame: BoardFrame) -> str:
     if frame.heat is not None and frame.heat_label:
         lines.append(f"heat is {frame.heat_label}")
     if frame.read:
-        lines.append(f"read instead: {reading_words(frame)}")
+        lines.append(f"read instead: {format_readings(frame)}")
     for arrow in frame.arrows:
         share = f"{arrow.weight:.2f} " if frame.shares else ""
-        lines.append(f"{_arrow_name(arrow.start, arrow.end)} {share}{arrow.label}".rstrip())
+        lines.append(f"{_format_arrow(arrow.start, arrow.end)} {share}{arrow.label}".rstrip())
     if frame.evaluation is not None:
-        lines.append(f"evaluation {evaluation_words(frame.evaluation)}")
+        lines.append(f"evaluation {format_evaluation(frame.evaluation)}")
     return "\n".join([*lines, *frame.caption]) + "\n"
 
 
-READINGS = 6  # squares that a line lists
+MAX_LISTED_READINGS = 6  # squares that a line lists
 
 
-def reading_words(frame: BoardFrame) -> str:
+def format_readings(frame: BoardFrame) -> str:
     """What is read on the squares that are read wrongly, the surest first: `e4 n 0.56, …`."""
     order = sorted(frame.read, key=lambda square: (-frame.read[square].probability, square))
-    named = [f"{chess.square_name(s)} {frame.read[s].name} {frame.read[s].probability:.2f}" for s in order[:READINGS]]
-    more = f" and {len(order) - READINGS} more" if len(order) > READINGS else ""
+    named = [
+        f"{chess.square_name(s)} {frame.read[s].name} {frame.read[s].probability:.2f}"
+        for s in order[:MAX_LISTED_READINGS]
+    ]
+    more = f" and {len(order) - MAX_LISTED_READINGS} more" if len(order) > MAX_LISTED_READINGS else ""
     return ", ".join(named) + more
 
 
-LONGEST_MATE = 100  # moves: an evaluation that is further from a mate's is centipawns
+MAX_MATE_MOVES = 100  # moves: an evaluation that is further from a mate's is centipawns
 
 
-def evaluation_words(centipawns: float) -> str:
+def format_evaluation(centipawns: float) -> str:
     """Return an evaluation in centipawns, White's view, in pawns, and a mate in n as `#n` or, for Black, `#-n`.
 
     Mates are recognized as engines here and Lichess' files encode them.
 
-    >>> evaluation_words(-35), evaluation_words(9_997), evaluation_words(-29_999), evaluation_words(10_000)
+    >>> format_evaluation(-35), format_evaluation(9_997), format_evaluation(-29_999), format_evaluation(10_000)
     ('-0.35 for White', '#3', '#-1', '#0')
     """
     for mate in (MATE_CP, LICHESS_MATE_CP):
-        if 0 <= (left := round(mate - abs(centipawns))) < LONGEST_MATE:
+        if 0 <= (left := round(mate - abs(centipawns))) < MAX_MATE_MOVES:
             return f"#{'' if centipawns > 0 else '-'}{left}"
     return f"{centipawns / 100:+.2f} for White"
 
 
-def _cell(frame: BoardFrame, square: int) -> str:
+def _render_cell(frame: BoardFrame, square: int) -> str:
     letter = frame.squares[square]
     piece = "·" if letter == EMPTY else _UNICODE[letter]
     mark = frame.marks.get(square)
@@ -158,12 +163,12 @@ def _cell(frame: BoardFrame, square: int) -> str:
     return cell + " "
 
 
-def _arrow_name(start: int, end: int) -> str:
+def _format_arrow(start: int, end: int) -> str:
     return f"{chess.square_name(start)}-{chess.square_name(end)}"
 
 
 SUFFIXES = (".svg", ".png")
-DPI = 150
+PICTURE_DPI = 150
 _GLYPHS = {letter: chess.Piece.from_symbol(letter.lower()).unicode_symbol() for letter in "PNBRQKpnbrqk"}
 _LIGHT, _DARK = "#f0d9b5", "#b58863"
 
@@ -185,11 +190,11 @@ class HeatPanel:
 
 def save_heatmaps(panels: Sequence[HeatPanel], path: Path, title: str = "", columns: int = 2) -> None:
     """Panels in rows of `columns`, each with its scale. Raises BadInputError for another suffix than .svg and .png."""
-    check_suffix(path)
-    _save(heat_figure(panels, title, columns), path)
+    check_picture_suffix(path)
+    _save_figure(draw_heatmaps(panels, title, columns), path)
 
 
-def heat_figure(panels: Sequence[HeatPanel], title: str = "", columns: int = 2) -> Figure:
+def draw_heatmaps(panels: Sequence[HeatPanel], title: str = "", columns: int = 2) -> Figure:
     """The figure that `save_heatmaps` writes. Squares whose value is NaN stay empty."""
     from matplotlib.figure import Figure
 
@@ -205,8 +210,8 @@ def heat_figure(panels: Sequence[HeatPanel], title: str = "", columns: int = 2) 
                 color = "white" if panel.values[square] > middle else "black"
                 axis.text(square & 7, square >> 3, letter, ha="center", va="center", color=color, fontsize=9)
         for square in panel.ringed:
-            axis.add_patch(_square(square, fill=False, edgecolor="#d9534f", linewidth=2))
-        _coordinates(axis, panel.title)
+            axis.add_patch(_make_square(square, fill=False, edgecolor="#d9534f", linewidth=2))
+        _draw_coordinates(axis, panel.title)
     for axis in axes[len(panels) :]:
         axis.remove()
     figure.suptitle(title, fontsize=8, wrap=True)
@@ -215,28 +220,28 @@ def heat_figure(panels: Sequence[HeatPanel], title: str = "", columns: int = 2) 
 
 def save_frame(frame: BoardFrame, path: Path) -> None:
     """A frame as a picture: pieces, heat in orange, marks, arrows by weight, title above and caption below."""
-    check_suffix(path)
+    check_picture_suffix(path)
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5, 5.4 + 0.2 * len(frame.caption)), layout="constrained")
     axis = figure.subplots()
     for square in range(64):
         light = (square & 7) + (square >> 3) & 1
-        axis.add_patch(_square(square, facecolor=_LIGHT if light else _DARK, linewidth=0))
+        axis.add_patch(_make_square(square, facecolor=_LIGHT if light else _DARK, linewidth=0))
         if (shade := frame.shade(square)) is not None:
-            axis.add_patch(_square(square, facecolor="#e67e22", alpha=0.85 * shade, linewidth=0))
+            axis.add_patch(_make_square(square, facecolor="#e67e22", alpha=0.85 * shade, linewidth=0))
         if square in frame.marks:
-            axis.add_patch(_square(square, facecolor=MARK_COLORS[frame.marks[square]], linewidth=0))
+            axis.add_patch(_make_square(square, facecolor=MARK_COLORS[frame.marks[square]], linewidth=0))
         letter = frame.squares[square]
         if letter != EMPTY:
             inside = "white" if letter.isupper() else "#202020"
-            _piece(axis, square, _GLYPHS[letter], inside)
+            _draw_piece(axis, square, _GLYPHS[letter], inside)
     for arrow in frame.arrows:
         start, end = ((s & 7, s >> 3) for s in (arrow.start, arrow.end))
         color, alpha = ARROW_COLORS[arrow.role], 0.15 + 0.7 * arrow.weight
         style = {"arrowstyle": "-|>", "color": color, "alpha": alpha, "lw": 3, "shrinkA": 0}
         axis.annotate("", end, start, arrowprops=style)
-    _coordinates(axis, frame.title)
+    _draw_coordinates(axis, frame.title)
     if frame.flipped:
         axis.invert_xaxis()
         axis.invert_yaxis()
@@ -244,22 +249,22 @@ def save_frame(frame: BoardFrame, path: Path) -> None:
     if frame.heat is not None and frame.heat_label:
         below.append(f"heat: {frame.heat_words}")
     axis.set_xlabel("\n".join(below), fontsize=8, loc="left")
-    _save(figure, path)
+    _save_figure(figure, path)
 
 
-def check_suffix(path: Path) -> None:
+def check_picture_suffix(path: Path) -> None:
     """Raises BadInputError for a name that does not end in .svg or .png."""
     if path.suffix.lower() not in SUFFIXES:
         raise BadInputError(f"{path} is no picture by its name", f"end it in {' or '.join(SUFFIXES)}")
 
 
-def _square(square: int, **style: Any) -> Patch:
+def _make_square(square: int, **style: Any) -> Patch:
     from matplotlib.patches import Rectangle
 
     return Rectangle(((square & 7) - 0.5, (square >> 3) - 0.5), 1, 1, **style)
 
 
-def _piece(axis: Axes, square: int, glyph: str, inside: str) -> None:
+def _draw_piece(axis: Axes, square: int, glyph: str, inside: str) -> None:
     """A filled figurine with a dark outline: it reads on light and on dark squares."""
     from matplotlib.patheffects import withStroke
 
@@ -268,7 +273,7 @@ def _piece(axis: Axes, square: int, glyph: str, inside: str) -> None:
     axis.text(square & 7, (square >> 3) - 0.04, glyph, color=inside, path_effects=outline, **place)
 
 
-def _coordinates(axis: Axes, title: str) -> None:
+def _draw_coordinates(axis: Axes, title: str) -> None:
     axis.set_xlim(-0.5, 7.5)
     axis.set_ylim(-0.5, 7.5)
     axis.set_aspect("equal")
@@ -278,7 +283,7 @@ def _coordinates(axis: Axes, title: str) -> None:
     axis.set_title(title, fontsize=9)
 
 
-def _save(figure: Figure, path: Path) -> None:
+def _save_figure(figure: Figure, path: Path) -> None:
     """Written whole or not at all, and the same bytes every time."""
     import io
 
@@ -287,6 +292,6 @@ def _save(figure: Figure, path: Path) -> None:
     kind = path.suffix.lower()[1:]
     buffer = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "chessreg"}):
-        figure.savefig(buffer, format=kind, dpi=DPI, metadata={"Date": None} if kind == "svg" else None)
+        figure.savefig(buffer, format=kind, dpi=PICTURE_DPI, metadata={"Date": None} if kind == "svg" else None)
     with writing(path):
         write_whole(path, buffer.getvalue())

@@ -24,10 +24,10 @@ from chessreg.games.boards.attacks import (
     QUEEN,
     ROOK,
     WHITE_PAWN,
-    bit,
-    first_on_ray,
-    lowest,
-    tables,
+    build_tables,
+    find_first_on_ray,
+    lowest_bit,
+    square_bit,
 )
 
 _SLICE = 1 << 15  # plies at a time: the working arrays stay in the cache
@@ -37,7 +37,7 @@ _DIAGONAL_NUMBERS = np.array([0, 0, 1, 1, 0, 0, 1, 1, 0], bool)
 
 
 @dataclass(frozen=True)
-class Replay:
+class ReplayedGames:
     """Moves of several games with the boards around them, as both readers give them.
 
     `boards` uint8 [plies + games, 64]: codes 0 empty, 1..6 white PNBRQK, 7..12 black, a1..h8, game by game with the
@@ -53,14 +53,14 @@ class Replay:
     mated: np.ndarray
 
 
-def write(replay: Replay) -> tuple[np.ndarray, np.ndarray]:
+def write_game_texts(replay: ReplayedGames) -> tuple[np.ndarray, np.ndarray]:
     """The game texts (`;1.e4 e5 2.Nf3`) end to end, uint8, and their offsets, int64 [games + 1]. No plies: `;`."""
     plies = len(replay.origin)
     lengths = np.diff(replay.offsets)
     game = np.repeat(np.arange(len(lengths)), lengths)
     ply = np.arange(plies) - replay.offsets[game]
     before = np.arange(plies) + game
-    white_king, black_king = _king_squares(replay, before)
+    white_king, black_king = _find_king_squares(replay, before)
     mate = np.zeros(plies, bool)
     mate[(replay.offsets[1:] - 1)[replay.mated & (lengths > 0)]] = True
     last = np.zeros(plies, bool)
@@ -70,7 +70,7 @@ def write(replay: Replay) -> tuple[np.ndarray, np.ndarray]:
     sizes = np.zeros(plies, np.int64)
     for start in range(0, plies, _SLICE):
         part = slice(start, min(start + _SLICE, plies))
-        moves = _Moves(
+        moves = _MoveSlice(
             replay.boards[before[part.start] : before[part.stop - 1] + 2],
             before[part] - before[part.start],
             replay.origin[part].astype(np.int64),
@@ -79,7 +79,7 @@ def write(replay: Replay) -> tuple[np.ndarray, np.ndarray]:
             white_king[part],
             black_king[part],
         )
-        table = _letters(moves, ply[part], mate[part], last[part])
+        table = _write_letters(moves, ply[part], mate[part], last[part])
         used = table != 0
         sizes[part] = used.sum(axis=1)
         text.append(table[used])
@@ -93,7 +93,7 @@ def write(replay: Replay) -> tuple[np.ndarray, np.ndarray]:
     return written, ends[replay.offsets] + np.concatenate([[0], np.cumsum(empty)])
 
 
-class _Moves:
+class _MoveSlice:
     """One slice of plies, with what every rule asks for."""
 
     def __init__(
@@ -122,7 +122,7 @@ class _Moves:
         self.capture = taken | crossing
 
 
-def _king_squares(replay: Replay, before: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _find_king_squares(replay: ReplayedGames, before: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The square of White's and of Black's king before each ply, int64: carried forward from the king moves."""
     code = replay.boards.reshape(-1)[before * 64 + replay.origin]
     first = np.zeros(len(code) + 1, bool)
@@ -140,24 +140,24 @@ def _king_squares(replay: Replay, before: np.ndarray) -> tuple[np.ndarray, np.nd
     return squares[0], squares[1]
 
 
-def _slides(code: np.ndarray, white: np.ndarray, direction: np.ndarray) -> np.ndarray:
+def _is_slider(code: np.ndarray, white: np.ndarray, direction: np.ndarray) -> np.ndarray:
     """Whether the piece of this code is a slider of that side that moves along `direction`."""
     kind = code.astype(np.int64) - np.where(white, 0, 6)
     return (kind == QUEEN) | (kind == np.where(_DIAGONAL_NUMBERS[direction], BISHOP, ROOK))
 
 
-def _opened(m: _Moves, at: np.ndarray, left: np.ndarray) -> np.ndarray:
+def _opens_line(m: _MoveSlice, at: np.ndarray, left: np.ndarray) -> np.ndarray:
     """For plies `at`, whether the square `left` opens a line from the enemy king to a slider of the mover."""
     king = m.enemy_king[at]
-    direction = tables().direction[king * 64 + left].astype(np.int64)
-    blocker = first_on_ray(king, direction, m.occupied[m.before[at] + 1])
+    direction = build_tables().direction[king * 64 + left].astype(np.int64)
+    blocker = find_first_on_ray(king, direction, m.occupied[m.before[at] + 1])
     piece = m.boards[(m.before[at] + 1) * 64 + np.maximum(blocker, 0)]
-    return (blocker >= 0) & _slides(piece, m.white[at], direction)
+    return (blocker >= 0) & _is_slider(piece, m.white[at], direction)
 
 
-def _checks(m: _Moves) -> np.ndarray:
+def _gives_check(m: _MoveSlice) -> np.ndarray:
     """Whether each ply gives check, bool."""
-    t = tables()
+    t = build_tables()
     kind = np.where(m.promotion > 0, m.promotion, m.kind).astype(np.int64)
     kind = np.where((kind == WHITE_PAWN) & ~m.white, BLACK_PAWN, kind)
     place = np.where(m.castling, (m.origin + m.target) >> 1, m.target)  # the castled rook stands where the king passed
@@ -165,52 +165,52 @@ def _checks(m: _Moves) -> np.ndarray:
     check = t.attacks[kind, place] >> m.enemy_king.astype(np.uint64) & np.uint64(1) != 0
     check &= t.between[place * 64 + m.enemy_king] & m.occupied[m.before + 1] == 0
     aligned = np.flatnonzero(t.direction[m.enemy_king * 64 + m.origin] < 8)
-    check[aligned] |= _opened(m, aligned, m.origin[aligned])
+    check[aligned] |= _opens_line(m, aligned, m.origin[aligned])
     passing = np.flatnonzero(m.en_passant)
-    check[passing] |= _opened(m, passing, (m.origin[passing] & 56) | (m.target[passing] & 7))
+    check[passing] |= _opens_line(m, passing, (m.origin[passing] & 56) | (m.target[passing] & 7))
     return check
 
 
-def _pinned(m: _Moves, at: np.ndarray, square: np.ndarray) -> np.ndarray:
+def _is_pinned(m: _MoveSlice, at: np.ndarray, square: np.ndarray) -> np.ndarray:
     """For plies `at`, whether a piece on `square` may not go to the target because it shields its own king."""
-    t = tables()
+    t = build_tables()
     king = m.own_king[at]
     direction = t.direction[king * 64 + square].astype(np.int64)
     occupied = m.occupied[m.before[at]]
     shields = (direction < 8) & (t.between[king * 64 + square] & occupied == 0)
     shields &= t.direction[king * 64 + m.target[at]] != direction
-    blocker = first_on_ray(king, direction, occupied & ~bit(square))
+    blocker = find_first_on_ray(king, direction, occupied & ~square_bit(square))
     piece = m.boards[m.before[at] * 64 + np.maximum(blocker, 0)]
-    return shields & (blocker >= 0) & _slides(piece, ~m.white[at], direction)
+    return shields & (blocker >= 0) & _is_slider(piece, ~m.white[at], direction)
 
 
-def _rivals(m: _Moves) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _find_rivals(m: _MoveSlice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Plies where other pieces of the same kind may go to the same square, and those that share file and rank.
 
     Returns (plies int64 [k], one of them shares the file bool [k], one shares the rank bool [k]).
     """
-    t = tables()
+    t = build_tables()
     ambiguous = np.flatnonzero((m.kind > WHITE_PAWN) & (m.kind < KING))
     rows = m.boards.reshape(-1, 64)[m.before[ambiguous]] == m.code[ambiguous, None]
     same = np.packbits(rows, axis=1, bitorder="little").view("<u8").reshape(-1)
-    same &= ~bit(m.origin[ambiguous]) & t.attacks[m.kind[ambiguous], m.target[ambiguous]]
+    same &= ~square_bit(m.origin[ambiguous]) & t.attacks[m.kind[ambiguous], m.target[ambiguous]]
     some = same != 0
     at, left = ambiguous[some], same[some]
     any_rival, on_file, on_rank = (np.zeros(len(at), bool) for _ in range(3))
     while left.any():
         open_ = np.flatnonzero(left)
-        square = lowest(left[open_])
+        square = lowest_bit(left[open_])
         left[open_] &= left[open_] - np.uint64(1)
         here = at[open_]
         reaches = t.between[square * 64 + m.target[here]] & m.occupied[m.before[here]] == 0
-        reaches &= ~_pinned(m, here, square)
+        reaches &= ~_is_pinned(m, here, square)
         any_rival[open_] |= reaches
         on_file[open_] |= reaches & ((square ^ m.origin[here]) & 7 == 0)
         on_rank[open_] |= reaches & (square >> 3 == m.origin[here] >> 3)
     return at[any_rival], on_file[any_rival], on_rank[any_rival]
 
 
-def _letters(m: _Moves, ply: np.ndarray, mate: np.ndarray, last: np.ndarray) -> np.ndarray:
+def _write_letters(m: _MoveSlice, ply: np.ndarray, mate: np.ndarray, last: np.ndarray) -> np.ndarray:
     """The characters of each ply with number and separator, uint8 [plies, 15], zeros where nothing is written."""
     n = len(ply)
     out = np.zeros((_WIDTH, n), np.uint8)
@@ -225,14 +225,14 @@ def _letters(m: _Moves, ply: np.ndarray, mate: np.ndarray, last: np.ndarray) -> 
     out[7] = _LETTER[m.kind]
     pawn_takes = np.flatnonzero(pawn & m.capture)
     out[7, pawn_takes] = ord("a") + (m.origin[pawn_takes] & 7)
-    at, on_file, on_rank = _rivals(m)
+    at, on_file, on_rank = _find_rivals(m)
     by_file = on_rank | ~on_file  # the file tells them apart, unless one shares it; the rank then does
     out[8, at[by_file]] = ord("a") + (m.origin[at[by_file]] & 7)
     out[9, at[on_file]] = ord("1") + (m.origin[at[on_file]] >> 3)
     out[10, m.capture] = ord("x")
     out[11] = ord("a") + (m.target & 7)
     out[12] = ord("1") + (m.target >> 3)
-    check = np.flatnonzero(_checks(m))
+    check = np.flatnonzero(_gives_check(m))
     out[13, check] = ord("+")
     out[13, mate] = ord("#")
     out[14, ~last] = ord(" ")

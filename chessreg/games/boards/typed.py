@@ -14,12 +14,13 @@ MAX_PLIES = 10
 MAX_POSITIONS = 30_000  # tried before a position counts as too far: one to five seconds
 
 
-def shortest_game(target: chess.Board, max_plies: int = MAX_PLIES) -> list[chess.Move]:
+def find_shortest_game(target: chess.Board, max_plies: int = MAX_PLIES) -> list[chess.Move]:
     """The moves of a shortest game from the initial position to `target`, a pure function of the position.
 
     Of several the first in the order of UCI text. Pieces, side to move, castling rights and en passant must agree.
 
-    >>> [move.uci() for move in shortest_game(chess.Board("rnbqkbnr/pp1ppppp/8/2p5/4P3/8/PPPP1PPP/RNBQKBNR w KQkq -"))]
+    >>> board = chess.Board("rnbqkbnr/pp1ppppp/8/2p5/4P3/8/PPPP1PPP/RNBQKBNR w KQkq -")
+    >>> [move.uci() for move in find_shortest_game(board)]
     ['e2e4', 'c7c5']
 
     Raises BadInputError when no game of at most `max_plies` plies leads there.
@@ -27,7 +28,7 @@ def shortest_game(target: chess.Board, max_plies: int = MAX_PLIES) -> list[chess
     first = 0 if target.turn == chess.WHITE else 1
     for plies in range(first, max_plies + 1, 2):
         board, dead = chess.Board(), set[tuple[int, object]]()
-        if _lead(board, target, plies, dead):
+        if _find_moves(board, target, plies, dead):
             return list(board.move_stack)
         if len(dead) > MAX_POSITIONS:
             break
@@ -38,26 +39,26 @@ def shortest_game(target: chess.Board, max_plies: int = MAX_PLIES) -> list[chess
     )
 
 
-def _lead(board: chess.Board, target: chess.Board, plies: int, dead: set[tuple[int, object]]) -> bool:
+def _find_moves(board: chess.Board, target: chess.Board, plies: int, dead: set[tuple[int, object]]) -> bool:
     """Play on from `board` to `target` in exactly so many plies; the moves stay on the board when there is a way."""
     if plies == 0:
-        return _same(board, target)
+        return _is_same_position(board, target)
     key = (plies, board._transposition_key())
     if key in dead or len(dead) > MAX_POSITIONS:
         return False
-    if _too_far(board, target, plies):
+    if _is_too_far(board, target, plies):
         dead.add(key)
         return False
     for move in sorted(board.legal_moves, key=chess.Move.uci):
         board.push(move)
-        if _lead(board, target, plies - 1, dead):
+        if _find_moves(board, target, plies - 1, dead):
             return True
         board.pop()
     dead.add(key)
     return False
 
 
-def _same(board: chess.Board, target: chess.Board) -> bool:
+def _is_same_position(board: chess.Board, target: chess.Board) -> bool:
     return (
         board.board_fen() == target.board_fen()
         and board.clean_castling_rights() == target.clean_castling_rights()
@@ -66,7 +67,7 @@ def _same(board: chess.Board, target: chess.Board) -> bool:
     )
 
 
-def _too_far(board: chess.Board, target: chess.Board, plies: int) -> bool:
+def _is_too_far(board: chess.Board, target: chess.Board, plies: int) -> bool:
     """Whether `plies` plies cannot be enough: a ply brings one piece to its square (castling two) and takes one, a pawn
     does not come back, and a king or rook that stands at home without its right went away and came back."""
     rights, wanted = board.clean_castling_rights(), target.clean_castling_rights()
@@ -96,50 +97,50 @@ def _too_far(board: chess.Board, target: chess.Board, plies: int) -> bool:
 _NUMBER = re.compile(r"^\d+\.+")
 
 
-def typed_moves(text: str) -> tuple[str, ...]:
+def parse_typed_sans(text: str) -> tuple[str, ...]:
     """The moves that lead to a typed position, as canonical SAN from the initial position; of a FEN the shortest game.
 
-    >>> typed_moves("1. e4 e5 2.g1f3")
+    >>> parse_typed_sans("1. e4 e5 2.g1f3")
     ('e4', 'e5', 'Nf3')
-    >>> typed_moves("rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1")
+    >>> parse_typed_sans("rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1")
     ('e4',)
-    >>> typed_moves("startpos")
+    >>> parse_typed_sans("startpos")
     ()
 
     Raises BadInputError naming the move that is not legal, or for a position that no short game leads to.
     """
-    return sans(moves_to(text))
+    return moves_to_sans(parse_typed_moves(text))
 
 
-def moves_after(moves: str, more: str) -> str:
+def continue_typed_sans(moves: str, more: str) -> str:
     """Typed moves that follow on these, which are canonical SAN, as canonical SAN in one line.
 
-    >>> moves_after("e4 e5", "g1f3 2... Nc6")
+    >>> continue_typed_sans("e4 e5", "g1f3 2... Nc6")
     'Nf3 Nc6'
 
     Raises BadInputError naming the move that is not legal.
     """
-    return " ".join(typed_moves(f"{moves} {more}")[len(moves.split()) :])
+    return " ".join(parse_typed_sans(f"{moves} {more}")[len(moves.split()) :])
 
 
-def moves_to(text: str) -> list[chess.Move]:
+def parse_typed_moves(text: str) -> list[chess.Move]:
     """The same as moves."""
     if "/" in text.partition(" ")[0]:
-        return shortest_game(_position(text))
+        return find_shortest_game(_parse_position(text))
     if text.strip() == INITIAL:
         return []
-    return played(_NUMBER.sub("", word) for word in text.split())
+    return play_words(_NUMBER.sub("", word) for word in text.split())
 
 
-def played(texts: Iterable[str]) -> list[chess.Move]:
+def play_words(texts: Iterable[str]) -> list[chess.Move]:
     """The moves that these words are, one after the other; empty words are passed over."""
     board = chess.Board()
     for word in filter(None, texts):
-        board.push(one_move(board, word))
+        board.push(parse_move(board, word))
     return board.move_stack
 
 
-def one_move(board: chess.Board, word: str) -> chess.Move:
+def parse_move(board: chess.Board, word: str) -> chess.Move:
     """One move in SAN or UCI. Raises BadInputError when it is not legal on this board."""
     for parse in (board.parse_san, board.parse_uci):
         try:
@@ -153,13 +154,13 @@ def one_move(board: chess.Board, word: str) -> chess.Move:
     )
 
 
-def sans(moves: Iterable[chess.Move]) -> tuple[str, ...]:
+def moves_to_sans(moves: Iterable[chess.Move]) -> tuple[str, ...]:
     """Canonical SAN of a game's moves."""
     board = chess.Board()
     return tuple(board.san_and_push(move) for move in moves)
 
 
-def board_after(moves: Iterable[str]) -> chess.Board:
+def play_sans(moves: Iterable[str]) -> chess.Board:
     """The position after these moves (SAN), with its moves on the stack."""
     board = chess.Board()
     for san in moves:
@@ -167,7 +168,7 @@ def board_after(moves: Iterable[str]) -> chess.Board:
     return board
 
 
-def _position(text: str) -> chess.Board:
+def _parse_position(text: str) -> chess.Board:
     try:
         target = chess.Board(text.strip())
     except ValueError as error:

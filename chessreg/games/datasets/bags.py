@@ -36,10 +36,10 @@ _BY_SIZE: dict[int, Coding] = {
 }  # fmt: skip
 """Bytes behind the FEN → coding."""
 SUFFIXES = (".bag", ".bagz")
-RECORDS_AT_ONCE = 5_000  # their bytes and places stay in the cache
-MOST_BYTES = 4096
+BATCH_RECORDS = 5_000  # their bytes and places stay in the cache
+MAX_RECORD_BYTES = 4096
 """A longer record is none of a position."""
-MOST_SHARDS = 99_999
+MAX_SHARDS = 99_999
 _SHARDED = re.compile(r"(.*)@(\d+)(.*)", re.DOTALL)
 
 
@@ -52,7 +52,7 @@ def is_bag(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES
 
 
-def shards(path: Path) -> list[Path]:
+def list_shards(path: Path) -> list[Path]:
     """The files that `NAME@N_data.bag` stands for, in order; of any other name the file itself.
 
     NotFoundError names the first that is missing, BadInputError says that N is 0 or above MOST_SHARDS."""
@@ -62,8 +62,8 @@ def shards(path: Path) -> list[Path]:
     before, count, behind = match[1], int(match[2]), match[3]
     if not count:
         raise BadInputError(f"{path} asks for 0 shards", f"one file alone is {before}{behind}")
-    if count > MOST_SHARDS:
-        raise BadInputError(f"{path} asks for {count:,} shards", f"a shard's number has five digits: {MOST_SHARDS:,}")
+    if count > MAX_SHARDS:
+        raise BadInputError(f"{path} asks for {count:,} shards", f"a shard's number has five digits: {MAX_SHARDS:,}")
     files = [path.with_name(f"{before}-{number:05d}-of-{count:05d}{behind}") for number in range(count)]
     missing = [file for file in files if not file.is_file()]
     if missing:
@@ -74,10 +74,10 @@ def shards(path: Path) -> list[Path]:
 # -- records --------------------------------------------------------------------------------------------------------
 
 
-def varint(number: int) -> bytes:
+def encode_varint(number: int) -> bytes:
     """A number, seven bits a byte, the lowest first.
 
-    >>> varint(130).hex()
+    >>> encode_varint(130).hex()
     '8201'
     """
     out = bytearray()
@@ -87,17 +87,17 @@ def varint(number: int) -> bytes:
     return bytes([*out, number])
 
 
-def record(fen: str, move: str | None = None, win_prob: float | None = None) -> bytes:
+def encode_record(fen: str, move: str | None = None, win_prob: float | None = None) -> bytes:
     """A record: with a move behavioral cloning, with a win probability state value, with both action value.
 
-    >>> record("8/8/8/8/8/8/8/8 w - - 0 1", "e2e4")[-5:]
+    >>> encode_record("8/8/8/8/8/8/8/8 w - - 0 1", "e2e4")[-5:]
     b'1e2e4'
     """
     text, word = fen.encode(), (move or "").encode()
-    start = varint(len(text)) + text
+    start = encode_varint(len(text)) + text
     if win_prob is None:
         return start + word
-    return start + (varint(len(word)) + word if word else b"") + struct.pack(">d", win_prob)
+    return start + (encode_varint(len(word)) + word if word else b"") + struct.pack(">d", win_prob)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +132,7 @@ class Records:
         return [text[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
-def decode(
+def decode_records(
     text: bytes, starts: np.ndarray, ends: np.ndarray, coding: Coding | None = None, where: Any = None
 ) -> Records:
     """The records text[starts:ends], int64 [n]. coding None: that of the first, known from the length of its end.
@@ -149,7 +149,7 @@ def decode(
         size = int(rest[0]) if len(rest) else 4
         coding = _BY_SIZE.get(size)
         if coding is None:
-            raise (where or _unplaced)(0, f"it is no record of {', '.join(CODINGS)}")
+            raise (where or _make_record_error)(0, f"it is no record of {', '.join(CODINGS)}")
     good = (rest >= 4) & (ends > starts) & (lengths > 0) & ~(wide & (data[np.minimum(starts + 1, len(text))] > 127))
     move_starts = move_ends = fen_ends
     if coding == "behavioral_cloning":
@@ -163,14 +163,14 @@ def decode(
         move_starts, move_ends = fen_ends + 1, ends - 8
     if not good.all():
         number = int((~good).argmax())
-        raise (where or _unplaced)(number, f"it is no record of {coding}")
+        raise (where or _make_record_error)(number, f"it is no record of {coding}")
     win_prob = np.full(len(starts), np.nan)
     if coding != "behavioral_cloning" and len(starts):
         win_prob = data[(ends - 8)[:, None] + np.arange(8)].view(">f8")[:, 0].astype(np.float64)
     return Records(coding, text, fen_starts, fen_ends, move_starts, move_ends, win_prob)
 
 
-def _unplaced(number: int, reason: str) -> BagError:
+def _make_record_error(number: int, reason: str) -> BagError:
     return BagError(f"record {number}: {reason}")
 
 
@@ -227,10 +227,10 @@ class Bag:
         return text[int(starts[0]) : int(ends[0])]
 
     def __iter__(self) -> Iterator[bytes]:
-        for text, starts, ends in self._read(0, len(self), RECORDS_AT_ONCE):
+        for text, starts, ends in self._read(0, len(self), BATCH_RECORDS):
             yield from (text[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True))
 
-    def records(self, at_once: int = RECORDS_AT_ONCE, coding: Coding | None = None) -> Iterator[Records]:
+    def records(self, at_once: int = BATCH_RECORDS, coding: Coding | None = None) -> Iterator[Records]:
         """The records as positions, `at_once` of them together. BagError names the first that is wrong."""
         number = 0
         for text, starts, ends in self._read(0, len(self), at_once):
@@ -239,7 +239,7 @@ class Bag:
             def wrong(at: int, reason: str, first: int = first) -> BagError:
                 return self._error(reason, first + at)
 
-            made = decode(text, starts, ends, coding, wrong)
+            made = decode_records(text, starts, ends, coding, wrong)
             coding = made.coding
             number += len(made)
             yield made
@@ -269,7 +269,7 @@ class Bag:
                         f"its limits are not in order: {limits[at]:,}, then {limits[at + 1]:,}, at byte "
                         f"{self._first + 8 * (first + at):,}", first + at,
                     )  # fmt: skip
-                if sizes.max(initial=0) > MOST_BYTES:
+                if sizes.max(initial=0) > MAX_RECORD_BYTES:
                     raise self._error(f"it has {sizes.max():,} bytes, no position has", first + int(sizes.argmax()))
                 file.seek(int(limits[0]))
                 text = file.read(int(limits[-1] - limits[0]))
@@ -288,9 +288,9 @@ class Bag:
         for number, (start, end) in enumerate(itertools.pairwise(bounds), first):
             piece = text[start:end]
             try:
-                if piece and zstandard.frame_content_size(piece) > MOST_BYTES:
+                if piece and zstandard.frame_content_size(piece) > MAX_RECORD_BYTES:
                     raise zstandard.ZstdError("a frame of more bytes than a position has")
-                pieces.append(decompressor.decompress(piece, max_output_size=MOST_BYTES) if piece else b"")
+                pieces.append(decompressor.decompress(piece, max_output_size=MAX_RECORD_BYTES) if piece else b"")
             except zstandard.ZstdError as error:
                 raise self._error(f"its zstd data is damaged: {error}", number) from error
         return b"".join(pieces), np.cumsum([0, *map(len, pieces)])
@@ -310,7 +310,7 @@ def write_bag(path: Path, records: Iterable[bytes]) -> int:
     Raises as `open_new_file` does, and BadInputError for a name that is not a bag's."""
     if not is_bag(path):
         raise BadInputError(f"{path} is not called as a bag is", "end its name in .bag or .bagz")
-    pack = _packer() if path.suffix.lower() == ".bagz" else bytes
+    pack = _make_compressor() if path.suffix.lower() == ".bagz" else bytes
     end = count = 0
     with open_new_file(path) as file, tempfile.TemporaryFile(dir=path.absolute().parent) as limits:
         for one in records:
@@ -324,7 +324,7 @@ def write_bag(path: Path, records: Iterable[bytes]) -> int:
     return count
 
 
-def _packer() -> Any:
+def _make_compressor() -> Any:
     import zstandard
 
     return zstandard.ZstdCompressor().compress
@@ -333,7 +333,7 @@ def _packer() -> Any:
 # -- datasets -------------------------------------------------------------------------------------------------------
 
 
-def coding_of(columns: dict[str, bool]) -> Coding:
+def choose_coding(columns: dict[str, bool]) -> Coding:
     """The coding that holds the most of what positions have: {column: whether any row has it}.
 
     BadInputError where they have neither best moves nor win probabilities."""
@@ -344,21 +344,23 @@ def coding_of(columns: dict[str, bool]) -> Coding:
     raise BadInputError("these positions have neither best moves nor win probabilities", "a bag holds one of them")
 
 
-def export(positions: DatasetFile, rows: np.ndarray, path: Path, coding: Coding | None = None) -> tuple[Coding, int]:
+def export_bag(
+    positions: DatasetFile, rows: np.ndarray, path: Path, coding: Coding | None = None
+) -> tuple[Coding, int]:
     """Write positions of a dataset, at rows int64 [n], as a bag: its coding and the number of records.
 
     BadInputError for a position that lacks what the coding needs."""
     names = ("best", "action", "win_prob")
     if coding is None:
         table = positions.take(rows, names)
-        coding = coding_of({name: table[name].null_count < len(rows) for name in names})
+        coding = choose_coding({name: table[name].null_count < len(rows) for name in names})
     move = {"behavioral_cloning": "best", "action_value": "action"}.get(coding)
     value = None if coding == "behavioral_cloning" else "win_prob"
     wanted = [name for name in (move, value) if name]
 
     def encoded() -> Iterator[bytes]:
-        for start in range(0, len(rows), RECORDS_AT_ONCE):
-            some = rows[start : start + RECORDS_AT_ONCE]
+        for start in range(0, len(rows), BATCH_RECORDS):
+            some = rows[start : start + BATCH_RECORDS]
             columns = positions.take(some, ["fen", *wanted]).to_pydict()
             for place, fen in enumerate(columns["fen"]):
                 for name in wanted:
@@ -367,6 +369,8 @@ def export(positions: DatasetFile, rows: np.ndarray, path: Path, coding: Coding 
                             f"position {some[place]:,} has no {name}, which a record of {coding} needs",
                             "choose another --coding",
                         )
-                yield record(fen, columns[move][place] if move else None, columns[value][place] if value else None)
+                yield encode_record(
+                    fen, columns[move][place] if move else None, columns[value][place] if value else None
+                )
 
     return coding, write_bag(path, encoded())

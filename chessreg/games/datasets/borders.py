@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-LONGEST_TEXT = 8 << 20
+MAX_GAME_BYTES = 8 << 20
 """Bytes of one game with its tags and comments; a longer game is rejected, and so is a longer comment."""
 
 _NAME = r"[A-Za-z0-9][\w+#=:-]*"
@@ -62,7 +62,7 @@ class RawGame(NamedTuple):
     cut: bool = False
 
 
-def decode(block: bytes) -> str:
+def decode_text(block: bytes) -> str:
     """Text of bytes in UTF-8; line by line in Windows-1252 where that fails. Line ends become `\\n`."""
     try:
         text = block.decode("utf-8")
@@ -78,15 +78,15 @@ def _decode_line(line: bytes) -> str:
         return line.decode("latin-1").translate(_CP1252)
 
 
-def starts(block: bytes | bytearray, *, more: bool = False) -> np.ndarray:
+def find_game_starts(block: bytes | bytearray, *, more: bool = False) -> np.ndarray:
     """Byte offsets of the lines on which games begin, int64, of a block that begins between two games.
 
     With `more`, further text follows the block, and borders that depend on that text are left out."""
-    quick = _starts_by_numpy(block)
-    return np.array(_starts_by_scan(bytes(block), more), np.int64) if quick is None else quick
+    quick = _find_starts_by_numpy(block)
+    return np.array(_find_starts_by_scan(bytes(block), more), np.int64) if quick is None else quick
 
 
-def _starts_by_numpy(block: bytes | bytearray) -> np.ndarray | None:
+def _find_starts_by_numpy(block: bytes | bytearray) -> np.ndarray | None:
     """The borders of an ordinary block, None for a block that has to be scanned."""
     data = np.frombuffer(block, np.uint8)
     at = np.flatnonzero(data == ord("["))
@@ -114,7 +114,7 @@ def _starts_by_numpy(block: bytes | bytearray) -> np.ndarray | None:
         return None
     begins = lines[~follows]
     if b"{" in block:
-        opened, closed = _last_before(begins, data == ord("{")), _last_before(begins, data == ord("}"))
+        opened, closed = _find_last_before(begins, data == ord("{")), _find_last_before(begins, data == ord("}"))
         if (opened > closed).any():
             return None
     plain = np.zeros(len(begins), bool)
@@ -127,13 +127,13 @@ def _starts_by_numpy(block: bytes | bytearray) -> np.ndarray | None:
     return begins
 
 
-def _last_before(places: np.ndarray, marked: np.ndarray) -> np.ndarray:
+def _find_last_before(places: np.ndarray, marked: np.ndarray) -> np.ndarray:
     """The last marked position before each place, int64, -1 where there is none."""
     positions = np.concatenate([[-1], np.flatnonzero(marked)])
     return positions[np.searchsorted(positions, places) - 1]
 
 
-def _starts_by_scan(block: bytes, more: bool) -> list[int]:
+def _find_starts_by_scan(block: bytes, more: bool) -> list[int]:
     found: list[int] = []
     place, close = 0, -1
     group, next_line = -1, -1  # where lines with tags begin that no game has yet; where the next of them would begin
@@ -174,25 +174,25 @@ def _starts_by_scan(block: bytes, more: bool) -> list[int]:
 def _is_never_closed(block: bytes, at: int, close: int, border: int, more: bool) -> bool:
     """Whether the comment that begins at `at` ends at the border, not at the `}` at `close` (the block's length where
     there is none)."""
-    if close - at > LONGEST_TEXT or block.find(b"{", border, close) >= 0:
+    if close - at > MAX_GAME_BYTES or block.find(b"{", border, close) >= 0:
         return True
     return close == len(block) and not more
 
 
-def last_start(buffer: bytearray) -> int:
+def find_last_start(buffer: bytearray) -> int:
     """Where the last game of a buffer begins for certain, 0 where that is at the buffer's start or nowhere."""
     place = buffer.rfind(b"\n[Event ")
     if place > 0 and buffer.rfind(b"{", 0, place) <= buffer.rfind(b"}", 0, place):
         line = buffer.rfind(b"\n", 0, place) + 1
         if not buffer[line:place].lstrip(b" \t").startswith(b"[") and _TAG_BEGINS.match(buffer, place + 1):
             return place + 1
-    begins = starts(buffer, more=True)
+    begins = find_game_starts(buffer, more=True)
     return int(begins[-1]) if len(begins) else 0
 
 
-def split(block: bytes, first_line: int) -> Iterator[RawGame]:
+def split_games(block: bytes, first_line: int) -> Iterator[RawGame]:
     """The games of a block that begins and ends between two games. Text without tags or moves is passed over."""
-    edges = starts(block)
+    edges = find_game_starts(block)
     if not len(edges) or edges[0] > 0:
         edges = np.concatenate([[0], edges])
     newlines = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
@@ -200,21 +200,21 @@ def split(block: bytes, first_line: int) -> Iterator[RawGame]:
     ends = [*edges[1:].tolist(), len(block)]
     game: _OpenGame | None = None  # the last one, which is complete only when the next begins
     for start, end, line in zip(edges.tolist(), ends, lines, strict=True):
-        text = decode(block[start:end])
+        text = decode_text(block[start:end])
         border = text.find("]\n\n") + 2
         if border < 2 or text[0] != "[" or text.count("\n", 0, border) != text.count("\n[", 0, border) + 1:
-            border = _header_end(text)
+            border = _find_header_end(text)
         tags, moves = text[:border], text[border:]
         if game is not None:
             if tags and game.takes_tags(tags):
                 game.tags.append(tags)
                 game.moves, game.line = [moves], game.line if game.tags[0].strip() else line
                 continue
-            if _continues(game.moves[-1], moves):
+            if _is_continuation(game.moves[-1], moves):
                 game.moves.append(text)
                 continue
             yield game.whole()
-        game = _OpenGame([tags], [moves], line) if tags.strip() or _beyond_comments(moves).strip() else None
+        game = _OpenGame([tags], [moves], line) if tags.strip() or _skip_comments(moves).strip() else None
     if game is not None:
         yield game.whole()
 
@@ -230,7 +230,7 @@ class _OpenGame:
 
     def takes_tags(self, tags: str) -> bool:
         """Whether it has no moves so far, and none of these tags."""
-        if _MOVE_LIKE.search(_beyond_comments(self.moves[-1])):
+        if _MOVE_LIKE.search(_skip_comments(self.moves[-1])):
             return False
         if not self.names:
             self.names.update(_TAG_NAMES.findall(self.tags[0]))
@@ -244,7 +244,7 @@ class _OpenGame:
         return RawGame("".join(self.tags), "".join(self.moves), self.line)
 
 
-def _header_end(text: str) -> int:
+def _find_header_end(text: str) -> int:
     """Where the tags of a game end, and the blank lines and remarks between and after them."""
     place = 0
     while (line := _HEADER_LINE.match(text, place)) is not None and line.end() > place:
@@ -252,28 +252,28 @@ def _header_end(text: str) -> int:
     return place
 
 
-def _beyond_comments(moves: str) -> str:
+def _skip_comments(moves: str) -> str:
     """Movetext, without its comments if it begins with one."""
-    return without_comments(moves) if moves.lstrip()[:1] in ("{", ";", "%") else moves
+    return blank_comments(moves) if moves.lstrip()[:1] in ("{", ";", "%") else moves
 
 
-def _continues(before: str, moves: str) -> bool:
+def _is_continuation(before: str, moves: str) -> bool:
     """Whether a movetext behind tags continues the one before them: that has no result, and the first move number is
     another than 1. After a blank line it has to be a number that follows."""
     if moves.lstrip().startswith("1.") or _RESULT_AT_END.search(before.rstrip()):
         return False
-    first, numbers = _MOVE_NUMBER.search(without_comments(moves)), _MOVE_NUMBER.findall(without_comments(before))
+    first, numbers = _MOVE_NUMBER.search(blank_comments(moves)), _MOVE_NUMBER.findall(blank_comments(before))
     if not numbers or (first is not None and int(first[1]) == 1):
         return False
     return not _BLANK_LINE_AT_END.search(before) or (first is not None and 0 <= int(first[1]) - int(numbers[-1]) <= 2)
 
 
-def without_comments(moves: str) -> str:
+def blank_comments(moves: str) -> str:
     """Movetext with white space that is no line end in place of each closed comment."""
     return _COMMENTS.sub("\x1f", moves)
 
 
-def tags(text: str) -> dict[str, str]:
+def parse_tags(text: str) -> dict[str, str]:
     """The tag pairs of a game, escapes resolved; the last of two with one name wins."""
     pairs = _PLAIN_TAG.findall(text)
     if len(pairs) == text.count("["):

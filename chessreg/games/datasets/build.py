@@ -25,23 +25,23 @@ from chessreg.games.boards.moves import HashSet
 from chessreg.games.datasets import dataset, rows
 from chessreg.games.datasets.dataset import DatasetReport, SourceFile
 from chessreg.games.datasets.game_filter import EVERY_GAME, GameFilter
-from chessreg.games.datasets.reader import READER_VERSION, Reader, reader
-from chessreg.games.datasets.rows import Reject, Rows, Tally
-from chessreg.games.datasets.sources import BrokenStreamError, Source
-from chessreg.games.datasets.transcripts import open_source
+from chessreg.games.datasets.reader import READER_VERSION, GameReader, get_reader
+from chessreg.games.datasets.rows import BlockRows, Reject, Tally
+from chessreg.games.datasets.sources import BrokenStreamError, GameSource
+from chessreg.games.datasets.transcripts import open_game_source
 from store.files import is_disk_full, reason, sha256_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ROW_GROUP = 10_000
+ROW_GROUP_ROWS = 10_000
 _WORDS = ("result", "white", "black", "event", "date", "eco", "time_control", "termination")
 Progress = Callable[[int, int, int], None]
 """Called after each block with (bytes of the sources read, bytes in all, games kept so far)."""
-_HASHES_AT_ONCE = 1 << 23  # 64 MiB of hashes, and as much again to sort them
+_BATCH_HASHES = 1 << 23  # 64 MiB of hashes, and as much again to sort them
 
 
-def build(
+def build_dataset(
     files: Sequence[Path],
     folder: Path,
     *,
@@ -63,29 +63,31 @@ def build(
     """
     if not files:
         raise BadInputError("no file to add")
-    sources = [open_source(Path(path)) for path in files]
-    player = reader(reader_name)
-    with made_aside(folder) as aside:
-        return _build(sources, aside, player, salvage, min_plies, exclude or {}, wanted, on_progress, workers)
+    sources = [open_game_source(Path(path)) for path in files]
+    player = get_reader(reader_name)
+    with create_folder(folder) as aside:
+        return _build_from_sources(
+            sources, aside, player, salvage, min_plies, exclude or {}, wanted, on_progress, workers
+        )
 
 
-def check(path: Path, salvage: bool = False, reader_name: str = "auto") -> None:
-    """Raise what `build` would of a file that holds no legal game. Reads it to its first one."""
-    source, tally, read = open_source(path), Tally(), 0
+def check_game_file(path: Path, salvage: bool = False, reader_name: str = "auto") -> None:
+    """Raise what `build_dataset` would of a file that holds no legal game. Reads it to its first one."""
+    source, tally, read = open_game_source(path), Tally(), 0
     with ThreadPoolExecutor(1) as pool:
-        stream = _Stream(source, reader(reader_name), 0, None, EVERY_GAME, pool, 1)
+        stream = _Stream(source, get_reader(reader_name), 0, None, EVERY_GAME, pool, 1)
         for block in stream.rows():
             tally.add(block.tally)
             read += block.games_read
             if tally.games:
                 return
     if stream.broken and not salvage:
-        raise _broken(source, stream.broken)
-    raise _no_game(source, read, tally, {})
+        raise _make_broken_error(source, stream.broken)
+    raise _make_no_game_error(source, read, tally, {})
 
 
 @contextmanager
-def made_aside(folder: Path) -> Iterator[Path]:
+def create_folder(folder: Path) -> Iterator[Path]:
     """A folder that becomes `folder` if nothing fails. Raises ChessregError where it cannot be written."""
     if folder.exists():
         raise BadInputError(f"{folder} exists already")
@@ -101,10 +103,10 @@ def made_aside(folder: Path) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _build(
-    sources: list[Source],
+def _build_from_sources(
+    sources: list[GameSource],
     aside: Path,
-    player: Reader,
+    player: GameReader,
     salvage: bool,
     min_plies: int,
     exclude: Mapping[str, np.ndarray],
@@ -119,7 +121,9 @@ def _build(
     excluded = HashSet(np.concatenate(list(exclude.values()))) if exclude else None
     scratch, hashes = aside / "scratch.arrow", aside / "hashes"
     with (
-        pa.ipc.new_file(str(scratch), rows.schema(), options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer,
+        pa.ipc.new_file(
+            str(scratch), rows.make_game_schema(), options=pa.ipc.IpcWriteOptions(compression="lz4")
+        ) as writer,
         hashes.open("wb") as hash_file,
         (aside / dataset.REJECTS_FILE).open("w", encoding="utf-8", newline="") as rejects,
         ThreadPoolExecutor(workers) as pool,
@@ -130,7 +134,7 @@ def _build(
             stream = _Stream(source, player, min_plies, excluded, wanted, pool, workers + 1)
             for block in stream.rows():
                 batch = block.batch.set_column(0, "row", pa.array(block.batch["row"].to_numpy() + row))
-                writer.write_batch(batch.cast(rows.schema()))
+                writer.write_batch(batch.cast(rows.make_game_schema()))
                 hash_file.write(block.hashes.tobytes())
                 for reject in block.rejects:
                     write_reject(rejects, reject, row, source.path.name)
@@ -140,7 +144,7 @@ def _build(
                     on_progress(sum(s.bytes_done for s in sources), total, tally.games)
             if stream.broken:
                 if not salvage:
-                    raise _broken(source, stream.broken)
+                    raise _make_broken_error(source, stream.broken)
                 broken = f"{source.path.name}: {stream.broken}"
                 if stream.cut_off:
                     reject = Reject(0, stream.line, 0, "the stream ends inside the game")
@@ -148,17 +152,17 @@ def _build(
                     tally.reject(reject.reason)
                     row += 1
             if tally.games == legal and not wanted.settings():
-                raise _no_game(source, row - before, tally, bad)
+                raise _make_no_game_error(source, row - before, tally, bad)
     if not tally.games:
-        raise _no_game(sources[0], row, tally, {})
-    copies = earlier(hashes, tally.games)
+        raise _make_no_game_error(sources[0], row, tally, {})
+    copies = find_duplicates(hashes, tally.games)
     hashes.unlink()
-    finish(scratch, aside / dataset.GAMES_FILE, copies, rows.schema(), _WORDS)
+    write_parquet(scratch, aside / dataset.GAMES_FILE, copies, rows.make_game_schema(), _WORDS)
     scratch.unlink()
-    filters = filters_of(min_plies, exclude, wanted)
+    filters = describe_filters(min_plies, exclude, wanted)
     files = [SourceFile(source.path.name, source.sha256, source.bytes_total) for source in sources]
     result = DatasetReport(
-        identity=identity([file.sha256 for file in files], filters),
+        identity=identify_dataset([file.sha256 for file in files], filters),
         reader_version=READER_VERSION,
         filters=filters,
         sources=files,
@@ -188,8 +192,8 @@ class _Stream:
 
     def __init__(
         self,
-        source: Source,
-        player: Reader,
+        source: GameSource,
+        player: GameReader,
         min_plies: int,
         excluded: HashSet | None,
         wanted: GameFilter,
@@ -202,8 +206,8 @@ class _Stream:
         self.cut_off = False
         self.line = source.first_line
 
-    def rows(self) -> Iterator[Rows]:
-        waiting: list[Future[Rows]] = []
+    def rows(self) -> Iterator[BlockRows]:
+        waiting: list[Future[BlockRows]] = []
         try:
             for block in self.source.blocks():
                 filters = self.min_plies, self.source.split, self.excluded, self.wanted
@@ -223,12 +227,12 @@ def write_reject(file: IO[str], reject: Reject, row: int, name: str) -> None:
     file.write(f"{row + reject.row}\t{name}\t{reject.line}\t{reject.ply}\t{reason}\n")
 
 
-def _broken(source: Source, why: str) -> BadInputError:
+def _make_broken_error(source: GameSource, why: str) -> BadInputError:
     hint = "get the file again, or keep the games before the break with --salvage"
     return BadInputError(f"{source.path} cannot be read to its end: {why}", hint)
 
 
-def _no_game(source: Source, games: int, tally: Tally, before: dict[str, int]) -> BadInputError:
+def _make_no_game_error(source: GameSource, games: int, tally: Tally, before: dict[str, int]) -> BadInputError:
     rejected = {k: n - before.get(k, 0) for k, n in tally.rejected.items() if n > before.get(k, 0)}
     why = ", ".join(f"{number} {reason}" for reason, number in rejected.items()) or "nothing but skipped games"
     if not games:
@@ -238,7 +242,7 @@ def _no_game(source: Source, games: int, tally: Tally, before: dict[str, int]) -
     return BadInputError(f"{source.path} holds no legal game ({games} found: {why})", hint)
 
 
-def earlier(path: Path, count: int, at_once: int = _HASHES_AT_ONCE) -> np.ndarray:
+def find_duplicates(path: Path, count: int, at_once: int = _BATCH_HASHES) -> np.ndarray:
     """bool [count]: the hash stood in an earlier row of the file. Reads it once per `at_once` rows."""
     copies = np.zeros(count, bool)
     passes = max(1, -(-count // at_once))
@@ -261,7 +265,9 @@ def earlier(path: Path, count: int, at_once: int = _HASHES_AT_ONCE) -> np.ndarra
     return copies
 
 
-def finish(scratch: Path, path: Path, copies: np.ndarray, schema: pa.Schema, text_columns: Sequence[str]) -> None:
+def write_parquet(
+    scratch: Path, path: Path, copies: np.ndarray, schema: pa.Schema, text_columns: Sequence[str]
+) -> None:
     """The scratch rows as Parquet with the column `duplicate`, in row groups of 10,000; `words` have a dictionary."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -279,23 +285,23 @@ def finish(scratch: Path, path: Path, copies: np.ndarray, schema: pa.Schema, tex
             mark = pa.array(copies[start : start + len(batch)])
             held.append(pa.RecordBatch.from_arrays([*batch.columns, mark], schema=schema))
             start, size = start + len(batch), size + len(batch)
-            if size >= ROW_GROUP:
+            if size >= ROW_GROUP_ROWS:
                 table = pa.Table.from_batches(held, schema)
-                whole = size - size % ROW_GROUP
-                writer.write_table(table.slice(0, whole), ROW_GROUP)
+                whole = size - size % ROW_GROUP_ROWS
+                writer.write_table(table.slice(0, whole), ROW_GROUP_ROWS)
                 held, size = table.slice(whole).combine_chunks().to_batches(), size - whole
-        writer.write_table(pa.Table.from_batches(held, schema), ROW_GROUP)
+        writer.write_table(pa.Table.from_batches(held, schema), ROW_GROUP_ROWS)
 
 
-def filters_of(min_plies: int, exclude: Iterable[str] = (), wanted: GameFilter = EVERY_GAME) -> dict[str, Any]:
+def describe_filters(min_plies: int, exclude: Iterable[str] = (), wanted: GameFilter = EVERY_GAME) -> dict[str, Any]:
     """The filters as the report and the identity hold them; `exclude` are input references of datasets."""
     references = sorted(set(exclude))
     return {"min_plies": min_plies, **({"exclude": references} if references else {}), **wanted.settings()}
 
 
-def identity(digests: Sequence[str], filters: dict[str, Any], **reader: Any) -> str:
+def identify_dataset(digests: Sequence[str], filters: dict[str, Any], **reader: Any) -> str:
     """What makes two datasets the same: the bytes of their sources in order, the filters and the reader's version.
 
-    `reader`: another version than that of games, and what else tells that reader from others."""
+    `get_reader`: another version than that of games, and what else tells that reader from others."""
     parts = {"sources": list(digests), "filters": filters, "reader": READER_VERSION, **reader}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

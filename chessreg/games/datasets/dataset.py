@@ -41,7 +41,7 @@ def hash01(seed: int, hashes: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Part:
+class DatasetPart:
     """The games whose `hash01(seed, move_hash)` is in [low, high)."""
 
     seed: int
@@ -54,16 +54,16 @@ class Part:
         return (self.low <= numbers) & (numbers < self.high)
 
 
-def parse_parts(text: str, seed: int) -> dict[str, Part]:
+def parse_parts(text: str, seed: int) -> dict[str, DatasetPart]:
     """The parts of `train=0.5,test=0.5` in the order given. Shares may add up to less than 1; the rest is in no part.
 
     Raises BadInputError for a share that is no number in (0, 1], a name given twice, or shares above 1 in sum.
 
     >>> parse_parts("train=0.5,test=0.5", 7)["test"]
-    Part(seed=7, low=0.5, high=1.0)
+    DatasetPart(seed=7, low=0.5, high=1.0)
     """
     hint = "write parts as train=0.5,validation=0.1,test=0.4"
-    parts: dict[str, Part] = {}
+    parts: dict[str, DatasetPart] = {}
     low = 0.0
     for piece in text.split(","):
         name, equals, number = (word.strip() for word in piece.partition("="))
@@ -80,7 +80,7 @@ def parse_parts(text: str, seed: int) -> dict[str, Part]:
         if high > 1 + 1e-9:
             raise BadInputError(f"the shares of {text!r} add up to more than 1", hint)
         high = 1.0 if high > 1 - 1e-9 else high  # 0.7 + 0.2 + 0.1 is not 1 in binary
-        parts[name] = Part(seed, low, high)
+        parts[name] = DatasetPart(seed, low, high)
         low = high
     return parts
 
@@ -177,10 +177,10 @@ class DatasetReport:
 
 CONTENTS = {"games": GAMES_FILE, "positions": POSITIONS_FILE}
 """What a dataset may hold, and the file that it is in."""
-__all__ = ["DatasetReport", "Games", "SourceFile", "Verification", Stream.VERIFY]
+__all__ = ["DatasetReport", "Games", "SourceFile", "Verification", "verify_games"]
 
 
-def numbers(column: pa.ChunkedArray) -> np.ndarray:
+def column_to_numpy(column: pa.ChunkedArray) -> np.ndarray:
     """Numbers or booleans without nulls, [rows]. pyarrow's own conversion loads pandas, a quarter second of a run."""
     import pyarrow as pa
 
@@ -193,7 +193,7 @@ def numbers(column: pa.ChunkedArray) -> np.ndarray:
     return np.concatenate([np.zeros(0, np.uint8), *bits]).view(bool)
 
 
-def arrow_indices(places: np.ndarray) -> pa.Array:
+def make_arrow_indices(places: np.ndarray) -> pa.Array:
     """Places int64 [n] for `take`, as cheaply."""
     import pyarrow as pa
 
@@ -208,7 +208,7 @@ class DatasetFile:
     hash_column: ClassVar[str]
     """What rows of one part have in common: equal values are always in the same part."""
 
-    def __init__(self, folder: Path, within: Part | None = None) -> None:
+    def __init__(self, folder: Path, within: DatasetPart | None = None) -> None:
         """With `within`, `len`, `rows` and `table` are of that part alone; row positions stay those of the Parquet.
 
         NotFoundError when the folder holds no dataset, BadInputError for one of other content or a damaged Parquet."""
@@ -237,7 +237,7 @@ class DatasetFile:
         """Rows of the Parquet, whatever part this is."""
         return int(self._file.metadata.num_rows)
 
-    def part(self, part: Part) -> Self:
+    def part(self, part: DatasetPart) -> Self:
         """The same dataset, seen as one part of it."""
         return type(self)(self.folder, part)
 
@@ -269,7 +269,7 @@ class DatasetFile:
         if positions is not None:
             return self.take(positions, columns)
         table = self._read(columns)
-        return table if self.within is None else table.take(arrow_indices(self.rows()))
+        return table if self.within is None else table.take(make_arrow_indices(self.rows()))
 
     def _read(self, columns: Sequence[str], group: int | None = None) -> pa.Table:
         """These columns of all rows, or of a row group. CorruptError for what no Parquet of ours holds."""
@@ -286,9 +286,9 @@ class DatasetFile:
     @cached_property
     def hashes(self) -> np.ndarray:
         """What parts are cut by, of the whole Parquet, uint64 [total]: hashes of moves, or of a position's game."""
-        return numbers(self._read([self.hash_column])[self.hash_column])
+        return column_to_numpy(self._read([self.hash_column])[self.hash_column])
 
-    def rows(self, part: Part | None = None) -> np.ndarray:
+    def rows(self, part: DatasetPart | None = None) -> np.ndarray:
         """Row positions of a part, or of all rows, ascending, int64."""
         chosen = [p for p in (self.within, part) if p is not None]
         if not chosen:
@@ -311,12 +311,12 @@ class DatasetFile:
         for group in np.unique(groups).tolist():
             mine = np.flatnonzero(groups == group)
             table = self._read(columns, group)
-            pieces.append(table.take(arrow_indices(wanted[mine] - starts[group])))
+            pieces.append(table.take(make_arrow_indices(wanted[mine] - starts[group])))
             places.append(mine)
         if not pieces:
             return self._file.schema_arrow.empty_table().select(list(columns))
         back = np.argsort(np.concatenate(places), kind="stable")
-        return pa.concat_tables(pieces).take(arrow_indices(back))
+        return pa.concat_tables(pieces).take(make_arrow_indices(back))
 
 
 class Games(DatasetFile):
@@ -337,7 +337,7 @@ class Games(DatasetFile):
 
 @dataclass(frozen=True)
 class Verification:
-    """What `verify` found in so many games, or positions. `problems` is empty for a dataset that is as written."""
+    """What verification found. `problems` is empty for an intact dataset."""
 
     games: int
     replayed: int
@@ -345,7 +345,7 @@ class Verification:
     content: str = "games"
 
 
-def verify(folder: Path, *, sample: int = 200, seed: int = 0) -> Verification:
+def verify_games(folder: Path, *, sample: int = 200, seed: int = 0) -> Verification:
     """Compare a dataset with its report (bytes, counts, every move hash) and replay a seeded sample in python-chess.
 
     Raises NotFoundError or BadInputError when there is nothing to compare.
@@ -363,7 +363,7 @@ def verify(folder: Path, *, sample: int = 200, seed: int = 0) -> Verification:
         packed = table["moves"].to_pylist()
         plies += sum(table["plies"].to_pylist())
         copies += sum(table["duplicate"].to_pylist())
-        hashes += int((moves.move_hashes(packed) == table["move_hash"].to_numpy()).sum())
+        hashes += int((moves.hash_move_lists(packed) == table["move_hash"].to_numpy()).sum())
         if [len(code) // 2 for code in packed] != table["plies"].to_pylist():
             problems.append(f"the column plies does not fit the moves in row group {group}")
     for name, stored, expected in (
@@ -383,22 +383,22 @@ def verify(folder: Path, *, sample: int = 200, seed: int = 0) -> Verification:
     chosen = np.sort(rng.choice(len(games), min(sample, len(games)), replace=False))
     table = games.take(chosen, ["row", "moves", "text"])
     for row, packed, text in zip(*(table[c].to_pylist() for c in ("row", "moves", "text")), strict=True):
-        problem = _replayed(packed, text)
+        problem = _find_replay_problem(packed, text)
         if problem:
             problems.append(f"game {row} {problem}")
     return Verification(len(games), len(chosen), problems)
 
 
-def _replayed(packed: bytes, text: str) -> str | None:
+def _find_replay_problem(packed: bytes, text: str) -> str | None:
     """What is wrong with a game according to python-chess, or None."""
     import chess
 
-    from chessreg.games.datasets.movetext import numbered
+    from chessreg.games.datasets.movetext import number_sans
 
     board = chess.Board()
     sans: list[str] = []
-    for move in moves.unpack(packed):
+    for move in moves.unpack_moves(packed):
         if not board.is_legal(move):
             return f"holds the illegal move {move} at ply {len(sans)}"
         sans.append(board.san_and_push(move))
-    return None if numbered(sans) == text else "has a text that is not that of its moves"
+    return None if number_sans(sans) == text else "has a text that is not that of its moves"

@@ -8,27 +8,27 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from chessreg.errors import BadInputError
-from chessreg.games.datasets.skill import time_class
+from chessreg.games.datasets.skill import classify_time_control
 
 TIME_CLASSES = ("ultrabullet", "bullet", "blitz", "rapid", "classical", "correspondence")
 _CLOCK = re.compile(r"(\d+)(?:\+(\d+))?")
 _ELO = re.compile(r"\s*(\d{1,4})\??\s*")
 
 
-def elo(value: str | None) -> int | None:
+def parse_elo(value: str | None) -> int | None:
     """The rating in an Elo tag, such as `1500` or the provisional `1500?`. None: no tag, unreadable, or 0.
 
-    >>> elo("1500?"), elo("?"), elo("0")
+    >>> parse_elo("1500?"), parse_elo("?"), parse_elo("0")
     (1500, None, None)
     """
     match = _ELO.fullmatch(value) if value else None
     return (int(match[1]) or None) if match else None
 
 
-def clock(text: str) -> str | None:
+def parse_clock(text: str) -> str | None:
     """A time control of one stage in seconds as BASE+INCREMENT, or None.
 
-    >>> clock("300"), clock("180+2"), clock("40/7200:3600")
+    >>> parse_clock("300"), parse_clock("180+2"), parse_clock("40/7200:3600")
     ('300+0', '180+2', None)
     """
     match = _CLOCK.fullmatch(text.strip())
@@ -58,8 +58,8 @@ class GameFilter:
         for name in ("min_rating", "max_rating", "max_rating_difference"):
             if (value := getattr(self, name)) is not None and value < 0:
                 raise BadInputError(f"--{name.replace('_', '-')} {value} is below 0")
-        controls = {clock(text) or text.strip().lower() for text in self.time_control}
-        if unknown := sorted(text for text in controls if clock(text) is None and text not in TIME_CLASSES):
+        controls = {parse_clock(text) or text.strip().lower() for text in self.time_control}
+        if unknown := sorted(text for text in controls if parse_clock(text) is None and text not in TIME_CLASSES):
             raise BadInputError(
                 f"--time-control {unknown[0]} is not a time control",
                 f"one of {', '.join(TIME_CLASSES)}, or a clock in seconds such as 180+2",
@@ -103,10 +103,10 @@ class GameFilter:
         if not self.time_control:
             return None
         text = tags.get("TimeControl", "")
-        found = time_class(text, tags.get("Event"))
-        if found == "no clock" and clock(text) is None:
+        found = classify_time_control(text, tags.get("Event"))
+        if found == "no clock" and parse_clock(text) is None:
             return "time control unknown"
-        return None if {found, clock(text)} & {*self.time_control} else f"not {', '.join(self.time_control)}"
+        return None if {found, parse_clock(text)} & {*self.time_control} else f"not {', '.join(self.time_control)}"
 
     def _rated(self, tags: Mapping[str, str]) -> str | None:
         if self.rated is None:
@@ -120,7 +120,7 @@ class GameFilter:
         low, high, difference = self.min_rating, self.max_rating, self.max_rating_difference
         if low is high is difference is None:
             return None
-        white, black = elo(tags.get("WhiteElo")), elo(tags.get("BlackElo"))
+        white, black = parse_elo(tags.get("WhiteElo")), parse_elo(tags.get("BlackElo"))
         if white is None or black is None:
             return "a player's rating unknown"
         if low is not None and min(white, black) < low:

@@ -17,7 +17,7 @@ import numpy as np
 
 from chessreg.errors import BadInputError
 from chessreg.games.boards import attacks
-from chessreg.games.boards.moves import boards_after, position_hashes
+from chessreg.games.boards.moves import boards_after, hash_positions
 from chessreg.named import Registry
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from chessreg.games.datasets.positions import Positions
 
 PREVIOUS_PLIES = 25  # Karvonen specification 3.8
-GAMES_AT_ONCE = 2000
-POSITIONS_AT_ONCE = 100_000
+BATCH_GAMES = 2000
+BATCH_POSITIONS = 100_000
 
 
 class GamePositions:
@@ -63,14 +63,14 @@ class GamePositions:
     @property
     def hashes(self) -> np.ndarray:
         """uint64 [n]: equal for equal pieces and side to move."""
-        return position_hashes(self.boards, self.ply)
+        return hash_positions(self.boards, self.ply)
 
     @cached_property
     def targets(self) -> np.ndarray:
         """Bit boards uint64 [n]: squares that a legal move goes to."""
-        from chessreg.games.datasets.reader import targets_of
+        from chessreg.games.datasets.reader import find_move_targets
 
-        return targets_of(self.texts())[self.at]
+        return find_move_targets(self.texts())[self.at]
 
     def earlier(self, plies: int) -> np.ndarray:
         """Boards int8 [n, 64] so many plies before; empty where the game had not begun."""
@@ -86,7 +86,7 @@ class DatasetPositions(GamePositions):
         table = positions.take(places, ["fen", "ply"])
         self.fens, self.ply = table["fen"].to_pylist(), table["ply"].to_numpy().astype(np.int64)
         self.item, self.at = places, np.arange(len(places))
-        self._boards = boards_of_fens(self.fens)
+        self._boards = read_fen_boards(self.fens)
 
     @cached_property
     def targets(self) -> np.ndarray:
@@ -102,7 +102,7 @@ class DatasetPositions(GamePositions):
         )
 
 
-def boards_of_fens(fens: Sequence[str]) -> np.ndarray:
+def read_fen_boards(fens: Sequence[str]) -> np.ndarray:
     """Boards int8 [n, 64] of FENs, squares as above."""
     squares = "".join(fen.partition(" ")[0].translate(_SQUARES_OF_FEN) for fen in fens).encode()
     values = _VALUES[np.frombuffer(squares, np.uint8)].reshape(-1, 8, 8)
@@ -133,39 +133,39 @@ class Label:
 LABELS: Registry[Label] = Registry("label")
 
 
-def register(label: Label) -> None:
+def register_label(label: Label) -> None:
     """Make a label known by its name. Raises ValueError when the name is taken."""
     LABELS[label.name] = label
 
 
-SHUFFLED = "-shuffled"
+SHUFFLED_SUFFIX = "-shuffled"
 """What the name of a label ends in where a probe was fitted to it dealt anew: `skill-shuffled` is read like `skill`."""
 
 
-def label(name: str) -> Label:
+def get_label(name: str) -> Label:
     """The label of this name, or of the one that was shuffled. Raises NotFoundError."""
-    return LABELS[name.removesuffix(SHUFFLED)]
+    return LABELS[name.removesuffix(SHUFFLED_SUFFIX)]
 
 
-OTHER_NAMES = {"joint": "piece"}
+LABEL_ALIASES = {"joint": "piece"}
 """What papers call labels that are here already: Davis's joint label of color and type."""
 
 
-def positions_at(
+def iterate_positions(
     items: Games | Positions, item: np.ndarray, ply: np.ndarray | None = None
 ) -> Iterator[tuple[np.ndarray, GamePositions]]:
     """The positions after `ply` int [n] plies of the games at rows `item` int [n] of a dataset, some games at a time:
     (which of the n, the positions). Of a dataset of positions those at its rows `item`."""
     if items.content == "positions":
-        for start in range(0, len(item), POSITIONS_AT_ONCE):
-            rows = np.arange(start, min(start + POSITIONS_AT_ONCE, len(item)))
+        for start in range(0, len(item), BATCH_POSITIONS):
+            rows = np.arange(start, min(start + BATCH_POSITIONS, len(item)))
             yield rows, DatasetPositions(items, item[rows])
         return
     games, ply = items, np.asarray(ply)
     places, which = np.unique(item, return_inverse=True)
     order = np.argsort(which, kind="stable")
-    for start in range(0, len(places), GAMES_AT_ONCE):
-        chunk = places[start : start + GAMES_AT_ONCE]
+    for start in range(0, len(places), BATCH_GAMES):
+        chunk = places[start : start + BATCH_GAMES]
         low, high = np.searchsorted(which, (start, start + len(chunk)), sorter=order)
         rows = np.sort(order[low:high])
         yield (
@@ -174,42 +174,42 @@ def positions_at(
         )
 
 
-def piece(boards: np.ndarray) -> np.ndarray:
+def classify_pieces(boards: np.ndarray) -> np.ndarray:
     """The piece on each square, absolute colors, int8: 0 black king … 6 empty … 12 white king (Karvonen 3.1)."""
     return boards.astype(np.int8, copy=False) + np.int8(6)
 
 
-def color(boards: np.ndarray) -> np.ndarray:
+def classify_colors(boards: np.ndarray) -> np.ndarray:
     """0 a black piece, 1 empty, 2 a white piece."""
     return np.sign(boards) + np.int8(1)
 
 
-def piece_type(boards: np.ndarray) -> np.ndarray:
+def classify_piece_types(boards: np.ndarray) -> np.ndarray:
     """0 pawn, 1 knight, 2 bishop, 3 rook, 4 queen, 5 king of either color, 6 empty: Davis's order (4.1)."""
     return ((np.abs(boards) + np.int8(6)) % np.int8(7)).astype(np.int8)
 
 
-def threat(positions: GamePositions) -> np.ndarray:
+def classify_threats(positions: GamePositions) -> np.ndarray:
     """1 where a piece of the side that is not to move attacks the square."""
-    return attacks.squares_of(attacks.attacked(positions.boards, ~positions.white)).astype(np.int8)
+    return attacks.unpack_bits(attacks.find_attacked_squares(positions.boards, ~positions.white)).astype(np.int8)
 
 
-def legal_move(positions: GamePositions) -> np.ndarray:
+def classify_legal_targets(positions: GamePositions) -> np.ndarray:
     """1 where a legal move goes to the square."""
-    return attacks.squares_of(positions.targets).astype(np.int8)
+    return attacks.unpack_bits(positions.targets).astype(np.int8)
 
 
-def pin(positions: GamePositions) -> np.ndarray:
+def classify_pins(positions: GamePositions) -> np.ndarray:
     """1 when a piece of the side to move is pinned to its king, int8 [n, 1]."""
-    return (attacks.pinned(positions.boards, positions.white) != 0).astype(np.int8)[:, None]
+    return (attacks.find_pinned_pieces(positions.boards, positions.white) != 0).astype(np.int8)[:, None]
 
 
-def previous(positions: GamePositions) -> np.ndarray:
-    """`piece`, 25 plies earlier; empty before the game began."""
-    return piece(positions.earlier(PREVIOUS_PLIES))
+def classify_previous_pieces(positions: GamePositions) -> np.ndarray:
+    """`classify_pieces`, 25 plies earlier; empty before the game began."""
+    return classify_pieces(positions.earlier(PREVIOUS_PLIES))
 
 
-def random_control(positions: GamePositions) -> np.ndarray:
+def draw_random_classes(positions: GamePositions) -> np.ndarray:
     """One of three classes without any meaning: a function of game, ply and square that no position determines."""
     keys = positions.item.astype(np.uint64) << np.uint64(32) | positions.ply.astype(np.uint64)
     ramp = np.arange(64, dtype=np.uint64)[None] * np.uint64(0x9E3779B97F4A7C15)
@@ -222,30 +222,34 @@ def random_control(positions: GamePositions) -> np.ndarray:
 PIECE_CLASSES = tuple("kqrbnp.PNBRQK")
 NO_YES = ("no", "yes")
 
-register(Label("piece", PIECE_CLASSES, lambda positions: piece(positions.boards), about="the piece on each square"))
-register(
+register_label(
+    Label("piece", PIECE_CLASSES, lambda positions: classify_pieces(positions.boards), about="the piece on each square")
+)
+register_label(
     Label(
         "color",
         ("black", "empty", "white"),
-        lambda positions: color(positions.boards),
+        lambda positions: classify_colors(positions.boards),
         about="whose piece is on each square",
     )
 )
-register(
+register_label(
     Label(
         "type",
         tuple("PNBRQK."),
-        lambda positions: piece_type(positions.boards),
+        lambda positions: classify_piece_types(positions.boards),
         about="the type of piece on each square",
     )
 )
-register(Label("threat", NO_YES, threat, about="squares that the side not to move attacks"))
-register(Label("legal-move", NO_YES, legal_move, about="squares that a legal move goes to"))
-register(Label("pin", NO_YES, pin, squares=1, about="whether the side to move has a pinned piece"))
-register(Label("previous-move", PIECE_CLASSES, previous, about="the piece on each square 25 plies earlier"))
-register(Label("random", ("0", "1", "2"), random_control, about="classes without meaning: a control"))
-register(Label("skill", (), None, squares=1, source="skill", about="the class of a player's rating"))
-register(Label("rating", (), None, squares=1, source="rating", about="a player's rating, by regression"))
+register_label(Label("threat", NO_YES, classify_threats, about="squares that the side not to move attacks"))
+register_label(Label("legal-move", NO_YES, classify_legal_targets, about="squares that a legal move goes to"))
+register_label(Label("pin", NO_YES, classify_pins, squares=1, about="whether the side to move has a pinned piece"))
+register_label(
+    Label("previous-move", PIECE_CLASSES, classify_previous_pieces, about="the piece on each square 25 plies earlier")
+)
+register_label(Label("random", ("0", "1", "2"), draw_random_classes, about="classes without meaning: a control"))
+register_label(Label("skill", (), None, squares=1, source="skill", about="the class of a player's rating"))
+register_label(Label("rating", (), None, squares=1, source="rating", about="a player's rating, by regression"))
 
 
 # -- boards as text ------------------------------------------------------------
@@ -253,10 +257,10 @@ register(Label("rating", (), None, squares=1, source="rating", about="a player's
 _CHANGE = re.compile(r"([a-h][1-8])=([pnbrqkPNBRQK.])")
 
 
-def board_changes(text: str) -> list[tuple[int, str]]:
+def parse_board_changes(text: str) -> list[tuple[int, str]]:
     """Squares and what shall stand there, `.` for nothing: rising squares. Raises BadInputError.
 
-    >>> board_changes("d7=p d5=.")
+    >>> parse_board_changes("d7=p d5=.")
     [(35, '.'), (51, 'p')]
     """
     changes: dict[int, str] = {}
@@ -271,10 +275,10 @@ def board_changes(text: str) -> list[tuple[int, str]]:
     return sorted(changes.items())
 
 
-def in_one_order(text: str) -> str:
+def normalize_board_changes(text: str) -> str:
     """The same changes as every writer would write them.
 
-    >>> in_one_order("d7=p, d5=.")
+    >>> normalize_board_changes("d7=p, d5=.")
     'd5=. d7=p'
     """
-    return " ".join(f"{chess.square_name(square)}={piece}" for square, piece in board_changes(text))
+    return " ".join(f"{chess.square_name(square)}={piece}" for square, piece in parse_board_changes(text))

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from chessreg.games.datasets.borders import without_comments
+from chessreg.games.datasets.borders import blank_comments
 
 RESULTS = frozenset({"1-0", "0-1", "1/2-1/2", "*"})
 _RESULT_SPELLINGS = {
@@ -56,7 +56,7 @@ _TYPOGRAPHY = str.maketrans({
 })  # fmt: skip
 """Characters that stand for ASCII ones in movetext, among them the Cyrillic letter that looks like an O."""
 
-LONGEST_GAME = 32_767
+MAX_GAME_PLIES = 32_767
 """Plies: what fits the column. The longest possible game under the 75-move rule has 17,697."""
 _PLAIN_LIMIT = 1 << 17  # characters: fewer plies than the longest game, whatever the moves
 
@@ -72,28 +72,28 @@ class Movetext(NamedTuple):
     problem: tuple[int, str] | None = None
 
 
-def result(word: str) -> str | None:
+def normalize_result(word: str) -> str | None:
     """`1-0`, `0-1`, `1/2-1/2` or `*` for any spelling of it, None for anything else."""
     return _RESULT_SPELLINGS.get("".join(word.translate(_TYPOGRAPHY).split()))
 
 
-def clean(moves: str) -> list[Movetext]:
+def clean_movetext(moves: str) -> list[Movetext]:
     """The games in one movetext: one, or more where a result or a blank line is followed by another first move.
 
     A movetext that looks like a plain export is passed on as it is. It counts only if the reader's own text of the game
-    is the same, and goes through `clean_slowly` otherwise.
+    is the same, and goes through `clean_by_word` otherwise.
     """
     if len(moves) < _PLAIN_LIMIT:
         head, _, tail = moves.strip().replace("\n", " ").rpartition(" ")
         one = tail in RESULTS and not ("1-0" in head or "0-1" in head or "1/2" in head or "*" in head)
         if one and not ("{" in head or "(" in head or "!" in head or "?" in head or "$" in head or ";" in head):
             return [Movetext(head, None, tail)]
-    return clean_slowly(moves)
+    return clean_by_word(moves)
 
 
-def clean_slowly(moves: str) -> list[Movetext]:
+def clean_by_word(moves: str) -> list[Movetext]:
     """The same, word by word."""
-    text = without_comments(moves)
+    text = blank_comments(moves)
     broken = "a comment is not closed" if "{" in text else "a comment is closed that was not opened"
     brace = min((place for place in (text.find("{"), text.find("}")) if place >= 0), default=-1)
     if brace >= 0:
@@ -101,7 +101,7 @@ def clean_slowly(moves: str) -> list[Movetext]:
     if not text.isascii():
         text = text.translate(_TYPOGRAPHY)
     if "(" in text or ")" in text:
-        text, unbalanced = _without_variations(_BRACKETED_PROMOTION.sub(r"=\1", text))
+        text, unbalanced = _remove_variations(_BRACKETED_PROMOTION.sub(r"=\1", text))
         if unbalanced:
             broken, brace = unbalanced, len(text)
     if "," in text:
@@ -109,19 +109,19 @@ def clean_slowly(moves: str) -> list[Movetext]:
     if " - " in text or " : " in text or "0.5" in text:
         text = _SPACED_RESULT.sub(lambda match: "-".join(filter(None, match.groups())) or "1/2-1/2", text)
     text = _MARKS.sub(" ", text)
-    words = _words(text)
+    words = _split_words(text)
     ended = next((place for place, word in enumerate(words) if word in _RESULT_SPELLINGS), len(words))
     if ended < len(words) - 1 or _BLANK_LINE.search(text.strip()):
-        games = [_movetext(_words(piece)) for piece in _separate(text)]
+        games = [_make_movetext(_split_words(piece)) for piece in _split_games(text)]
     else:
-        games = [_movetext(words)]
+        games = [_make_movetext(words)]
     if brace >= 0:
         last = games[-1]
         games[-1] = last._replace(problem=last.problem or (len(last.sans or []), broken))
     return games
 
 
-def _without_variations(text: str) -> tuple[str, str]:
+def _remove_variations(text: str) -> tuple[str, str]:
     """The text outside parentheses up to one without its counterpart, and a name of that fault or an empty text."""
     depth = opened = 0
     outside: list[str] = []
@@ -139,11 +139,11 @@ def _without_variations(text: str) -> tuple[str, str]:
     return (" ".join(outside[:opened]), "a variation is not closed") if depth else (" ".join(outside), "")
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     return _NUMBER.sub(" ", text).split()
 
 
-def _separate(text: str) -> list[str]:
+def _split_games(text: str) -> list[str]:
     """The text of each game in movetext that has a result or a blank line before its end.
 
     Another game begins there if the next move is numbered 1, or where no move is numbered. A result that is followed by
@@ -156,13 +156,13 @@ def _separate(text: str) -> list[str]:
     for border in _BORDER.finditer(text):
         if border.start() < searched:
             continue
-        moves_seen = moves_seen or any(map(normal, _words(text[searched : border.start()])))
+        moves_seen = moves_seen or any(map(normalize_san, _split_words(text[searched : border.start()])))
         searched = border.end()
         if not moves_seen:
             continue
         number, word = _NEXT_WORD.match(text, border.end()).groups()  # type: ignore[union-attr]  # it matches ""
-        word_is_read = word is None or word in _RESULT_SPELLINGS or bool(normal(word)) or is_glyph(word)
-        if _FIRST_FOLLOWS.match(text, border.end()) or (not numbered and word and normal(word)):
+        word_is_read = word is None or word in _RESULT_SPELLINGS or bool(normalize_san(word)) or is_glyph(word)
+        if _FIRST_FOLLOWS.match(text, border.end()) or (not numbered and word and normalize_san(word)):
             pieces.append(text[start : border.end()])
             start, moves_seen = border.end(), False
         elif border[0].strip() and number is None and not word_is_read:
@@ -174,12 +174,12 @@ def _separate(text: str) -> list[str]:
             start = searched = end
             moves_seen = False
     rest = text[start:]
-    if not pieces or any(map(normal, _words(rest))):
+    if not pieces or any(map(normalize_san, _split_words(rest))):
         pieces.append(rest)
     return pieces
 
 
-def _movetext(words: list[str]) -> Movetext:
+def _make_movetext(words: list[str]) -> Movetext:
     """The game of cleaned words, whose last result counts."""
     source: list[str] = []
     result = None
@@ -189,12 +189,12 @@ def _movetext(words: list[str]) -> Movetext:
             result = spelled
         elif not word.isdigit() or not word.strip("0"):  # a move number without its dot, but not 00
             source.append(word)
-    sans = [normal(word) for word in source]
+    sans = [normalize_san(word) for word in source]
     if "" in sans:
         pairs = [(word, san) for word, san in zip(source, sans, strict=True) if san or not is_glyph(word)]
         source, sans = [word for word, _ in pairs], [san for _, san in pairs]
-    if len(source) > LONGEST_GAME:
-        return Movetext("", [], result, (LONGEST_GAME, f"more than {LONGEST_GAME:,} plies"))
+    if len(source) > MAX_GAME_PLIES:
+        return Movetext("", [], result, (MAX_GAME_PLIES, f"more than {MAX_GAME_PLIES:,} plies"))
     if "" in sans:
         ply = sans.index("")
         kind = "null move" if source[ply] in _NULL else "unreadable move"
@@ -214,24 +214,24 @@ def is_glyph(word: str) -> bool:
 
 
 @functools.lru_cache(1 << 16)
-def normal(word: str) -> str:
+def normalize_san(word: str) -> str:
     """A word as SAN that both readers take, "" where it is none. Check marks and disambiguation stay as they are.
 
-    >>> normal("0-0+"), normal("e8Q"), normal("Ng1-f3"), normal("Nf3+-"), normal("hello")
-    ('O-O+', 'e8=Q', 'Ng1f3', 'Nf3', '')
+    >>> [normalize_san(word) for word in ("0-0+", "e8Q", "Ng1-f3", "Nf3+-", "hello")]
+    ['O-O+', 'e8=Q', 'Ng1f3', 'Nf3', '']
     """
-    san = _san(word)
+    san = _match_san(word)
     if san:
         return san
     word = _NUMBER_MARK.sub("", word)
     for end in range(len(word), max(len(word) - 8, 1), -1):  # annotation glyphs without a space before them
-        san = _san(word[:end]) if end == len(word) or _GLYPH_END.fullmatch(word, end) else ""
+        san = _match_san(word[:end]) if end == len(word) or _GLYPH_END.fullmatch(word, end) else ""
         if san:
             return san
     return ""
 
 
-def _san(word: str) -> str:
+def _match_san(word: str) -> str:
     san = word.rstrip("+#")
     mark = "#" if "#" in word[len(san) :] else "+" if len(san) < len(word) else ""
     san = san.replace("0-0", "O-O").replace("O-0", "O-O").replace("o-o-o", "O-O-O").replace("o-o", "O-O")
@@ -241,10 +241,10 @@ def _san(word: str) -> str:
     return san + mark if _SAN.fullmatch(san) else ""
 
 
-def numbered(sans: Sequence[str]) -> str:
+def number_sans(sans: Sequence[str]) -> str:
     """The text of a game as datasets keep it, from moves in SAN.
 
-    >>> numbered(["e4", "e5", "Nf3"])
+    >>> number_sans(["e4", "e5", "Nf3"])
     ';1.e4 e5 2.Nf3'
     """
     return ";" + " ".join(f"{i // 2 + 1}.{san}" if i % 2 == 0 else san for i, san in enumerate(sans))

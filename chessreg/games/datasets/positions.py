@@ -25,16 +25,16 @@ from chessreg.errors import DAMAGE, BadInputError
 from chessreg.games.boards.adjudication import LICHESS_MATE_CP
 from chessreg.games.boards.moves import HashSet
 from chessreg.games.datasets import bags, dataset
-from chessreg.games.datasets.borders import decode
-from chessreg.games.datasets.build import Progress, earlier, finish, made_aside, write_reject
-from chessreg.games.datasets.build import identity as identity_of
+from chessreg.games.datasets.borders import decode_text
+from chessreg.games.datasets.build import Progress, create_folder, find_duplicates, write_parquet, write_reject
+from chessreg.games.datasets.build import identify_dataset as identity_of
 from chessreg.games.datasets.dataset import DatasetFile, DatasetReport, SourceFile, Verification
-from chessreg.games.datasets.reader import legal_of
-from chessreg.games.datasets.reader_python import Legal, status_text
+from chessreg.games.datasets.reader import find_legal_moves
+from chessreg.games.datasets.reader_python import LegalMoves, describe_status
 from chessreg.games.datasets.rows import Reject, Tally
-from chessreg.games.datasets.sources import BrokenStreamError, Source
-from chessreg.games.datasets.transcripts import COLUMN as TRANSCRIPT
-from chessreg.games.datasets.transcripts import columns_of, columns_of_parquet, head_of, holds_games
+from chessreg.games.datasets.sources import BrokenStreamError, GameSource
+from chessreg.games.datasets.transcripts import TRANSCRIPT_COLUMN as TRANSCRIPT
+from chessreg.games.datasets.transcripts import has_game_columns, parse_header, read_head, read_parquet_columns
 from chessreg.noise import Stream, generator
 from store.files import reason, sha256_file
 
@@ -66,11 +66,11 @@ Batch = tuple[Sequence[int], dict[str, list[Any]]]
 _MOVES = ("best", "played", "action")
 _OPTIONAL = ("best", "played", "line", "eval_before", "eval_after", "rating", "mover_elo", "opponent_elo", "judgment",
              "game", "action", "win_prob")  # fmt: skip
-_ROWS = 20_000  # rows of a source read at once
-_LONGEST_LINE = 16 << 20  # bytes
-MOST_COUNTED = 999  # of three digits, as FEN-77 and prompts write them
+_BATCH_ROWS = 20_000  # rows of a source read at once
+_MAX_LINE_BYTES = 16 << 20  # bytes
+MAX_COUNTER = 999  # of three digits, as FEN-77 and prompts write them
 RATINGS = ("mover_elo", "opponent_elo", "rating")
-MOST_RATED = 9999
+MAX_RATING = 9999
 _CASTLING = {"e1h1": ("K", "e1g1"), "e1a1": ("Q", "e1c1"), "e8h8": ("k", "e8g8"), "e8a8": ("q", "e8c8")}
 """Castling as the king takes the rook → the right to it, and the king's move."""
 _RIGHTS = frozenset("".join(c for bit, c in enumerate("KQkq") if of >> bit & 1) or "-" for of in range(16))
@@ -93,18 +93,18 @@ class Positions(DatasetFile):
         """The moves at rows in a column of moves (best, played, action), packed uint16 [n] as in `moves.py`; 0 where
         there is none. `Fen77.actions_of` makes actions of them."""
         words = self.take(indices, [column])[column].to_pylist()
-        return np.array([code_of(word) if word else 0 for word in words], np.uint16)
+        return np.array([pack_uci(word) if word else 0 for word in words], np.uint16)
 
     def evaluations(self, indices: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The source's evaluations before the move at rows: centipawns float64 [n], NaN where there is none or a mate,
         and moves to mate int64 [n], 0 where there is none. Signs are the source's (Lichess: White's view)."""
         values = self.take(indices, ["eval_before"])["eval_before"].to_numpy()
-        mates = np.array([mate_of(value) for value in values.tolist()], np.int64)
+        mates = np.array([parse_mate(value) for value in values.tolist()], np.int64)
         return np.where(mates != 0, np.nan, values), mates
 
-    def legal(self, indices: Sequence[int] | np.ndarray) -> Legal:
+    def legal(self, indices: Sequence[int] | np.ndarray) -> LegalMoves:
         """The legal moves of the positions at rows."""
-        return legal_of(self.fens(indices))
+        return find_legal_moves(self.fens(indices))
 
     def legal_counts(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
         """How many legal moves the positions at rows have, int64 [n]; datasets of version 1 do not hold it."""
@@ -115,7 +115,7 @@ class Positions(DatasetFile):
     def games_of(self, games: Games) -> np.ndarray:
         """The row of each position's game in a dataset of games, int64 [total]; -1 where its game is not there or not
         known. Games are known by the id in their Site tag; of several with one id it is the first."""
-        known, hashes = game_ids(games)
+        known, hashes = find_game_ids(games)
         distinct, first = np.unique(hashes, return_index=True)
         rows = np.append(known[first], -1)
         return rows[HashSet(distinct).places(self.hashes)]
@@ -126,7 +126,9 @@ class Positions(DatasetFile):
         writes those. Not those of boards (`games/boards/moves.py`), which know no rights."""
         return self._read(["position_hash"])["position_hash"].to_numpy()
 
-    def new_rows(self, part: dataset.Part | None, seen: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def new_rows(
+        self, part: dataset.DatasetPart | None, seen: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The rows of a part without a copy of an earlier one or of a position in `seen` (uint64, as in
         `position_hashes`), int64 [n] in file order; and `seen` with all of the part's."""
         rows = self.rows(part)
@@ -138,10 +140,10 @@ class Positions(DatasetFile):
         return rows[first & ~np.isin(hashes, seen)], np.concatenate([seen, hashes])
 
 
-def mate_of(evaluation: float) -> int:
+def parse_mate(evaluation: float) -> int:
     """The moves to mate of an evaluation, 0 for one in centipawns.
 
-    >>> mate_of(29996), mate_of(-29999), mate_of(35)
+    >>> parse_mate(29996), parse_mate(-29999), parse_mate(35)
     (4, -1, 0)
     """
     most = LICHESS_MATE_CP
@@ -149,15 +151,15 @@ def mate_of(evaluation: float) -> int:
     return (left if evaluation > 0 else -left) if 0 < left < 1000 else 0
 
 
-def game_ids(games: Games) -> tuple[np.ndarray, np.ndarray]:
+def find_game_ids(games: Games) -> tuple[np.ndarray, np.ndarray]:
     """The rows int64 [n] of the games whose Site tag holds an id of Lichess, and their `game_hash` uint64 [n]."""
     sites = games._read(["site"])["site"].to_pylist()
     ids = [_GAME.match(site or "") for site in sites]
     rows = np.array([row for row, match in enumerate(ids) if match], np.int64)
-    return rows, np.array([_game_hash(match[1]) for match in ids if match], np.uint64)
+    return rows, np.array([_hash_game_id(match[1]) for match in ids if match], np.uint64)
 
 
-def schema() -> pa.Schema:
+def make_position_schema() -> pa.Schema:
     """The columns of `positions.parquet`. Moves are UCI; evaluations are the source's, in centipawns; `legal` is the
     number of legal moves; `win_prob` [0, 1] is of the side to move, after the move `action` where there is one
     (ChessBench, specification 5.3)."""
@@ -177,7 +179,7 @@ def schema() -> pa.Schema:
 class PositionSource:
     """One file of positions on its way in."""
 
-    def __init__(self, path: Path, names: Sequence[str], source: Source | None) -> None:
+    def __init__(self, path: Path, names: Sequence[str], source: GameSource | None) -> None:
         """names: the file's columns. source: of a CSV; None for a Parquet.
 
         Raises BadInputError where no column is a FEN."""
@@ -217,16 +219,16 @@ class PositionSource:
         line = 1
         try:
             file = pq.ParquetFile(self.path)
-            for batch in file.iter_batches(_ROWS, columns=list(wanted.values())):
-                yield range(line, line + len(batch)), {name: _values(batch[at]) for name, at in wanted.items()}
+            for batch in file.iter_batches(_BATCH_ROWS, columns=list(wanted.values())):
+                yield range(line, line + len(batch)), {name: _read_values(batch[at]) for name, at in wanted.items()}
                 line += len(batch)
                 self.bytes_done = self.bytes_total * (line - 1) // max(file.metadata.num_rows, 1)
         except (pa.ArrowException, OSError, *DAMAGE) as error:
-            raise BrokenStreamError(_one_line(error)) from error
+            raise BrokenStreamError(_shorten_error(error)) from error
 
-    def _csv(self, source: Source) -> Iterator[Batch]:
+    def _csv(self, source: GameSource) -> Iterator[Batch]:
         places = {name: at for name, at in self.columns.items() if at is not None}
-        reader = csv.reader(_lines(source))
+        reader = csv.reader(_read_lines(source))
         if not self.headless:
             next(reader, None)
         lines: list[int] = []
@@ -245,7 +247,7 @@ class PositionSource:
                     lines.append(line + 1)
                     rows.append(cells)
                 line = reader.line_num
-                if len(rows) == _ROWS:
+                if len(rows) == _BATCH_ROWS:
                     yield batch()
                     lines, rows = [], []
         except BrokenStreamError:
@@ -291,7 +293,7 @@ class BagSource(PositionSource):
         self.bytes_done = self.bytes_total
 
 
-def _values(column: pa.Array) -> list[Any]:
+def _read_values(column: pa.Array) -> list[Any]:
     """A column's values; bytes as text, None for NaN, which pandas writes where a value is missing."""
     import pyarrow as pa
 
@@ -302,17 +304,17 @@ def _values(column: pa.Array) -> list[Any]:
     return list(column.to_pylist())
 
 
-def _lines(source: Source) -> Iterator[str]:
+def _read_lines(source: GameSource) -> Iterator[str]:
     """The text of a source line by line, without a byte order mark. Raises BadInputError for too long a line."""
     left, mark = b"", b"\xef\xbb\xbf"
     for chunk in source._decoded():
         whole, newline, left = (left + chunk).removeprefix(mark).rpartition(b"\n")
         mark = b""
-        if len(left) > _LONGEST_LINE:
-            raise BadInputError(f"{source.path} has a line of more than {_LONGEST_LINE >> 20} MiB", "is it a CSV?")
-        yield from decode(whole + newline).splitlines(keepends=True)
+        if len(left) > _MAX_LINE_BYTES:
+            raise BadInputError(f"{source.path} has a line of more than {_MAX_LINE_BYTES >> 20} MiB", "is it a CSV?")
+        yield from decode_text(whole + newline).splitlines(keepends=True)
     if left:
-        yield decode(left)
+        yield decode_text(left)
 
 
 def open_positions(path: Path) -> PositionSource | None:
@@ -321,18 +323,18 @@ def open_positions(path: Path) -> PositionSource | None:
     Raises NotFoundError, and BadInputError for a damaged Parquet or bag, and for a Parquet of neither."""
     if bags.is_bag(path):
         return BagSource(path)
-    names = columns_of_parquet(path) if path.is_file() else None
+    names = read_parquet_columns(path) if path.is_file() else None
     if names is not None:
-        return None if holds_games(names) else PositionSource(path, names, None)
-    source = Source(path)
-    text = head_of(source).removeprefix(b"\xef\xbb\xbf")
-    columns = columns_of(text)
+        return None if has_game_columns(names) else PositionSource(path, names, None)
+    source = GameSource(path)
+    text = read_head(source).removeprefix(b"\xef\xbb\xbf")
+    columns = parse_header(text)
     if TRANSCRIPT in columns:
         return None
     if columns and _is_fen(columns[0]):
         if len(columns) > 3:
             raise BadInputError(f"{path} has no header and {len(columns)} columns", "write the columns' names first")
-        made = PositionSource(path, ("fen", "moves", "rating")[: len(columns)], Source(path))
+        made = PositionSource(path, ("fen", "moves", "rating")[: len(columns)], GameSource(path))
         made.headless = True
         return made
     if "fen" not in [column.lower() for column in columns] or "[" in columns[0]:
@@ -342,10 +344,10 @@ def open_positions(path: Path) -> PositionSource | None:
             if len(cells) > 1 and ("fen" in map(str.lower, cells) or _is_fen(cells[0])):
                 raise BadInputError(f"{path} separates its columns by {separator!r}", "separate them by commas")
         return None
-    return PositionSource(path, columns, Source(path))
+    return PositionSource(path, columns, GameSource(path))
 
 
-def _one_line(error: Exception) -> str:
+def _shorten_error(error: Exception) -> str:
     """A library's error about a file's bytes, printable and short."""
     return " ".join("".join(c if c.isprintable() else " " for c in str(error)).split())[:120]
 
@@ -359,7 +361,7 @@ def _is_fen(text: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Filter:
+class PositionFilter:
     """Which legal positions are kept: those after `min_plies` plies, of no game and no position of `exclude`, and of a
     game of `within`. Both are input references of datasets with their (game hashes, position hashes), uint64 [n]; a
     dataset of games excludes by its games, one of positions by its positions."""
@@ -396,18 +398,18 @@ class Filter:
         return left
 
 
-def identity(digests: Sequence[str], chosen: Filter | None = None) -> str:
+def identify_position_dataset(digests: Sequence[str], chosen: PositionFilter | None = None) -> str:
     """The identity of positions read from files with these digests, and chosen so."""
     filters = chosen.as_json() if chosen else {}
     return identity_of(digests, filters, reader=POSITION_READER_VERSION, content="positions")
 
 
-def build(
+def build_position_dataset(
     files: Sequence[Path],
     folder: Path,
     *,
     salvage: bool = False,
-    chosen: Filter | None = None,
+    chosen: PositionFilter | None = None,
     on_progress: Progress | None = None,
 ) -> DatasetReport:
     """Read files of positions into the new dataset `folder`, in their order, at constant memory: 100,000 rows a second.
@@ -419,12 +421,14 @@ def build(
     for path, source in sources:
         if source is None:
             raise BadInputError(f"{path} holds no positions", "a column fen is needed")
-    with made_aside(folder) as aside:
-        return _build([source for _, source in sources if source], aside, salvage, chosen or Filter(), on_progress)
+    with create_folder(folder) as aside:
+        return _build_from_position_sources(
+            [source for _, source in sources if source], aside, salvage, chosen or PositionFilter(), on_progress
+        )
 
 
-def _build(
-    sources: list[PositionSource], aside: Path, salvage: bool, chosen: Filter, on_progress: Progress | None
+def _build_from_position_sources(
+    sources: list[PositionSource], aside: Path, salvage: bool, chosen: PositionFilter, on_progress: Progress | None
 ) -> DatasetReport:
     import pyarrow as pa
 
@@ -433,7 +437,7 @@ def _build(
     held, unread = Counter[str](), Counter[str]()
     scratch = aside / "scratch.arrow"
     hashes = {name: aside / name for name in ("game_hash", "position_hash")}
-    target = schema()
+    target = make_position_schema()
     with (
         pa.ipc.new_file(str(scratch), target, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer,
         hashes["game_hash"].open("wb") as games,
@@ -445,7 +449,7 @@ def _build(
             legal, before, example = tally.plies, {**tally.rejected, **tally.skipped}, ""
             try:
                 for lines, columns in source.batches():
-                    kept, bad = _read(columns, len(lines), row, chosen, tally, unread)
+                    kept, bad = _check_rows(columns, len(lines), row, chosen, tally, unread)
                     for place, why in bad.items():
                         tally.reject(why)
                         example = example or f"; row {lines[place]}: {why}"
@@ -465,16 +469,16 @@ def _build(
                     raise BadInputError(f"{source.path} cannot be read to its end: {error}", hint) from error
                 broken = f"{source.path.name}: {error}"
             if tally.plies == legal:
-                raise _no_position(source, tally, before, example)
-    copies = earlier(hashes["position_hash"], tally.plies)
-    distinct = tally.plies - int(earlier(hashes["game_hash"], tally.plies).sum())
+                raise _make_no_position_error(source, tally, before, example)
+    copies = find_duplicates(hashes["position_hash"], tally.plies)
+    distinct = tally.plies - int(find_duplicates(hashes["game_hash"], tally.plies).sum())
     for path in hashes.values():
         path.unlink()
-    finish(scratch, aside / dataset.POSITIONS_FILE, copies, target, ("judgment", *_MOVES))
+    write_parquet(scratch, aside / dataset.POSITIONS_FILE, copies, target, ("judgment", *_MOVES))
     scratch.unlink()
     entered = [SourceFile(s.path.name, sha256_file(s.path), s.bytes_total) for s in sources]
     result = DatasetReport(
-        identity=identity([file.sha256 for file in entered], chosen),
+        identity=identify_position_dataset([file.sha256 for file in entered], chosen),
         reader_version=POSITION_READER_VERSION,
         filters=chosen.as_json(),
         sources=entered,
@@ -507,7 +511,9 @@ def _build(
     return result
 
 
-def _no_position(source: PositionSource, tally: Tally, before: dict[str, int], example: str) -> BadInputError:
+def _make_no_position_error(
+    source: PositionSource, tally: Tally, before: dict[str, int], example: str
+) -> BadInputError:
     left_out = {**tally.rejected, **tally.skipped}
     left_out = {reason: more for reason, count in left_out.items() if (more := count - before.get(reason, 0))}
     why = ", ".join(f"{count} {reason}" for reason, count in left_out.items()) or "it has no rows"
@@ -520,8 +526,8 @@ class _BadRowError(Exception):
     """A row that is no legal position; the message is the reason, with a colon before what is particular to it."""
 
 
-def _read(
-    columns: Mapping[str, list[Any]], count: int, first: int, chosen: Filter, tally: Tally, unread: Counter[str]
+def _check_rows(
+    columns: Mapping[str, list[Any]], count: int, first: int, chosen: PositionFilter, tally: Tally, unread: Counter[str]
 ) -> tuple[dict[str, pa.Array], dict[int, str]]:
     """The columns of the rows that are kept, numbered from `first` on in the file, and what is wrong with bad ones.
 
@@ -529,24 +535,24 @@ def _read(
     numbers belong, and ratings below 0 or above 9,999, are left empty, and counted in `unread` by column."""
     import pyarrow as pa
 
-    fens, words = _texts(columns, count)
+    fens, words = _read_texts(columns, count)
     legal, bad = _check_moves(fens, words, tally)
     for place in [at for at, line in enumerate(words["line"]) if not line] if "line" in columns else ():
         bad.setdefault(place, "a puzzle without a solution")
-    chances = _floats(columns.get("win_prob"), count)
+    chances = _to_floats(columns.get("win_prob"), count)
     for place in np.flatnonzero(~((chances >= 0) & (chances <= 1))).tolist() if "win_prob" in columns else ():
         if columns["win_prob"][place] not in (None, ""):  # NaN too
             bad.setdefault(place, f"a win probability outside 0 to 1: {columns['win_prob'][place]}")
-    games = [_game(_id_text(game)) for game in columns.get("game", ())] or [None] * count
-    position_hash, game_hash, ply = _keys(fens, games, _floats(columns.get("ply"), count), bad)
+    games = [_parse_game_id(_format_game_id(game)) for game in columns.get("game", ())] or [None] * count
+    position_hash, game_hash, ply = _compute_keys(fens, games, _to_floats(columns.get("ply"), count), bad)
     keep = np.ones(count, bool)
     keep[list(bad)] = False
     keep &= chosen.keeps(keep, ply, game_hash, position_hash, tally)
-    ratings = {name: _floats(columns.get(name), count) for name in RATINGS}
+    ratings = {name: _to_floats(columns.get(name), count) for name in RATINGS}
     for name in ("eval_before", "eval_after", "ply", *ratings):
-        strange = np.array([_strange(value) for value in columns.get(name) or ()] or np.zeros(count), bool)
+        strange = np.array([_is_not_number(value) for value in columns.get(name) or ()] or np.zeros(count), bool)
         if name in ratings:
-            absurd = (ratings[name] < 0) | (ratings[name] > MOST_RATED)
+            absurd = (ratings[name] < 0) | (ratings[name] > MAX_RATING)
             ratings[name][absurd] = np.nan
             strange |= absurd
         unread.update({name: int((keep & strange).sum())})
@@ -568,7 +574,7 @@ def _read(
         "position_hash": pa.array(position_hash[keep]),
         "fen": texts(fens),
         **{name: texts(given) for name, given in words.items()},
-        **{name: floats(_floats(columns.get(name), count)) for name in ("eval_before", "eval_after")},
+        **{name: floats(_to_floats(columns.get(name), count)) for name in ("eval_before", "eval_after")},
         **{name: integers(values) for name, values in ratings.items()},
         "judgment": texts([str(word) if word else None for word in columns.get("judgment", ())] or [None] * count),
         "game": texts(games),
@@ -581,7 +587,7 @@ def _read(
 Words = dict[str, list[str | None]]  # column of moves → the text of each row
 
 
-def _texts(columns: Mapping[str, list[Any]], count: int) -> tuple[list[str], Words]:
+def _read_texts(columns: Mapping[str, list[Any]], count: int) -> tuple[list[str], Words]:
     """FENs and moves as texts; castling that takes the own rook is written as the king's move, where it is a right."""
     fens = [str(fen or "").strip() for fen in columns["fen"]]
     words = {name: [str(word).strip() if word else None for word in columns.get(name, ())] or [None] * count
@@ -602,20 +608,20 @@ def _check_moves(fens: list[str], words: Words, tally: Tally) -> tuple[np.ndarra
     written in another way row by row."""
     count = len(fens)
     plain = [place for place, fen in enumerate(fens) if _PLAIN.fullmatch(fen) and not words["line"][place]]
-    moves = legal_of([fens[place] for place in plain])
+    moves = find_legal_moves([fens[place] for place in plain])
     good, legal = np.zeros(count, bool), np.zeros(count, np.int16)
     good[plain] = [place not in moves.bad for place in range(len(plain))]
     legal[plain] = moves.counts
     for name in _MOVES:
         given = words[name]
         if any(given):
-            codes = np.array([code_of(given[place] or "") for place in plain], np.uint16)
+            codes = np.array([pack_uci(given[place] or "") for place in plain], np.uint16)
             none = np.array([not given[place] for place in plain], bool)
             good[plain] &= moves.has(codes) | none
     bad: dict[int, str] = {}
     for place in np.flatnonzero(~good).tolist():
         try:
-            row = _row(fens[place], {name: given[place] for name, given in words.items()})
+            row = _check_row(fens[place], {name: given[place] for name, given in words.items()})
         except _BadRowError as error:
             bad[place] = str(error)
             continue
@@ -626,13 +632,13 @@ def _check_moves(fens: list[str], words: Words, tally: Tally) -> tuple[np.ndarra
     return legal, bad
 
 
-def _keys(
+def _compute_keys(
     fens: list[str], games: list[str | None], given_ply: np.ndarray, bad: Collection[int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """position_hash and game_hash uint64, and ply int64, of each row."""
     fields = [fen.rsplit(" ", 2) if place not in bad else ("", "0", "0") for place, fen in enumerate(fens)]
-    position_hash = np.frombuffer(b"".join(_digest(_known(four)) for four, _, _ in fields), "<u8")
-    game_hash = np.array([position_hash[place] if game is None else _game_hash(game)
+    position_hash = np.frombuffer(b"".join(_hash_text(_normalize_en_passant(four)) for four, _, _ in fields), "<u8")
+    game_hash = np.array([position_hash[place] if game is None else _hash_game_id(game)
                           for place, game in enumerate(games)], np.uint64)  # fmt: skip
     ply = np.array([2 * max(int(number) - 1, 0) + (" b " in four) for four, _, number in fields], np.int64)
     fits = (given_ply >= 0) & (given_ply < 1 << 31) & (np.floor(given_ply) % 2 == ply % 2)
@@ -640,7 +646,7 @@ def _keys(
 
 
 @dataclass(frozen=True)
-class _Row:
+class _CheckedRow:
     """A row that was checked by itself: its FEN, whether that was rewritten, its moves and the number of legal ones."""
 
     fen: str
@@ -649,41 +655,41 @@ class _Row:
     legal: int
 
 
-def _row(fen: str, words: Mapping[str, str | None]) -> _Row:
+def _check_row(fen: str, words: Mapping[str, str | None]) -> _CheckedRow:
     """A row on python-chess's board. Raises _BadRowError."""
     try:
         board = chess.Board(fen)
     except ValueError as error:
         raise _BadRowError(f"no FEN: {fen[:80]}") from error
-    if max(board.halfmove_clock, board.fullmove_number) > MOST_COUNTED:
-        raise _BadRowError(f"a counter above {MOST_COUNTED}: {fen[:80]}")
+    if max(board.halfmove_clock, board.fullmove_number) > MAX_COUNTER:
+        raise _BadRowError(f"a counter above {MAX_COUNTER}: {fen[:80]}")
     if board.status():
-        raise _BadRowError(f"{status_text(board)}: {fen[:80]}")
+        raise _BadRowError(f"{describe_status(board)}: {fen[:80]}")
     moves: dict[str, str | None] = {}
     rewritten = False
     line = words.get("line")
     if line:
-        moves = _puzzle(board, line.split())
-        if max(board.halfmove_clock, board.fullmove_number) > MOST_COUNTED:
-            raise _BadRowError(f"a counter above {MOST_COUNTED}: {board.fen()}")
+        moves = _play_puzzle(board, line.split())
+        if max(board.halfmove_clock, board.fullmove_number) > MAX_COUNTER:
+            raise _BadRowError(f"a counter above {MAX_COUNTER}: {board.fen()}")
     fields = fen.split(" ")
     if line or len(fields) != 6 or fields[2] not in _RIGHTS or max(map(len, fields[4:])) > 3:
         rewritten, fen = not line, board.fen(en_passant="legal" if line else "fen")
-    moves |= {name: _legal(board, word, f"{name} move") for name in _MOVES if (word := words.get(name))}
-    return _Row(fen, rewritten, moves, board.legal_moves.count())
+    moves |= {name: _parse_legal_move(board, word, f"{name} move") for name in _MOVES if (word := words.get(name))}
+    return _CheckedRow(fen, rewritten, moves, board.legal_moves.count())
 
 
-def _puzzle(board: chess.Board, moves: Sequence[str]) -> dict[str, str | None]:
+def _play_puzzle(board: chess.Board, moves: Sequence[str]) -> dict[str, str | None]:
     """Play a puzzle's first move on the board; its solution, whose first move is the best one."""
     if len(moves) < 2:
         raise _BadRowError("a puzzle without a solution")
-    _legal(board, moves[0], "move of a puzzle", play=True)
+    _parse_legal_move(board, moves[0], "move of a puzzle", play=True)
     after = board.copy(stack=False)
-    solution = [_legal(after, word, "move of a puzzle", play=True) for word in moves[1:]]
+    solution = [_parse_legal_move(after, word, "move of a puzzle", play=True) for word in moves[1:]]
     return {"best": solution[0], "line": " ".join(solution)}
 
 
-def _legal(board: chess.Board, word: str, what: str, play: bool = False) -> str:
+def _parse_legal_move(board: chess.Board, word: str, what: str, play: bool = False) -> str:
     """The UCI of a legal move in UCI or SAN. Raises _BadRowError."""
     for parse in (board.parse_uci, board.parse_san):
         try:
@@ -698,7 +704,7 @@ def _legal(board: chess.Board, word: str, what: str, play: bool = False) -> str:
 
 
 @functools.lru_cache(1 << 12)
-def code_of(uci: str) -> int:
+def pack_uci(uci: str) -> int:
     """A move in UCI, packed as in `moves.py`; 0 for a text that is no move."""
     try:
         move = chess.Move.from_uci(uci)
@@ -707,7 +713,7 @@ def code_of(uci: str) -> int:
     return move.from_square | move.to_square << 6 | (move.promotion or 0) << 12
 
 
-def _known(four: str) -> str:
+def _normalize_en_passant(four: str) -> str:
     """The first four fields of a FEN as a position is known by them: a square en passant only where a pawn may take."""
     fields = four.split(" ")
     if fields[-1] in ("", "-") or chess.Board(f"{four} 0 1").has_legal_en_passant():
@@ -715,16 +721,16 @@ def _known(four: str) -> str:
     return " ".join([*fields[:-1], "-"])
 
 
-def _digest(text: str) -> bytes:
+def _hash_text(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=8).digest()
 
 
 @functools.lru_cache(1 << 12)
-def _game_hash(game: str) -> int:
-    return int.from_bytes(_digest(f"game {game}"), "little")
+def _hash_game_id(game: str) -> int:
+    return int.from_bytes(_hash_text(f"game {game}"), "little")
 
 
-def _id_text(given: Any) -> str:
+def _format_game_id(given: Any) -> str:
     """A game's id as text. Whole numbers are floats in a file of pandas where other rows have none."""
     if given is None:
         return ""
@@ -732,38 +738,38 @@ def _id_text(given: Any) -> str:
 
 
 @functools.lru_cache(1 << 12)
-def _game(text: str) -> str | None:
+def _parse_game_id(text: str) -> str | None:
     """A game's id, cut out of a link to Lichess; None where there is none."""
     link, number = _GAME.match(text), re.fullmatch(r"(\d+)\.0", text)
     return link[1] if link else number[1] if number else text or None
 
 
-def _floats(values: Sequence[Any] | None, count: int) -> np.ndarray:
+def _to_floats(values: Sequence[Any] | None, count: int) -> np.ndarray:
     """The finite numbers among values, float64 [count]; NaN for anything else."""
     if not values:
         return np.full(count, np.nan)
     try:
         numbers = np.array(values, np.float64)
     except (TypeError, ValueError):
-        numbers = np.array([_float(value) for value in values])
+        numbers = np.array([_to_float(value) for value in values])
     return np.where(np.isfinite(numbers), numbers, np.nan)
 
 
-def _float(value: Any) -> float:
+def _to_float(value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError):
         return float("nan")
 
 
-def _strange(value: Any) -> bool:
+def _is_not_number(value: Any) -> bool:
     """Whether a value stands where a number belongs, and is none."""
     if value is None or not str(value).strip() or (isinstance(value, float) and math.isnan(value)):
         return False
-    return not math.isfinite(_float(value))
+    return not math.isfinite(_to_float(value))
 
 
-def verify(folder: Path, *, sample: int = 200, seed: int = 0) -> Verification:
+def verify_positions(folder: Path, *, sample: int = 200, seed: int = 0) -> Verification:
     """Compare a dataset of positions with its report and check a seeded sample on python-chess's board."""
     recorded = DatasetReport.load(folder)
     path = folder / dataset.POSITIONS_FILE
@@ -781,10 +787,12 @@ def verify(folder: Path, *, sample: int = 200, seed: int = 0) -> Verification:
     chosen = np.sort(rng.choice(len(positions), min(sample, len(positions)), replace=False))
     for row in positions.take(chosen, ["row", "fen", "best", "played", "position_hash"]).to_pylist():
         try:
-            checked = _row(row["fen"], {name: row[name] for name in ("best", "played")})
+            checked = _check_row(row["fen"], {name: row[name] for name in ("best", "played")})
             four = checked.fen.rsplit(" ", 2)[0]
-            told = four if recorded.reader_version < 3 else _known(four)  # as it was written, before version 3
-            if int.from_bytes(_digest(told), "little") != row["position_hash"]:
+            told = (
+                four if recorded.reader_version < 3 else _normalize_en_passant(four)
+            )  # as it was written, before version 3
+            if int.from_bytes(_hash_text(told), "little") != row["position_hash"]:
                 problems.append(f"position {row['row']} has a hash that is not that of its FEN")
         except _BadRowError as bad:
             problems.append(f"position {row['row']}: {bad}")

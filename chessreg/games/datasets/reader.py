@@ -15,18 +15,18 @@ from typing import Protocol
 import numpy as np
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.games.datasets.reader_python import Legal, Played, PythonReader
+from chessreg.games.datasets.reader_python import LegalMoves, PlayedGames, PythonReader
 
 READER_VERSION = 2
 """Raised whenever the rows made from the same bytes may change: part of a dataset's identity."""
 
 
-class Reader(Protocol):
+class GameReader(Protocol):
     """Plays movetexts: SAN words separated by white space, move numbers (`1.` or `1.e4`) allowed, nothing else."""
 
     name: str
 
-    def play(self, movetexts: Sequence[str]) -> Played:
+    def play(self, movetexts: Sequence[str]) -> PlayedGames:
         """Moves and canonical texts. A game stops before its first word that is not a legal, unambiguous move; marks of
         check, needless disambiguation and a missing or needless `x` are forgiven."""
         ...
@@ -41,12 +41,12 @@ class Reader(Protocol):
         king's)."""
         ...
 
-    def legal(self, fens: Sequence[str]) -> Legal:
+    def legal(self, fens: Sequence[str]) -> LegalMoves:
         """The legal moves of positions, each given as a FEN of six fields."""
         ...
 
 
-def reader(name: str = "auto") -> Reader:
+def get_reader(name: str = "auto") -> GameReader:
     """The reader of this name: `rust`, `python`, or `auto`, which is rust where its package is installed.
 
     Raises NotFoundError for any other name, or for `rust` without its package.
@@ -68,7 +68,7 @@ def reader(name: str = "auto") -> Reader:
     raise NotFoundError(f"no reader {name!r}", "known: auto, rust, python")
 
 
-def boards_of(texts: Sequence[str], *, cut: bool = False, name: str = "auto") -> tuple[np.ndarray, np.ndarray]:
+def replay_texts(texts: Sequence[str], *, cut: bool = False, name: str = "auto") -> tuple[np.ndarray, np.ndarray]:
     """Boards of game texts (`;1.e4 e5 2.Nf3`): int8 [positions, 64] and offsets int64 [texts + 1].
 
     Row `offsets[g] + p` is the position of game g after p plies. With `cut`, texts may end inside a move, as texts of a
@@ -79,7 +79,7 @@ def boards_of(texts: Sequence[str], *, cut: bool = False, name: str = "auto") ->
     many = [i for i, text in enumerate(movetexts) if ";" in text]
     if many:
         raise BadInputError(f"text {many[0]} holds more than one game", "one game per text: cut it at the `;`")
-    boards, offsets, errors = reader(name).boards(movetexts)
+    boards, offsets, errors = get_reader(name).boards(movetexts)
     if errors and not cut:
         game = min(errors)
         raise BadInputError(
@@ -89,11 +89,11 @@ def boards_of(texts: Sequence[str], *, cut: bool = False, name: str = "auto") ->
     return boards, offsets
 
 
-def targets_of(texts: Sequence[str], name: str = "auto") -> np.ndarray:
-    """Squares that a legal move goes to, bit boards uint64 [positions], in the order of `boards_of`."""
-    return reader(name).targets([text.removeprefix(";") for text in texts])
+def find_move_targets(texts: Sequence[str], name: str = "auto") -> np.ndarray:
+    """Squares that a legal move goes to, bit boards uint64 [positions], in the order of `replay_texts`."""
+    return get_reader(name).targets([text.removeprefix(";") for text in texts])
 
 
-def legal_of(fens: Sequence[str]) -> Legal:
+def find_legal_moves(fens: Sequence[str]) -> LegalMoves:
     """The legal moves of positions, each given as a FEN of six fields: half a million positions a second."""
-    return reader("auto").legal(fens)
+    return get_reader("auto").legal(fens)

@@ -13,7 +13,7 @@ from chessreg.games.boards import moves as packed
 
 
 @dataclass(frozen=True)
-class Played:
+class PlayedGames:
     """Games as played. `moves` "<u2" [plies] packed as in `moves.py`; `offsets` int64 [games + 1] into it; `texts` the
     canonical PGN-character text of each game's legal plies; `errors`: game -> plies played before the first bad move.
     """
@@ -25,7 +25,7 @@ class Played:
 
 
 @dataclass(frozen=True)
-class Legal:
+class LegalMoves:
     """The legal moves of positions: `codes` "<u2" [moves] packed as in `moves.py`, ascending in each position (castling
     is the king's move); `offsets` int64 [positions + 1] into them; `bad`: position -> what is wrong with its FEN. A bad
     one has no moves, as has one where the game is over."""
@@ -48,7 +48,7 @@ class Legal:
 _NUMBER = re.compile(r"^\d+\.+")
 
 
-def _legal_moves(movetext: str, board: chess.Board, strict: bool) -> Iterator[chess.Move | None]:
+def _play_legal_moves(movetext: str, board: chess.Board, strict: bool) -> Iterator[chess.Move | None]:
     """The moves of a movetext, played on `board` after each yield; None for a word that is not a legal move.
 
     With `strict`, an `x` must stand where a piece is taken, and only there.
@@ -70,7 +70,7 @@ def _legal_moves(movetext: str, board: chess.Board, strict: bool) -> Iterator[ch
         board.push(move)
 
 
-def _pieces(board: chess.Board) -> np.ndarray:
+def _make_board_row(board: chess.Board) -> np.ndarray:
     """One position, int8 [64]."""
     row = np.zeros(64, np.int8)
     for square, piece in board.piece_map().items():
@@ -79,11 +79,11 @@ def _pieces(board: chess.Board) -> np.ndarray:
 
 
 class PythonReader:
-    """See `chessreg.games.datasets.reader.Reader`."""
+    """See `GameReader`."""
 
     name = "python"
 
-    def play(self, movetexts: Sequence[str]) -> Played:
+    def play(self, movetexts: Sequence[str]) -> PlayedGames:
         codes: list[bytes] = []
         texts: list[str] = []
         lengths: list[int] = []
@@ -91,18 +91,18 @@ class PythonReader:
         for game, movetext in enumerate(movetexts):
             board = chess.Board()
             sans: list[str] = []
-            for move in _legal_moves(movetext, board, strict=False):
+            for move in _play_legal_moves(movetext, board, strict=False):
                 if move is None:
                     errors[game] = len(sans)
                     break
                 number = f"{len(sans) // 2 + 1}." if len(sans) % 2 == 0 else ""
                 sans.append(number + board.san(move))
-            codes.append(packed.pack(board.move_stack))
+            codes.append(packed.pack_moves(board.move_stack))
             lengths.append(len(sans))
             texts.append(";" + " ".join(sans))
         offsets = np.zeros(len(lengths) + 1, np.int64)
         np.cumsum(np.array(lengths, np.int64), out=offsets[1:])
-        return Played(np.frombuffer(b"".join(codes), "<u2"), offsets, texts, errors)
+        return PlayedGames(np.frombuffer(b"".join(codes), "<u2"), offsets, texts, errors)
 
     def boards(self, movetexts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, dict[int, int]]:
         rows: list[np.ndarray] = []
@@ -110,13 +110,13 @@ class PythonReader:
         errors: dict[int, int] = {}
         for game, movetext in enumerate(movetexts):
             board = chess.Board()
-            for move in _legal_moves(movetext, board, strict=True):
-                rows.append(_pieces(board))
+            for move in _play_legal_moves(movetext, board, strict=True):
+                rows.append(_make_board_row(board))
                 if move is None:
                     errors[game] = len(rows) - offsets[-1] - 1
                     break
             else:
-                rows.append(_pieces(board))
+                rows.append(_make_board_row(board))
             offsets.append(len(rows))
         boards = np.stack(rows) if rows else np.zeros((0, 64), np.int8)
         return boards, np.array(offsets, np.int64), errors
@@ -125,15 +125,15 @@ class PythonReader:
         masks: list[int] = []
         for movetext in movetexts:
             board = chess.Board()
-            for move in _legal_moves(movetext, board, strict=True):
-                masks.append(_targets(board))
+            for move in _play_legal_moves(movetext, board, strict=True):
+                masks.append(_make_target_mask(board))
                 if move is None:
                     break
             else:
-                masks.append(_targets(board))
+                masks.append(_make_target_mask(board))
         return np.array(masks, np.uint64)
 
-    def legal(self, fens: Sequence[str]) -> Legal:
+    def legal(self, fens: Sequence[str]) -> LegalMoves:
         codes: list[np.ndarray] = [np.zeros(0, "<u2")]
         bad: dict[int, str] = {}
         for place, fen in enumerate(fens):
@@ -143,19 +143,19 @@ class PythonReader:
                 bad[place] = f"no FEN: {error}"
             else:
                 if board.status():
-                    bad[place] = status_text(board)
+                    bad[place] = describe_status(board)
             moves = () if place in bad else board.legal_moves
-            codes.append(np.sort(np.frombuffer(packed.pack(moves), "<u2")))
-        return Legal(np.concatenate(codes), np.cumsum([len(some) for some in codes]), bad)
+            codes.append(np.sort(np.frombuffer(packed.pack_moves(moves), "<u2")))
+        return LegalMoves(np.concatenate(codes), np.cumsum([len(some) for some in codes]), bad)
 
 
-def status_text(board: chess.Board) -> str:
+def describe_status(board: chess.Board) -> str:
     """What is wrong with a board that no game leads to, in words: the first of python-chess's findings."""
     flag = min(board.status(), key=lambda one: one.value)
     return (flag.name or "bad position").lower().replace("_", " ")
 
 
-def _targets(board: chess.Board) -> int:
+def _make_target_mask(board: chess.Board) -> int:
     """A bit board of the squares that a legal move goes to."""
     mask = 0
     for move in board.generate_legal_moves():

@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 
 from chessreg.games.boards import san
-from chessreg.games.datasets.reader_python import Legal, Played, PythonReader
+from chessreg.games.datasets.reader_python import LegalMoves, PlayedGames, PythonReader
 
 _VALUES = np.array([0, 1, 2, 3, 4, 5, 6, -1, -2, -3, -4, -5, -6], np.int8)
 _INITIAL = np.frombuffer(b"\x04\x02\x03\x05\x06\x03\x02\x04" + b"\x01" * 8, np.uint8)
-POSITIONS_AT_ONCE = 20_000
+BATCH_POSITIONS = 20_000
 _PLAIN = re.compile(r"[pnbrqkPNBRQK1-8/]+ [wb] (?:-|K?Q?k?q?) (?:-|[a-h][36]) \d{1,4} \d{1,4}", re.ASCII)
-GAMES_WITH_MOVES = 1000  # legal moves take 30 times the memory of the moves played
+BATCH_GAMES = 1000  # legal moves take 30 times the memory of the moves played
 _START = np.concatenate([_INITIAL, np.zeros(32, np.uint8), np.full(8, 7, np.uint8), _INITIAL[:8] + 6])
 
 
-def _parsed(movetexts: Sequence[str]) -> tuple[san.Replay, dict[int, int]]:
+def _parse_games(movetexts: Sequence[str]) -> tuple[san.ReplayedGames, dict[int, int]]:
     """Every movetext played, with boards, in the package's codes; errors as in the protocol."""
     import pyarrow as pa
     import rust_pgn_reader_python_binding as rust
@@ -56,14 +56,14 @@ def _parsed(movetexts: Sequence[str]) -> tuple[san.Replay, dict[int, int]]:
         places = offsets + np.arange(len(offsets))
         empty = np.setdiff1d(np.arange(len(movetexts)), full)
         boards = np.insert(boards, (places[:-1] - np.searchsorted(empty, np.arange(len(movetexts))))[empty], _START, 0)
-    played = san.Replay(
+    played = san.ReplayedGames(
         boards, column("from_squares", np.uint8), column("to_squares", np.uint8), column("promotions", np.int8),
         offsets, mated,
     )  # fmt: skip
     return played, {int(game): int(lengths[game]) for game in np.flatnonzero(~valid)}
 
 
-def _second_opinion(movetexts: Sequence[str], first: Played) -> Played:
+def _replay_refused(movetexts: Sequence[str], first: PlayedGames) -> PlayedGames:
     """Games that this reader refuses, played by python-chess: it forgives a capture's missing or needless `x`."""
     refused = sorted(first.errors)
     second = PythonReader().play([movetexts[game] for game in refused])
@@ -75,44 +75,46 @@ def _second_opinion(movetexts: Sequence[str], first: Played) -> Played:
     offsets = np.zeros(len(spans) + 1, np.int64)
     np.cumsum([len(span) for span in spans], out=offsets[1:])
     errors = {refused[place]: ply for place, ply in second.errors.items()}
-    return Played(np.concatenate(spans), offsets, first.texts, errors)
+    return PlayedGames(np.concatenate(spans), offsets, first.texts, errors)
 
 
 class RustReader:
-    """See `chessreg.games.datasets.reader.Reader`. About two million plies a second with texts, six million without."""
+    """See `GameReader`. About two million plies a second with texts, six million without."""
 
     name = "rust"
 
-    def play(self, movetexts: Sequence[str]) -> Played:
-        played, errors = _parsed(movetexts)
-        written, ends = san.write(played)
+    def play(self, movetexts: Sequence[str]) -> PlayedGames:
+        played, errors = _parse_games(movetexts)
+        written, ends = san.write_game_texts(played)
         flat = written.tobytes().decode("ascii")
         edges = ends.tolist()
         texts = [flat[start:end] for start, end in itertools.pairwise(edges)]
         promotion = np.maximum(played.promotion, 0).astype(np.uint16)
         codes = played.origin.astype(np.uint16) | played.target.astype(np.uint16) << 6 | promotion << 12
-        result = Played(codes.astype("<u2"), played.offsets, texts, errors)
-        return _second_opinion(movetexts, result) if errors else result
+        result = PlayedGames(codes.astype("<u2"), played.offsets, texts, errors)
+        return _replay_refused(movetexts, result) if errors else result
 
     def boards(self, movetexts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, dict[int, int]]:
-        played, errors = _parsed(movetexts)
+        played, errors = _parse_games(movetexts)
         return _VALUES[played.boards], played.offsets + np.arange(len(played.offsets)), errors
 
     def targets(self, movetexts: Sequence[str]) -> np.ndarray:
         return np.concatenate(
-            [_targets(movetexts[i : i + GAMES_WITH_MOVES]) for i in range(0, len(movetexts), GAMES_WITH_MOVES)]
+            [_find_targets(movetexts[i : i + BATCH_GAMES]) for i in range(0, len(movetexts), BATCH_GAMES)]
             or [np.zeros(0, np.uint64)]
         )
 
-    def legal(self, fens: Sequence[str]) -> Legal:
-        pieces = [_legal(fens[start : start + POSITIONS_AT_ONCE]) for start in range(0, len(fens), POSITIONS_AT_ONCE)]
+    def legal(self, fens: Sequence[str]) -> LegalMoves:
+        pieces = [
+            _find_legal_moves(fens[start : start + BATCH_POSITIONS]) for start in range(0, len(fens), BATCH_POSITIONS)
+        ]
         codes = np.concatenate([np.zeros(0, "<u2"), *(piece.codes for piece in pieces)])
         counts = np.concatenate([np.zeros(1, np.int64), *(piece.counts for piece in pieces)])
-        bad = {number * POSITIONS_AT_ONCE + at: why for number, p in enumerate(pieces) for at, why in p.bad.items()}
-        return Legal(codes, np.cumsum(counts), bad)
+        bad = {number * BATCH_POSITIONS + at: why for number, p in enumerate(pieces) for at, why in p.bad.items()}
+        return LegalMoves(codes, np.cumsum(counts), bad)
 
 
-def _targets(movetexts: Sequence[str]) -> np.ndarray:
+def _find_targets(movetexts: Sequence[str]) -> np.ndarray:
     """Bit boards uint64 [positions] of the squares that a legal move goes to."""
     import pyarrow as pa
     import rust_pgn_reader_python_binding as rust
@@ -140,7 +142,7 @@ def _targets(movetexts: Sequence[str]) -> np.ndarray:
     return masks[wanted]
 
 
-def _legal(fens: Sequence[str]) -> Legal:
+def _find_legal_moves(fens: Sequence[str]) -> LegalMoves:
     """Each FEN as the start of a game without moves. What the package refuses or what is written otherwise than usual
     is left to python-chess, which is more forgiving."""
     import pyarrow as pa
@@ -169,4 +171,4 @@ def _legal(fens: Sequence[str]) -> Legal:
     more = second.codes.astype(np.int64) | np.repeat(refused, second.counts) << 16
     counts[refused] = second.counts
     bad = {int(refused[place]): why for place, why in second.bad.items()}
-    return Legal((np.sort(np.concatenate([codes, more])) & 0xFFFF).astype("<u2"), np.cumsum([0, *counts]), bad)
+    return LegalMoves((np.sort(np.concatenate([codes, more])) & 0xFFFF).astype("<u2"), np.cumsum([0, *counts]), bad)

@@ -13,9 +13,9 @@ import numpy as np
 from chessreg.games.boards import moves
 from chessreg.games.datasets import borders, movetext
 from chessreg.games.datasets.borders import RawGame
-from chessreg.games.datasets.game_filter import EVERY_GAME, GameFilter, elo
-from chessreg.games.datasets.movetext import Movetext, numbered
-from chessreg.games.datasets.reader import Reader
+from chessreg.games.datasets.game_filter import EVERY_GAME, GameFilter, parse_elo
+from chessreg.games.datasets.movetext import Movetext, number_sans
+from chessreg.games.datasets.reader import GameReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +34,7 @@ Split = Callable[[bytes, int], Iterable[RawGame]]
 """(block, line on which it begins) → its games."""
 
 
-def schema() -> pa.Schema:
+def make_game_schema() -> pa.Schema:
     """The columns of `games.parquet`, one row a game; `moves` as in `moves.py`, `text` in PGN characters."""
     import pyarrow as pa
 
@@ -96,8 +96,9 @@ class Reject:
 
 
 @dataclass(frozen=True)
-class Rows:
-    """A block's games. `batch` has `schema()`, `row` counted from the block's first; `games_read` counts every game."""
+class BlockRows:
+    """A block's games. `batch` has the schema of games, `row` counted from the block's first;
+    `games_read` counts every game."""
 
     batch: pa.RecordBatch
     hashes: np.ndarray
@@ -124,20 +125,20 @@ CUSTOM_START = "custom start"
 def read_block(
     block: bytes,
     first_line: int,
-    reader: Reader,
+    reader: GameReader,
     min_plies: int = 0,
-    split: Split = borders.split,
+    split: Split = borders.split_games,
     excluded: moves.HashSet | None = None,
     wanted: GameFilter = EVERY_GAME,
-) -> Rows:
+) -> BlockRows:
     """Read a block that begins on `first_line` of its source and ends between two games, which `split` finds in it.
 
     Games that `wanted` leaves out, and those whose move hashes are in `excluded`, are skipped and counted.
     """
     tally = Tally()
-    games, games_read = _collect(split(block, first_line), tally, wanted)
+    games, games_read = _collect_games(split(block, first_line), tally, wanted)
     collected = len(games)
-    games, played, texts = _play(games, reader, tally)
+    games, played, texts = _play_games(games, reader, tally)
     games_read += len(games) - collected
     rejects: list[Reject] = []
     kept: list[int] = []
@@ -155,35 +156,35 @@ def read_block(
         else:
             kept.append(number)
     if excluded is not None:
-        seen = excluded.contains(moves.move_hashes([played[number][0] for number in kept])).tolist()
+        seen = excluded.contains(moves.hash_move_lists([played[number][0] for number in kept])).tolist()
         for _ in range(sum(seen)):
             tally.skip(EXCLUDED)
         kept = [number for number, leave in zip(kept, seen, strict=True) if not leave]
     tally.cut += sum(games[number].cut for number in kept)
     packed = [played[number][0] for number in kept]
-    hashes = moves.move_hashes(packed)
-    batch = _batch([games[n] for n in kept], packed, hashes, [texts[n] for n in kept], tally)
-    return Rows(batch, hashes, games_read, rejects, tally)
+    hashes = moves.hash_move_lists(packed)
+    batch = _make_batch([games[n] for n in kept], packed, hashes, [texts[n] for n in kept], tally)
+    return BlockRows(batch, hashes, games_read, rejects, tally)
 
 
-def _collect(raws: Iterable[RawGame], tally: Tally, wanted: GameFilter) -> tuple[list[_Game], int]:
+def _collect_games(raws: Iterable[RawGame], tally: Tally, wanted: GameFilter) -> tuple[list[_Game], int]:
     """The games that belong here, not yet played, and the number of all."""
     games: list[_Game] = []
     row = 0
     for raw in raws:
-        if len(raw.tags) + len(raw.moves) >= borders.LONGEST_TEXT:
-            problem = 0, f"a game of more than {borders.LONGEST_TEXT >> 20} MiB of text"
+        if len(raw.tags) + len(raw.moves) >= borders.MAX_GAME_BYTES:
+            problem = 0, f"a game of more than {borders.MAX_GAME_BYTES >> 20} MiB of text"
             games.append(_Game(row, raw.line, {}, "", movetext.Movetext("", [], None, problem), raw.cut))
             row += 1
             continue
-        tags = borders.tags(raw.tags)
-        for number, cleaned in enumerate(movetext.clean(raw.moves)):
+        tags = borders.parse_tags(raw.tags)
+        for number, cleaned in enumerate(movetext.clean_movetext(raw.moves)):
             mine = tags if number == 0 else {}
             nothing = not cleaned.text and not cleaned.problem
             if nothing and not raw.tags.strip() and cleaned.result is None:
                 continue  # remarks before the first game
             empty = "cut before its second word" if raw.cut else NO_MOVES
-            reason = left_out(mine) or (empty if nothing else None) or wanted.reason(mine)
+            reason = explain_nonstandard(mine) or (empty if nothing else None) or wanted.reason(mine)
             if reason:
                 tally.skip(reason)
             else:
@@ -192,7 +193,7 @@ def _collect(raws: Iterable[RawGame], tally: Tally, wanted: GameFilter) -> tuple
     return games, row
 
 
-def left_out(tags: dict[str, str]) -> str | None:
+def explain_nonstandard(tags: dict[str, str]) -> str | None:
     """Why the tags of a game say that it is not one of standard chess from the standard start, or None."""
     variant = tags.get("Variant", "").strip().lower()
     if variant not in _STANDARD:
@@ -220,22 +221,22 @@ _Outcome = tuple[bytes, tuple[int, str] | None]
 """Packed moves, and the fault of a game (plies before it, reason) or None."""
 
 
-def _play(games: list[_Game], reader: Reader, tally: Tally) -> tuple[list[_Game], list[_Outcome], list[str]]:
+def _play_games(games: list[_Game], reader: GameReader, tally: Tally) -> tuple[list[_Game], list[_Outcome], list[str]]:
     """The games with their outcomes and canonical texts.
 
     A plain movetext whose canonical text differs was not as plain as it looked: it is cleaned word by word, which may
     find several games in it, and played again. So no move is lost or misread without notice.
     """
-    played, texts = _played(reader, games)
+    played, texts = _play_texts(reader, games)
     doubtful = [
         number
         for number, game in enumerate(games)
         if game.moves.sans is None and game.moves.text.replace(". ", ".") != texts[number][1:]
     ]
     if doubtful:
-        again = {number: _cleaned(games[number]) for number in doubtful}
+        again = {number: _clean_by_word(games[number]) for number in doubtful}
         more, more_texts = (
-            iter(items) for items in _played(reader, [game for some in again.values() for game in some])
+            iter(items) for items in _play_texts(reader, [game for some in again.values() for game in some])
         )
         outcomes = []
         added = 0
@@ -257,18 +258,18 @@ def _play(games: list[_Game], reader: Reader, tally: Tally) -> tuple[list[_Game]
         elif sans is not None and not game.moves.problem:
             if 2 * len(sans) != len(packed):
                 raise RuntimeError(f"the {reader.name} reader played {len(packed) // 2} of {len(sans)} moves")
-            tally.noncanonical += numbered(sans) != texts[number]
+            tally.noncanonical += number_sans(sans) != texts[number]
     return games, played, texts
 
 
-def _cleaned(game: _Game) -> list[_Game]:
+def _clean_by_word(game: _Game) -> list[_Game]:
     """The games in the movetext of a game, word by word; the tags are those of the first."""
-    first, *others = movetext.clean_slowly(game.raw)
+    first, *others = movetext.clean_by_word(game.raw)
     game.moves = first
     return [game, *(_Game(game.row + n, game.line, {}, game.raw, other, game.cut) for n, other in enumerate(others, 1))]
 
 
-def _played(reader: Reader, games: list[_Game]) -> tuple[list[_Outcome], list[str]]:
+def _play_texts(reader: GameReader, games: list[_Game]) -> tuple[list[_Outcome], list[str]]:
     result = reader.play([game.moves.text for game in games])
     data = result.moves.tobytes()
     edges = (2 * result.offsets).tolist()
@@ -277,15 +278,15 @@ def _played(reader: Reader, games: list[_Game]) -> tuple[list[_Outcome], list[st
     return [(data[start:end], errors.get(game)) for game, (start, end) in enumerate(spans)], result.texts
 
 
-def _batch(
+def _make_batch(
     games: Sequence[_Game], packed: list[bytes], hashes: np.ndarray, texts: list[str], tally: Tally
 ) -> pa.RecordBatch:
     import pyarrow as pa
 
     tags = [game.tags for game in games]
     plies = np.fromiter(map(len, packed), np.int64, len(packed)) // 2
-    elos = {side: [elo(pairs.get(f"{side}Elo")) for pairs in tags] for side in ("White", "Black")}
-    dates = [_word(pairs.get("Date")) or _word(pairs.get("UTCDate")) for pairs in tags]
+    elos = {side: [parse_elo(pairs.get(f"{side}Elo")) for pairs in tags] for side in ("White", "Black")}
+    dates = [_read_tag(pairs.get("Date")) or _read_tag(pairs.get("UTCDate")) for pairs in tags]
     known = [date for date in dates if date]
     tally.games, tally.plies = len(games), int(plies.sum())
     tally.both_elos = sum(w is not None and b is not None for w, b in zip(*elos.values(), strict=True))
@@ -296,24 +297,24 @@ def _batch(
         "plies": plies.astype(np.int16),
         "moves": packed,
         "text": texts,
-        "result": [_result(game, tally) for game in games],
+        "result": [_choose_result(game, tally) for game in games],
         "white_elo": elos["White"],
         "black_elo": elos["Black"],
         "date": dates,
-        **{column: [_word(pairs.get(tag)) for pairs in tags] for column, tag in _WORDS.items()},
+        **{column: [_read_tag(pairs.get(tag)) for pairs in tags] for column, tag in _WORDS.items()},
     }
-    target = schema()
+    target = make_game_schema()
     return pa.RecordBatch.from_arrays([pa.array(columns[f.name], f.type) for f in target], schema=target)
 
 
-def _result(game: _Game, tally: Tally) -> str:
+def _choose_result(game: _Game, tally: Tally) -> str:
     """The Result tag, unless it is empty; disagreement with the movetext is counted."""
-    header = movetext.result(game.tags.get("Result", ""))
+    header = movetext.normalize_result(game.tags.get("Result", ""))
     written = game.moves.result
     tally.missing_results += written is None
     tally.result_mismatches += header is not None and written is not None and header != written
     return (header if header not in (None, "*") else written or header) or "*"
 
 
-def _word(value: str | None) -> str | None:
+def _read_tag(value: str | None) -> str | None:
     return None if value is None or value in _UNKNOWN else value

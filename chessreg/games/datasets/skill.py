@@ -37,11 +37,11 @@ _STAGE = re.compile(r"(?:\d+/)?(\d+)(?:\+(\d+))?")
 
 
 @cache
-def source(site: str | None, event: str | None) -> str:
+def get_rating_source(site: str | None, event: str | None) -> str:
     """The host of the Site tag, `generated` for our own engine games, `named site`, or `unnamed`.
 
-    >>> source("https://lichess.org/ljsUecFp", "Rated Rapid game"), source("Wijk aan Zee", None), source(None, None)
-    ('lichess.org', 'named site', 'unnamed')
+    >>> get_rating_source("https://lichess.org/ljsUecFp", "Rated Rapid game"), get_rating_source("Wijk aan Zee", None)
+    ('lichess.org', 'named site')
     """
     from chessreg.games.engines.selfplay import EVENT
 
@@ -52,10 +52,10 @@ def source(site: str | None, event: str | None) -> str:
 
 
 @cache
-def seconds(time_control: str | None) -> int | None:
+def estimate_seconds(time_control: str | None) -> int | None:
     """Estimated seconds of a player's game, as Lichess counts: base + 40 increments. None: no clock, or not readable.
 
-    >>> seconds("600+5"), seconds("300"), seconds("40/7200:3600"), seconds("-")
+    >>> estimate_seconds("600+5"), estimate_seconds("300"), estimate_seconds("40/7200:3600"), estimate_seconds("-")
     (800, 300, 10800, None)
     """
     total = 0
@@ -68,15 +68,15 @@ def seconds(time_control: str | None) -> int | None:
 
 
 @cache
-def time_class(time_control: str | None, event: str | None) -> str:
+def classify_time_control(time_control: str | None, event: str | None) -> str:
     """Lichess's class by estimated duration; without a readable TimeControl the class that the Event tag names.
 
-    >>> time_class("600+5", None), time_class("-", "Rated Blitz game"), time_class("-", None)
-    ('rapid', 'blitz', 'no clock')
+    >>> classify_time_control("600+5", None), classify_time_control("-", "Rated Blitz game")
+    ('rapid', 'blitz')
     """
     words = set((event or "").lower().split())
     named = next((name for name in _CLASSES if name in words), None)
-    duration = seconds(time_control)
+    duration = estimate_seconds(time_control)
     if duration is None:
         return named or "no clock"
     for name, limit in (("ultrabullet", 30), ("bullet", 180), ("blitz", 480), ("rapid", 1500)):
@@ -85,24 +85,27 @@ def time_class(time_control: str | None, event: str | None) -> str:
     return "classical"
 
 
-def strata(table: pa.Table) -> np.ndarray:
+def compute_strata(table: pa.Table) -> np.ndarray:
     """`source/time class` of every game, an object array [n], from the columns `COLUMNS` of a dataset's table."""
     rows = zip(*(table.column(name).to_pylist() for name in COLUMNS), strict=True)
-    return np.array([f"{source(site, event)}/{time_class(clock, event)}" for site, event, clock in rows], object)
+    return np.array(
+        [f"{get_rating_source(site, event)}/{classify_time_control(clock, event)}" for site, event, clock in rows],
+        object,
+    )
 
 
-def rating_scales(table: pa.Table, dataset_scale: str | None) -> np.ndarray:
+def find_rating_scales(table: pa.Table, dataset_scale: str | None) -> np.ndarray:
     """Whose ratings each game's Elo tags hold, an object array [n]: the dataset's word, or else the source's."""
     if dataset_scale:
         return np.full(len(table), dataset_scale, object)
     known = {"lichess.org": "lichess", "generated": "stockfish"}
     pairs = zip(table.column("site").to_pylist(), table.column("event").to_pylist(), strict=True)
-    return np.array([known.get(source(*pair), "unknown") for pair in pairs], object)
+    return np.array([known.get(get_rating_source(*pair), "unknown") for pair in pairs], object)
 
 
 Rating = Literal["white_elo", "black_elo"]
 POLICIES = ("within", "balanced", "pooled")
-LEAST_A_BIN = 3  # a stratum with fewer games than this for each quantile bin is left out
+MIN_GAMES_PER_BIN = 3  # a stratum with fewer games than this for each quantile bin is left out
 
 
 @dataclass(frozen=True)
@@ -197,16 +200,16 @@ class SkillClasses:
         return chosen[number < per_class]
 
 
-def quantile_edges(values: np.ndarray, bins: int) -> np.ndarray:
+def compute_quantile_edges(values: np.ndarray, bins: int) -> np.ndarray:
     """Edges float64 [<= bins + 1] of quantile bins as `pandas.qcut(duplicates="drop")` makes them.
 
-    >>> quantile_edges(np.array([1.0, 2.0, 3.0, 4.0, 5.0]), 2).tolist()
+    >>> compute_quantile_edges(np.array([1.0, 2.0, 3.0, 4.0, 5.0]), 2).tolist()
     [1.0, 3.0, 5.0]
     """
     return np.unique(np.quantile(values, np.linspace(0, 1, bins + 1)))
 
 
-def bin_of(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
+def assign_bins(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """int64 [n]: the bin (low, high] of each value, -1 outside; the lowest bin has its lower edge too."""
     bins = np.searchsorted(edges, values, side="left") - 1
     bins[values == edges[0]] = 0
@@ -214,7 +217,7 @@ def bin_of(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
     return bins
 
 
-def skill_classes(
+def classify_skill(
     games: Games,
     places: np.ndarray,
     rule: SkillRule,
@@ -229,8 +232,8 @@ def skill_classes(
     """
     table = games.take(places, [rule.rating, *COLUMNS])
     rating = table.column(rule.rating).to_numpy(zero_copy_only=False).astype(np.float64)
-    stratum = strata(table)
-    scales = rating_scales(table, rating_scale)
+    stratum = compute_strata(table)
+    scales = find_rating_scales(table, rating_scale)
     dropped: dict[str, int] = {}
 
     def leave_out(mask: np.ndarray, reason: str) -> np.ndarray:
@@ -240,22 +243,22 @@ def skill_classes(
 
     rated = ~leave_out(~np.isfinite(rating), f"without {rule.rating}")
     if rule.strata not in POLICIES:
-        rated &= _only(rule.strata, stratum, rated, leave_out)
+        rated &= _select_stratum(rule.strata, stratum, rated, leave_out)
     if not rule.mixed_scales:
-        refuse_mixed(scales[rated].tolist())
-    edges = fitted.edges if fitted else _edges(rule, rating, stratum, rated)
+        refuse_mixed_scales(scales[rated].tolist())
+    edges = fitted.edges if fitted else _compute_edges(rule, rating, stratum, rated)
     bins = np.full(len(places), -1, np.int64)
-    for name, group in _groups(rule, stratum, rated):
+    for name, group in _group_games(rule, stratum, rated):
         if name in edges:
             outer = np.array(edges[name])
             if fitted:
                 outer[[0, -1]] = -np.inf, np.inf
-            bins[group] = bin_of(rating[group], outer)
+            bins[group] = assign_bins(rating[group], outer)
     leave_out(rated & (bins < 0), "of strata too small for these bins" if not fitted else "of strata not fitted on")
-    classes = _keep(rule, bins, edges, stratum)
+    classes = _keep_bins(rule, bins, edges, stratum)
     leave_out(rated & (bins >= 0) & (classes < 0), "of bins not kept")
     if rule.strata == "balanced":
-        thinned = _balanced(classes, stratum, places, rule.seed)
+        thinned = _balance_strata(classes, stratum, places, rule.seed)
         leave_out((classes >= 0) & (thinned < 0), "to balance the strata")
         classes = thinned
     number = len(rule.keep) or max((len(e) - 1 for e in edges.values()), default=0)
@@ -275,7 +278,7 @@ def skill_classes(
     return SkillClasses(classes.astype(np.int8), rating, stratum, rule, report)
 
 
-def refuse_mixed(scales: Sequence[str]) -> None:
+def refuse_mixed_scales(scales: Sequence[str]) -> None:
     """Raise BadInputError when there are ratings of more than one scale."""
     counts = {name: scales.count(name) for name in sorted(set(scales))}
     if len(counts) > 1:
@@ -286,7 +289,7 @@ def refuse_mixed(scales: Sequence[str]) -> None:
         )
 
 
-def _only(name: str, stratum: np.ndarray, rated: np.ndarray, leave_out: Any) -> np.ndarray:
+def _select_stratum(name: str, stratum: np.ndarray, rated: np.ndarray, leave_out: Any) -> np.ndarray:
     """bool [n]: the games of one stratum."""
     if name not in set(stratum[rated]):
         there, counts = np.unique(stratum[rated].astype(str), return_counts=True)
@@ -297,28 +300,30 @@ def _only(name: str, stratum: np.ndarray, rated: np.ndarray, leave_out: Any) -> 
     return stratum == name
 
 
-def _groups(rule: SkillRule, stratum: np.ndarray, rated: np.ndarray) -> list[tuple[str, np.ndarray]]:
+def _group_games(rule: SkillRule, stratum: np.ndarray, rated: np.ndarray) -> list[tuple[str, np.ndarray]]:
     """(name, mask) of the sets of games that share edges."""
     if rule.strata != "within":
         return [("all", rated)]
     return [(str(name), rated & (stratum == name)) for name in sorted(set(stratum[rated]))]
 
 
-def _edges(rule: SkillRule, rating: np.ndarray, stratum: np.ndarray, rated: np.ndarray) -> dict[str, list[float]]:
+def _compute_edges(
+    rule: SkillRule, rating: np.ndarray, stratum: np.ndarray, rated: np.ndarray
+) -> dict[str, list[float]]:
     if rule.edges:
         values = rating[rated]
         low, high = (min(values.min(), rule.edges[0]), max(values.max(), rule.edges[-1])) if len(values) else (0, 0)
         return {"all": [float(low) - 1, *rule.edges, float(high) + 1]}
     edges_of = {}
-    for name, group in _groups(rule, stratum, rated):
-        if group.sum() >= LEAST_A_BIN * rule.bins:
-            edges = quantile_edges(rating[group], rule.bins)
+    for name, group in _group_games(rule, stratum, rated):
+        if group.sum() >= MIN_GAMES_PER_BIN * rule.bins:
+            edges = compute_quantile_edges(rating[group], rule.bins)
             if len(edges) > max(2, len(rule.keep)):
                 edges_of[name] = [float(edge) for edge in edges]
     return edges_of
 
 
-def _keep(rule: SkillRule, bins: np.ndarray, edges: dict[str, list[float]], stratum: np.ndarray) -> np.ndarray:
+def _keep_bins(rule: SkillRule, bins: np.ndarray, edges: dict[str, list[float]], stratum: np.ndarray) -> np.ndarray:
     """int64 [n]: class of each game, -1 for bins that are not kept. Bins that fell together count as one."""
     if not rule.keep:
         return bins
@@ -330,7 +335,7 @@ def _keep(rule: SkillRule, bins: np.ndarray, edges: dict[str, list[float]], stra
     return classes
 
 
-def _balanced(classes: np.ndarray, stratum: np.ndarray, places: np.ndarray, seed: int) -> np.ndarray:
+def _balance_strata(classes: np.ndarray, stratum: np.ndarray, places: np.ndarray, seed: int) -> np.ndarray:
     """Classes with as many games of each in every stratum: a seeded draw, each game by a number of its own."""
     thinned = np.full(len(classes), -1, np.int64)
     kinds = np.unique(classes[classes >= 0])

@@ -14,11 +14,11 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.datasets import borders
 from chessreg.games.datasets.borders import RawGame
 
-BLOCK = 4 << 20
+BLOCK_BYTES = 4 << 20
 """Bytes of text handled at once: about 6,000 games, 200 MB of working memory a worker."""
-_LONGEST = borders.LONGEST_TEXT
+_MAX_UNCUT_BYTES = borders.MAX_GAME_BYTES
 """Text without any border between games is cut here."""
-_WINDOW = 1 << 27  # what `zstd --long` asks for; more would be a file's way to take all memory
+_MAX_WINDOW_BYTES = 1 << 27  # what `zstd --long` asks for; more would be a file's way to take all memory
 _MAGIC = {b"\x28\xb5\x2f\xfd": "zst", b"\x1f\x8b": "gz", b"BZh": "bz2", b"PK\x03\x04": "zip"}
 _ARCHIVES = (
     (257, b"ustar", "a tar archive", "tar xf"),
@@ -44,7 +44,7 @@ class _Decoder(Protocol):
     def unused_data(self) -> bytes: ...
 
 
-class Source:
+class GameSource:
     """One file on its way in. After `blocks` is used up, `sha256` is that of the file's bytes as they lie on disk."""
 
     def __init__(self, path: Path, text: bool = True) -> None:
@@ -74,7 +74,7 @@ class Source:
         if not self.packing:
             _refuse_archive(path, head)
         if self.packing == "zip":
-            self._member = _only_member(path)
+            self._member = _find_only_member(path)
 
     @property
     def first_line(self) -> int:
@@ -88,7 +88,7 @@ class Source:
 
     def split(self, block: bytes, first_line: int) -> Iterator[RawGame]:
         """The games of a block that begins on `first_line`."""
-        return borders.split(block, first_line)
+        return borders.split_games(block, first_line)
 
     @property
     def sha256(self) -> str:
@@ -98,27 +98,27 @@ class Source:
         """Blocks of whole games. Raises BrokenStreamError after the last of them when the stream cannot be decoded to
         its end; what was read of a game that is cut off is in the exception's `args[1]`."""
         buffer = bytearray()
-        full = BLOCK
+        full = BLOCK_BYTES
         passing = False  # over the rest of a game that is too long
         try:
             for chunk in self._text():
                 buffer += chunk
                 if passing:
-                    passing, lines = _pass(buffer)
+                    passing, lines = _drop_long_game(buffer)
                     yield lines
                 while len(buffer) >= full:
-                    cut = _cut(buffer)
-                    if not cut and len(buffer) >= _LONGEST:
+                    cut = _find_cut(buffer)
+                    if not cut and len(buffer) >= _MAX_UNCUT_BYTES:
                         passing = _is_one_game(buffer)
                         cut = len(buffer) if passing else buffer.rfind(b"\n") + 1
                     if not cut:
-                        full = len(buffer) + BLOCK // 4  # a search for a border is not for every few bytes more
+                        full = len(buffer) + BLOCK_BYTES // 4  # a search for a border is not for every few bytes more
                         break
                     yield bytes(buffer[:cut])
                     del buffer[:cut]
-                    full = BLOCK
+                    full = BLOCK_BYTES
         except BrokenStreamError as error:
-            whole = borders.last_start(buffer)
+            whole = borders.find_last_start(buffer)
             if whole:
                 yield bytes(buffer[:whole])
             raise BrokenStreamError(str(error), bytes(buffer[whole:])) from error
@@ -159,8 +159,8 @@ class Source:
                 2 if data.endswith(_BYTE_ORDER_MARK[:2]) else data.endswith((b"\r", _BYTE_ORDER_MARK[:1]))
             )
             held = data[cut:]
-            yield _plain(data[:cut])
-        yield _plain(held)
+            yield _normalize_line_ends(data[:cut])
+        yield _normalize_line_ends(held)
 
     def _decoded(self) -> Iterator[bytes]:
         """The bytes of the file, unpacked. Raises BrokenStreamError, and BadInputError for an archive inside."""
@@ -177,7 +177,7 @@ class Source:
                 while data := self._read(file, 1 << 20):
                     yield data
                 return
-            make, errors = _decoder(self.packing)
+            make, errors = _make_decoder(self.packing)
             decoder: _Decoder | None = None
             # Small bites: zstd may unpack four bytes to 128 KiB.
             while data := self._read(file, 1 << 12):
@@ -199,7 +199,7 @@ class Source:
                 raise BrokenStreamError(f"its {self.packing} data is cut off")
 
 
-def _plain(data: bytes) -> bytes:
+def _normalize_line_ends(data: bytes) -> bytes:
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     return data.replace(_BYTE_ORDER_MARK, b"") if _BYTE_ORDER_MARK in data else data
@@ -220,7 +220,7 @@ def _refuse_archive(path: Path, head: bytes) -> None:
         raise BadInputError(f"{path} is not text: its byte {head.index(0) + 1} is zero", hint)
 
 
-def _only_member(path: Path) -> zipfile.ZipInfo:
+def _find_only_member(path: Path) -> zipfile.ZipInfo:
     """The one file of an archive, leaving out what macOS adds."""
     try:
         with zipfile.ZipFile(path) as archive:
@@ -234,21 +234,21 @@ def _only_member(path: Path) -> zipfile.ZipInfo:
     return members[0]
 
 
-def _decoder(packing: str) -> tuple[Callable[[], _Decoder], tuple[type[Exception], ...]]:
+def _make_decoder(packing: str) -> tuple[Callable[[], _Decoder], tuple[type[Exception], ...]]:
     if packing == "zst":
         import zstandard
 
         # One frame at a time: a decompressor that reads across frames does not say whether the last one ended.
-        decompressor = zstandard.ZstdDecompressor(max_window_size=_WINDOW)
+        decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
         return decompressor.decompressobj, (zstandard.ZstdError,)
     if packing == "gz":
         return lambda: zlib.decompressobj(31), (zlib.error,)
     return bz2.BZ2Decompressor, (OSError, ValueError)
 
 
-def _cut(buffer: bytearray) -> int:
+def _find_cut(buffer: bytearray) -> int:
     """Where a full buffer is cut, 0 to read on."""
-    cut = borders.last_start(buffer)
+    cut = borders.find_last_start(buffer)
     if not cut:  # games without tags: after a blank line that follows a result
         for result in (b"1-0\n\n", b"0-1\n\n", b"1/2\n\n", b"*\n\n"):
             place = buffer.rfind(result)
@@ -258,12 +258,12 @@ def _cut(buffer: bytearray) -> int:
 
 def _is_one_game(buffer: bytearray) -> bool:
     """Whether so much text without a border ends inside a comment, or inside a line that is no list of moves."""
-    return buffer.rfind(b"{") > buffer.rfind(b"}") or len(buffer) - buffer.rfind(b"\n") > _LONGEST // 2
+    return buffer.rfind(b"{") > buffer.rfind(b"}") or len(buffer) - buffer.rfind(b"\n") > _MAX_UNCUT_BYTES // 2
 
 
-def _pass(buffer: bytearray) -> tuple[bool, bytes]:
+def _drop_long_game(buffer: bytearray) -> tuple[bool, bytes]:
     """Drop what comes before the next game; whether that has not come yet, and the line ends that were dropped."""
-    begins = borders.starts(buffer, more=True)
+    begins = borders.find_game_starts(buffer, more=True)
     # A border may be cut in two: keep the last line, or the end of a long one.
     end = int(begins[0]) if len(begins) else max(buffer.rfind(b"\n"), len(buffer) - 256, 0)
     lines = b"\n" * buffer.count(b"\n", 0, end)

@@ -31,61 +31,63 @@ import chess
 
 from chessreg.errors import BadInputError, first_line
 from chessreg.games.datasets import movetext
-from chessreg.games.datasets.borders import RawGame, decode
-from chessreg.games.datasets.sources import BLOCK, BrokenStreamError, Source
+from chessreg.games.datasets.borders import RawGame, decode_text
+from chessreg.games.datasets.sources import BLOCK_BYTES, BrokenStreamError, GameSource
 
-COLUMN = "transcript"
-PARQUET, PARQUET_MOVES, BATCH_ROWS = b"PAR1", (COLUMN, "movetext"), 2000
+TRANSCRIPT_COLUMN = "transcript"
+PARQUET, PARQUET_MOVES, BATCH_ROWS = b"PAR1", (TRANSCRIPT_COLUMN, "movetext"), 2000
 PLAYERS = ("White", "Black", "WhiteElo", "BlackElo")
 TAGS = frozenset(
     (*PLAYERS, "Result", "Event", "Site", "Date", "UTCDate", "ECO", "TimeControl", "Termination", "Variant", "FEN")
 )
 _TAG_OF = {name.lower(): name for name in TAGS}
-_SAMPLE = 1 << 18  # bytes of text by which the layout is recognised
-_LONGEST_RECORD = 1 << 26
+_SAMPLE_BYTES = 1 << 18  # bytes of text by which the layout is recognised
+_MAX_RECORD_BYTES = 1 << 26
 _UCI = re.compile(r"[a-h][1-8][a-h][1-8][qrbnQRBN]?")
 _PREFIX = re.compile(r"(1-0|0-1|1/2-1/2|\*)#")  # the author's "results" variant writes the result before the moves
 
 
-def open_source(path: Path) -> Source:
+def open_game_source(path: Path) -> GameSource:
     """The file as a source of games: a Parquet, a transcript CSV if its first line has that column, else PGN.
 
-    Raises what `Source` does, and BadInputError for a CSV without that column.
+    Raises what `GameSource` does, and BadInputError for a CSV without that column.
     """
-    columns = columns_of_parquet(path) if path.is_file() else None
-    if columns is not None and holds_games(columns):
+    columns = read_parquet_columns(path) if path.is_file() else None
+    if columns is not None and has_game_columns(columns):
         return ParquetGames(path, columns)
-    source = Source(path)
-    head = head_of(source)
-    if COLUMN in columns_of(head):
+    source = GameSource(path)
+    head = read_head(source)
+    if TRANSCRIPT_COLUMN in parse_header(head):
         return TranscriptSource(path, head)
     if ".csv" in path.suffixes and not head.lstrip().startswith(b"["):
-        first = ",".join(columns_of(head))[:120] or "empty"
-        hint = f"a column fen is of positions, {COLUMN} of games; without a header a row is FEN, moves, rating"
-        raise BadInputError(f"{path}: row 1 names no column fen or {COLUMN}, and is no FEN: {first}", hint)
-    return Source(path)
+        first = ",".join(parse_header(head))[:120] or "empty"
+        hint = (
+            f"a column fen is of positions, {TRANSCRIPT_COLUMN} of games; without a header a row is FEN, moves, rating"
+        )
+        raise BadInputError(f"{path}: row 1 names no column fen or {TRANSCRIPT_COLUMN}, and is no FEN: {first}", hint)
+    return GameSource(path)
 
 
-class TranscriptSource(Source):
+class TranscriptSource(GameSource):
     """A transcript CSV (plain, zst, gz, bz2, or alone in a zip)."""
 
     def __init__(self, path: Path, head: bytes | None = None) -> None:
-        """Raises what `Source` does, and BadInputError for a CSV of matches, which has transcripts of another kind."""
+        """Raises what `GameSource` does, and BadInputError for a CSV of matches, which has other transcripts."""
         super().__init__(path)
-        head = head_of(Source(path)) if head is None else head
-        self.columns = columns_of(head)
-        if COLUMN not in self.columns:
-            raise BadInputError(f"{path} has no column {COLUMN!r}")
+        head = read_head(GameSource(path)) if head is None else head
+        self.columns = parse_header(head)
+        if TRANSCRIPT_COLUMN not in self.columns:
+            raise BadInputError(f"{path} has no column {TRANSCRIPT_COLUMN!r}")
         if "player_one" in self.columns:
             raise BadInputError(
                 f"{path} holds match results of chess_gpt_eval", f"chessreg import results {shlex.quote(str(path))}"
             )
         whole = head[: head.rfind(b"\n") + 1] or head
-        rows = [dict(zip(self.columns, row, strict=False)) for row in csv.reader(io.StringIO(decode(whole)))][1:]
-        texts = [row[COLUMN] for row in rows if row.get(COLUMN)]
+        rows = [dict(zip(self.columns, row, strict=False)) for row in csv.reader(io.StringIO(decode_text(whole)))][1:]
+        texts = [row[TRANSCRIPT_COLUMN] for row in rows if row.get(TRANSCRIPT_COLUMN)]
         lengths = {len(text) for text in texts}
         self.length = lengths.pop() if len(texts) > 1 and len(lengths) == 1 else None
-        self.bins = _bins(rows)
+        self.bins = _describe_bins(rows)
         self.several = any(";" in text[1:] for text in texts)
 
     @property
@@ -99,7 +101,7 @@ class TranscriptSource(Source):
 
     def blocks(self) -> Iterator[bytes]:
         """Blocks of whole records, without the header. Raises BrokenStreamError as `Source.blocks` does."""
-        buffer, header, full = bytearray(), True, BLOCK
+        buffer, header, full = bytearray(), True, BLOCK_BYTES
         try:
             for chunk in self._decoded():
                 buffer += chunk
@@ -107,16 +109,16 @@ class TranscriptSource(Source):
                     del buffer[: buffer.index(b"\n") + 1]
                     header = False
                 if not header and len(buffer) >= full:
-                    cut = _whole_records(buffer)
-                    if not cut and len(buffer) > _LONGEST_RECORD:
+                    cut = _find_record_end(buffer)
+                    if not cut and len(buffer) > _MAX_RECORD_BYTES:
                         what = "a quote that is never closed" if buffer.count(b'"') % 2 else "a row of more than 64 MiB"
                         raise BadInputError(f"{self.path} has {what}", "is it a CSV?")
                     if cut:
                         yield bytes(buffer[:cut])
                         del buffer[:cut]
-                    full = BLOCK if cut else len(buffer) + BLOCK
+                    full = BLOCK_BYTES if cut else len(buffer) + BLOCK_BYTES
         except BrokenStreamError as error:
-            whole = 0 if header else _whole_records(buffer)
+            whole = 0 if header else _find_record_end(buffer)
             if whole:
                 yield bytes(buffer[:whole])
             raise BrokenStreamError(str(error), bytes(buffer[whole:])) from error
@@ -129,24 +131,24 @@ class TranscriptSource(Source):
 
     def split(self, block: bytes, first_line: int) -> Iterator[RawGame]:
         """The games of a block of whole records, with the line on which each one's record begins."""
-        reader = csv.reader(io.StringIO(decode(block)))
-        place = self.columns.index(COLUMN)
+        reader = csv.reader(io.StringIO(decode_text(block)))
+        place = self.columns.index(TRANSCRIPT_COLUMN)
         line = first_line
         try:
             for row in reader:
                 transcript = row[place] if len(row) > place else ""
                 tags = "".join(
-                    f'[{name} "{tag_value(value)}"]\n'
+                    f'[{name} "{format_tag_value(value)}"]\n'
                     for name, value in zip(self.columns, row, strict=False)
                     if name in TAGS and value
                 )
-                yield from games_of(transcript, tags, line, self.length)
+                yield from split_row(transcript, tags, line, self.length)
                 line = first_line + reader.line_num
         except csv.Error as error:
             raise BadInputError(f"{self.path}, line {line}: {error}", "is it a CSV?") from error
 
 
-def games_of(transcript: str, tags: str, line: int, length: int | None = None) -> Iterator[RawGame]:
+def split_row(transcript: str, tags: str, line: int, length: int | None = None) -> Iterator[RawGame]:
     """The games of one transcript, cut where it has `length` characters. A result ends each, so that a reader sees
     where it ends."""
     cut = len(transcript) == length
@@ -160,16 +162,16 @@ def games_of(transcript: str, tags: str, line: int, length: int | None = None) -
         broken = cut and last
         if broken:
             moves = moves.rpartition(" ")[0]
-        moves = with_san(moves)
+        moves = to_san(moves)
         own = tags if len(pieces) == 1 else ""
-        result = prefix[1] if prefix else result_of(own)
+        result = prefix[1] if prefix else find_result(own)
         yield RawGame(own, f"{' '.join(moves.split())} {result}".strip(), line, broken)
 
 
-def with_san(transcript: str) -> str:
+def to_san(transcript: str) -> str:
     """A transcript of UCI moves in SAN, up to the first move that is not legal; any other as it is.
 
-    >>> with_san("e2e4 e7e5 g1f3"), with_san("1.e4 e5")
+    >>> to_san("e2e4 e7e5 g1f3"), to_san("1.e4 e5")
     ('e4 e5 Nf3', '1.e4 e5')
     """
     words = transcript.split()
@@ -184,7 +186,7 @@ def with_san(transcript: str) -> str:
     return " ".join(sans)
 
 
-def columns_of_parquet(path: Path) -> list[str] | None:
+def read_parquet_columns(path: Path) -> list[str] | None:
     """The names of a Parquet file's columns, or None if the file is not a Parquet. Raises BadInputError if it is
     damaged."""
     import pyarrow as pa
@@ -201,13 +203,13 @@ def columns_of_parquet(path: Path) -> list[str] | None:
     return names
 
 
-def holds_games(columns: list[str]) -> bool:
+def has_game_columns(columns: list[str]) -> bool:
     """Whether these are the columns of a Parquet of games."""
     lower = {name.lower() for name in columns}
     return "fen" not in lower and not lower.isdisjoint(PARQUET_MOVES)
 
 
-class ParquetGames(Source):
+class ParquetGames(GameSource):
     """A Parquet of games on its way in. A block is lines of JSON, a row each; the line of a game is its row."""
 
     def __init__(self, path: Path, columns: list[str]) -> None:
@@ -232,7 +234,7 @@ class ParquetGames(Source):
             parquet = pq.ParquetFile(self.path)
             for batch in parquet.iter_batches(BATCH_ROWS, columns=[self.moves, *self.tags]):
                 rows = zip(*(batch[name].to_pylist() for name in (self.moves, *self.tags)), strict=True)
-                yield b"".join(json.dumps([_text(value) for value in row]).encode() + b"\n" for row in rows)
+                yield b"".join(json.dumps([_format_value(value) for value in row]).encode() + b"\n" for row in rows)
                 done += len(batch)
                 self.bytes_done = self.bytes_total * done // parquet.metadata.num_rows
         except (pa.ArrowException, OSError, ValueError) as error:
@@ -242,33 +244,33 @@ class ParquetGames(Source):
         for line, row in enumerate(block.splitlines(), first_line):
             moves, *values = json.loads(row)
             pairs = zip(self.tags.values(), values, strict=True)
-            tags = "".join(f'[{name} "{tag_value(value)}"]\n' for name, value in pairs if value)
-            if self.moves.lower() == COLUMN:
-                yield from games_of(moves, tags, line)
+            tags = "".join(f'[{name} "{format_tag_value(value)}"]\n' for name, value in pairs if value)
+            if self.moves.lower() == TRANSCRIPT_COLUMN:
+                yield from split_row(moves, tags, line)
             else:
                 ended = moves.rpartition(" ")[2].strip() in movetext.RESULTS
-                yield RawGame(tags, moves if ended else f"{moves} {result_of(tags)}", line)
+                yield RawGame(tags, moves if ended else f"{moves} {find_result(tags)}", line)
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """A value of a row as the text of a tag or of moves."""
     return "" if value is None else value.strftime("%Y.%m.%d") if isinstance(value, date) else str(value)
 
 
-def head_of(source: Source) -> bytes:
+def read_head(source: GameSource) -> bytes:
     """The first text of a source, without a byte order mark; what there is of it where the stream breaks."""
     head = bytearray()
     try:
         for chunk in source._decoded():
             head += chunk
-            if len(head) >= _SAMPLE:
+            if len(head) >= _SAMPLE_BYTES:
                 break
     except BrokenStreamError:
         pass
     return bytes(head.removeprefix(b"\xef\xbb\xbf"))
 
 
-def columns_of(head: bytes) -> list[str]:
+def parse_header(head: bytes) -> list[str]:
     """The names in the first line, [] where it is no line of a CSV."""
     try:
         return [name.strip() for name in next(csv.reader([head.split(b"\n", 1)[0].decode("utf-8")]), [])]
@@ -276,7 +278,7 @@ def columns_of(head: bytes) -> list[str]:
         return []
 
 
-def _whole_records(buffer: bytearray) -> int:
+def _find_record_end(buffer: bytearray) -> int:
     """Where the last whole record ends, 0 if nowhere: at a line's end that no quoted field spans."""
     end = len(buffer)
     quotes = buffer.count(b'"')
@@ -288,18 +290,18 @@ def _whole_records(buffer: bytearray) -> int:
     return 0
 
 
-def tag_value(value: str) -> str:
+def format_tag_value(value: str) -> str:
     """A cell as a tag's value; pandas writes the ratings of an incomplete column as 1500.0."""
     text = value.strip().replace("\\", "/").replace('"', "'").replace("\n", " ")
     return text.removesuffix(".0") if re.fullmatch(r"\d+\.0", text) else text
 
 
-def result_of(tags: str) -> str:
+def find_result(tags: str) -> str:
     match = re.search(r'\[Result "([^"]*)"\]', tags)
-    return (movetext.result(match[1]) if match else None) or "*"
+    return (movetext.normalize_result(match[1]) if match else None) or "*"
 
 
-def _bins(rows: list[dict[str, str]]) -> list[str]:
+def _describe_bins(rows: list[dict[str, str]]) -> list[str]:
     """The author's classes by rating, as his file names them: quantiles of both halves of his games."""
     scores = []
     for side in ("White", "Black"):

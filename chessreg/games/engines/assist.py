@@ -19,22 +19,22 @@ from chessreg.games.engines.opponents import Limit
 from chessreg.games.engines.pool import Evaluation
 
 Assist = Literal["none", "author", "on-repetition"]
-LIMIT = Limit("depth", 10)
-LINES = 5
-MOST_WINS = 990
+ASSIST_LIMIT = Limit("depth", 10)
+ASSIST_LINES = 5
+TAKEOVER_WINS = 990
 WDL_MODEL: Literal["sf16.1"] = "sf16.1"
 """Of python-chess: the one that `wdl()` took by default when the author's code was written."""
 
 
-def consulted(assist: Assist, board: chess.Board) -> bool:
+def is_consulted(assist: Assist, board: chess.Board) -> bool:
     """Whether Stockfish looks at the position before the model moves."""
     return assist == "author" or (assist == "on-repetition" and board.is_repetition(2))
 
 
-def wins(white_cp: int, turn: chess.Color) -> int:
+def expected_wins(white_cp: int, turn: chess.Color) -> int:
     """Games of 1,000 that the side to move wins, from White's centipawns (a mate in n is 10,000 - n).
 
-    >>> wins(0, chess.WHITE), wins(200, chess.WHITE), wins(-9_997, chess.BLACK)
+    >>> expected_wins(0, chess.WHITE), expected_wins(200, chess.WHITE), expected_wins(-9_997, chess.BLACK)
     (18, 984, 1000)
     """
     from chess.engine import Cp
@@ -45,6 +45,6 @@ def wins(white_cp: int, turn: chess.Color) -> int:
     return Cp(own).wdl(model=WDL_MODEL).wins
 
 
-def takes_over(lines: Sequence[Evaluation], turn: chess.Color) -> bool:
+def can_take_over(lines: Sequence[Evaluation], turn: chess.Color) -> bool:
     """Whether the worst of these moves wins so surely that Stockfish plays the best of them."""
-    return bool(lines) and min(wins(line.score_cp, turn) for line in lines) > MOST_WINS
+    return bool(lines) and min(expected_wins(line.score_cp, turn) for line in lines) > TAKEOVER_WINS

@@ -19,9 +19,9 @@ from chessreg.named import Registry
 from chessreg.noise import Stream, generator
 
 WIN, DRAW, LOSS = 0, 1, 2
-SCALE = math.log(10) / 400
-FAR = 6000.0  # Elo beyond the anchors: no search goes further
-STEPS = 60
+ELO_SCALE = math.log(10) / 400
+MAX_ELO_DISTANCE = 6000.0  # Elo beyond the anchors: no search goes further
+MAX_ITERATIONS = 60
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Counts:
+class PairCounts:
     """Results by pair of players. `pairs` int64 [pair, 2]; `results` float64 [sample, pair, 3]: wins of the first of
     the pair, draws, losses. Sample 0 is what was played, the others are resamples."""
 
@@ -72,7 +72,7 @@ class Options(NamedTuple):
     seed: int = 0
 
 
-Estimator = Callable[[Counts, Options], np.ndarray]
+Estimator = Callable[[PairCounts, Options], np.ndarray]
 """Counts → ratings, float64 [sample, player]: infinite where all was won or lost, NaN where nothing is known."""
 
 ESTIMATORS: Registry[Estimator] = Registry("rating estimator")
@@ -89,44 +89,44 @@ class Variant(NamedTuple):
     draw_weight: float
 
 
-WEIGHTS = (0.5, 0.0, 0.9)
+DRAW_WEIGHTS = (0.5, 0.0, 0.9)
 """Points of a draw: the usual half, and the two that Junkin's code has."""
 
 SIDE_BY_SIDE: tuple[Variant, ...] = (
-    *(Variant(name, weight) for name in ("anchored-ml", "junkin-batched", "sequential") for weight in WEIGHTS),
+    *(Variant(name, weight) for name in ("anchored-ml", "junkin-batched", "sequential") for weight in DRAW_WEIGHTS),
     *(Variant(name, 0.5) for name in ("bradley-terry", "davidson")),
 )
 """The estimators whose results are shown side by side for one pool; the first is the headline."""
 
 
-def against(pool: Pool, player: int, opponent: int) -> Pool:
+def select_pair(pool: Pool, player: int, opponent: int) -> Pool:
     """The games between two players alone."""
     both = ((pool.first == player) & (pool.second == opponent)) | ((pool.first == opponent) & (pool.second == player))
     return replace(pool, first=pool.first[both], second=pool.second[both], outcome=pool.outcome[both],
                    cluster=pool.cluster[both])  # fmt: skip
 
 
-def expected(difference: np.ndarray) -> np.ndarray:
+def expected_score(difference: np.ndarray) -> np.ndarray:
     """Expected score at this rating difference."""
-    score: np.ndarray = 1 / (1 + np.exp(np.clip(-SCALE * difference, -700, 700)))
+    score: np.ndarray = 1 / (1 + np.exp(np.clip(-ELO_SCALE * difference, -700, 700)))
     return score
 
 
-def rated(counts: Counts) -> list[int]:
+def list_unanchored(counts: PairCounts) -> list[int]:
     return [player for player in range(counts.players) if player not in counts.anchors]
 
 
-def unknown(counts: Counts) -> np.ndarray:
+def make_ratings(counts: PairCounts) -> np.ndarray:
     ratings = np.full((counts.samples, counts.players), np.nan)
     for player, rating in counts.anchors.items():
         ratings[:, player] = rating
     return ratings
 
 
-CONFIDENCE = 0.95
+CONFIDENCE_LEVEL = 0.95
 
 
-class Rated(NamedTuple):
+class PlayerRating(NamedTuple):
     """A player's rating with its 95 % interval. At a score of 0 or 1 only one end is known and `rating` is None."""
 
     rating: float | None
@@ -134,7 +134,9 @@ class Rated(NamedTuple):
     high: float | None
 
 
-def rate(pool: Pool, name: str, options: Options, resamples: int, key: Sequence[int | str] = ()) -> list[Rated]:
+def estimate_ratings(
+    pool: Pool, name: str, options: Options, resamples: int, key: Sequence[int | str] = ()
+) -> list[PlayerRating]:
     """Every player's rating, in the pool's order. The interval is that of the resamples; the bound of a player that won
     or lost everything is the rating at which that would happen in 1 of 20 pools. A rule that always gives the same, as
     it does where all was lost, has no interval.
@@ -142,12 +144,12 @@ def rate(pool: Pool, name: str, options: Options, resamples: int, key: Sequence[
     Raises NotFoundError for an unknown estimator.
     """
     function = ESTIMATORS[name]
-    counts = resampled(pool, resamples, key)
+    counts = resample_counts(pool, resamples, key)
     ratings = function(counts, options)
-    return [_with_interval(counts, ratings, player, name) for player in range(len(pool.players))]
+    return [_add_interval(counts, ratings, player, name) for player in range(len(pool.players))]
 
 
-def resampled(pool: Pool, resamples: int, key: Sequence[int | str]) -> Counts:
+def resample_counts(pool: Pool, resamples: int, key: Sequence[int | str]) -> PairCounts:
     """Counts of what was played and of `resamples` bootstrap samples of its clusters."""
     low, high = np.minimum(pool.first, pool.second), np.maximum(pool.first, pool.second)
     outcome = np.where(pool.first <= pool.second, pool.outcome, LOSS - pool.outcome)
@@ -164,33 +166,33 @@ def resampled(pool: Pool, resamples: int, key: Sequence[int | str]) -> Counts:
     number = int(weights.sum())
     drawn = generator(Stream.RATING_BOOTSTRAP, *key).multinomial(number, weights / number, size=resamples)
     results = np.concatenate([weights[None] @ table, drawn @ table])
-    return Counts(len(pool.players), pairs, results.reshape(resamples + 1, len(pairs), 3), pool.anchors)
+    return PairCounts(len(pool.players), pairs, results.reshape(resamples + 1, len(pairs), 3), pool.anchors)
 
 
-def _with_interval(counts: Counts, ratings: np.ndarray, player: int, name: str) -> Rated:
+def _add_interval(counts: PairCounts, ratings: np.ndarray, player: int, name: str) -> PlayerRating:
     value = float(ratings[0, player])
     if math.isnan(value):
-        return Rated(None, None, None)
+        return PlayerRating(None, None, None)
     if player in counts.anchors:
-        return Rated(value, None, None)
-    opponents = _opponents(counts, ratings[0], player, name in JOINT)
+        return PlayerRating(value, None, None)
+    opponents = _find_opponents(counts, ratings[0], player, name in JOINT)
     if math.isinf(value):
-        bound = _bound(*opponents, won=value > 0)
-        return Rated(None, bound, None) if value > 0 else Rated(None, None, bound)
+        bound = _find_bound(*opponents, won=value > 0)
+        return PlayerRating(None, bound, None) if value > 0 else PlayerRating(None, None, bound)
     known = np.sort(ratings[1:, player][~np.isnan(ratings[1:, player])])
-    tail = (1 - CONFIDENCE) / 2
+    tail = (1 - CONFIDENCE_LEVEL) / 2
     if not len(known):
-        return Rated(value, None, None)
+        return PlayerRating(value, None, None)
     low, high = (float(known[min(int(share * len(known)), len(known) - 1)]) for share in (tail, 1 - tail))
     if low == high and name in RULES:
-        return Rated(value, None, None)
+        return PlayerRating(value, None, None)
     if low == high:  # the resamples cannot differ: from how sharply the games tell ratings apart
         spread = 1.96 * _standard_error(value, *opponents)
         low, high = value - spread, value + spread
-    return Rated(value, low if math.isfinite(low) else None, high if math.isfinite(high) else None)
+    return PlayerRating(value, low if math.isfinite(low) else None, high if math.isfinite(high) else None)
 
 
-def _opponents(counts: Counts, ratings: np.ndarray, player: int, joint: bool) -> tuple[np.ndarray, np.ndarray]:
+def _find_opponents(counts: PairCounts, ratings: np.ndarray, player: int, joint: bool) -> tuple[np.ndarray, np.ndarray]:
     """Ratings of the opponents that `player` was measured by, and games played against each, both [opponent]: those
     with an anchor or, of a joint estimate, all that got a rating."""
     if not joint:
@@ -204,46 +206,48 @@ def _opponents(counts: Counts, ratings: np.ndarray, player: int, joint: bool) ->
     return np.array(found), np.array(games)
 
 
-def _bound(rated: np.ndarray, games: np.ndarray, won: bool) -> float | None:
+def _find_bound(rated: np.ndarray, games: np.ndarray, won: bool) -> float | None:
     """The rating at which winning (or losing) all of these games has a probability of 0.05."""
     if not len(rated):
         return None
-    low, high = rated.min() - FAR, rated.max() + FAR
-    for _ in range(STEPS):
+    low, high = rated.min() - MAX_ELO_DISTANCE, rated.max() + MAX_ELO_DISTANCE
+    for _ in range(MAX_ITERATIONS):
         middle = (low + high) / 2
-        chance = expected(middle - rated) if won else expected(rated - middle)
-        likely = float((games * np.log(chance)).sum()) > math.log(1 - CONFIDENCE)
+        chance = expected_score(middle - rated) if won else expected_score(rated - middle)
+        likely = float((games * np.log(chance)).sum()) > math.log(1 - CONFIDENCE_LEVEL)
         low, high = (low, middle) if likely == won else (middle, high)
     return float((low + high) / 2)
 
 
 def _standard_error(rating: float, rated: np.ndarray, games: np.ndarray) -> float:
-    mean = expected(rating - rated)
-    information = float((games * mean * (1 - mean)).sum()) * SCALE**2
+    mean = expected_score(rating - rated)
+    information = float((games * mean * (1 - mean)).sum()) * ELO_SCALE**2
     return 1 / math.sqrt(information) if information > 0 else 0.0
 
 
 @ESTIMATORS.named("anchored-ml")
-def anchored_ml(counts: Counts, options: Options) -> np.ndarray:
+def rate_anchored_ml(counts: PairCounts, options: Options) -> np.ndarray:
     """Maximum likelihood of each player alone against opponents of known rating: the rating whose expected points are
     those that were scored. Games between players without a known rating do not count."""
-    solved = unknown(counts)
-    for player in rated(counts):
+    solved = make_ratings(counts)
+    for player in list_unanchored(counts):
         ratings, results = counts.against_anchors(player)
         if len(ratings):
             games = results.sum(axis=2)
-            solved[:, player] = solve(ratings, games, results[..., WIN] + options.draw_weight * results[..., DRAW])
+            solved[:, player] = solve_rating(
+                ratings, games, results[..., WIN] + options.draw_weight * results[..., DRAW]
+            )
     return solved
 
 
-def solve(ratings: np.ndarray, games: np.ndarray, points: np.ndarray) -> np.ndarray:
+def solve_rating(ratings: np.ndarray, games: np.ndarray, points: np.ndarray) -> np.ndarray:
     """The rating R with sum(games * expected(R - ratings)) = sum(points), by bisection; float64 [sample]."""
     total, scored = games.sum(axis=1), points.sum(axis=1)
-    low = np.full(len(games), ratings.min() - FAR)
-    high = np.full(len(games), ratings.max() + FAR)
-    for _ in range(STEPS):
+    low = np.full(len(games), ratings.min() - MAX_ELO_DISTANCE)
+    high = np.full(len(games), ratings.max() + MAX_ELO_DISTANCE)
+    for _ in range(MAX_ITERATIONS):
         middle = (low + high) / 2
-        above = (games * expected(middle[:, None] - ratings)).sum(axis=1) > scored
+        above = (games * expected_score(middle[:, None] - ratings)).sum(axis=1) > scored
         low, high = np.where(above, low, middle), np.where(above, middle, high)
     root = (low + high) / 2
     root[scored <= 0], root[scored >= total] = -np.inf, np.inf
@@ -252,27 +256,27 @@ def solve(ratings: np.ndarray, games: np.ndarray, points: np.ndarray) -> np.ndar
 
 
 @ESTIMATORS.named("junkin-batched")
-def junkin_batched(counts: Counts, options: Options) -> np.ndarray:
+def rate_junkin_batched(counts: PairCounts, options: Options) -> np.ndarray:
     """Junkin 2025, Appendix I: from `start`, one step of `k_factor` times (points - expected points) for each opponent,
     the weakest first. Ill-conditioned beyond a few games a level: it is here to reproduce the paper's numbers."""
-    last = unknown(counts)
-    for player in rated(counts):
+    last = make_ratings(counts)
+    for player in list_unanchored(counts):
         ratings, results = counts.against_anchors(player)
         rating = np.full(counts.samples, options.start)
         for opponent in np.argsort(ratings, kind="stable"):
             games = results[:, opponent].sum(axis=1)
             points = results[:, opponent, WIN] + options.draw_weight * results[:, opponent, DRAW]
-            rating = rating + options.k_factor * (points - games * expected(rating - ratings[opponent]))
+            rating = rating + options.k_factor * (points - games * expected_score(rating - ratings[opponent]))
         if len(ratings):
             last[:, player] = rating
     return last
 
 
 @ESTIMATORS.named("sequential")
-def sequential(counts: Counts, options: Options) -> np.ndarray:
+def rate_sequential(counts: PairCounts, options: Options) -> np.ndarray:
     """The classical update after every game, in an order drawn from the seed; the interval has its luck in it."""
-    last = unknown(counts)
-    for player in rated(counts):
+    last = make_ratings(counts)
+    for player in list_unanchored(counts):
         ratings, results = counts.against_anchors(player)
         if not len(ratings):
             continue
@@ -288,29 +292,29 @@ def sequential(counts: Counts, options: Options) -> np.ndarray:
     return last
 
 
-RIDGE = 1e-12  # keeps a singular system solvable where only differences are determined
+RIDGE_WEIGHT = 1e-12  # keeps a singular system solvable where only differences are determined
 
 
 @ESTIMATORS.named("bradley-terry")
-def bradley_terry(counts: Counts, options: Options) -> np.ndarray:
+def rate_bradley_terry(counts: PairCounts, options: Options) -> np.ndarray:
     """Maximum likelihood of all players at once (Bradley and Terry 1952); a draw is half a win and half a loss. Anchors
     keep their ratings; without any the mean is 0."""
-    return _joint(counts, with_draws=False)
+    return _fit_jointly(counts, with_draws=False)
 
 
 @ESTIMATORS.named("davidson")
-def davidson(counts: Counts, options: Options) -> np.ndarray:
+def rate_davidson(counts: PairCounts, options: Options) -> np.ndarray:
     """The same with draws as a third result whose frequency is fitted (Davidson 1970): equal players draw most."""
-    return _joint(counts, with_draws=True)
+    return _fit_jointly(counts, with_draws=True)
 
 
-def _joint(counts: Counts, with_draws: bool) -> np.ndarray:
+def _fit_jointly(counts: PairCounts, with_draws: bool) -> np.ndarray:
     """Newton's method over all players without an anchor, a bounded step at a time, all samples together."""
     one, other = counts.pairs.T
     games = counts.results.sum(axis=2)
     points = counts.results[..., WIN] + 0.5 * counts.results[..., DRAW]
     draws = counts.results[..., DRAW].sum(axis=1)
-    free = np.array(rated(counts), np.int64)
+    free = np.array(list_unanchored(counts), np.int64)
     ratings = np.zeros((counts.samples, counts.players))
     for player, rating in counts.anchors.items():
         ratings[:, player] = rating
@@ -320,8 +324,8 @@ def _joint(counts: Counts, with_draws: bool) -> np.ndarray:
     ties = np.full(counts.samples, 1.0 if with_draws else 0.0)  # Davidson's nu
     place = np.full(counts.players, -1)
     place[free] = np.arange(len(free))
-    for _ in range(STEPS if len(free) else 0):
-        strength = np.clip(SCALE * (ratings[:, one] - ratings[:, other]), -40, 40)
+    for _ in range(MAX_ITERATIONS if len(free) else 0):
+        strength = np.clip(ELO_SCALE * (ratings[:, one] - ratings[:, other]), -40, 40)
         parts = np.stack([np.exp(strength / 2), np.repeat(ties[:, None], len(one), axis=1), np.exp(-strength / 2)])
         chance = parts / parts.sum(axis=0)  # [3, sample, pair]
         mean = chance[WIN] + 0.5 * chance[DRAW]
@@ -334,26 +338,26 @@ def _joint(counts: Counts, with_draws: bool) -> np.ndarray:
             slope[:, b] -= surplus[:, pair]
             for i, j, sign in ((a, a, 1), (b, b, 1), (a, b, -1), (b, a, -1)):
                 curve[:, i, j] += sign * weight[:, pair]
-        inner = curve[:, free][:, :, free] + RIDGE * np.eye(len(free))
-        step = np.linalg.solve(inner, slope[:, free, None])[..., 0] / SCALE
+        inner = curve[:, free][:, :, free] + RIDGE_WEIGHT * np.eye(len(free))
+        step = np.linalg.solve(inner, slope[:, free, None])[..., 0] / ELO_SCALE
         ratings[:, free] += np.clip(step, -400, 400)
-        ratings = np.clip(ratings, center - 2 * FAR, center + 2 * FAR)
+        ratings = np.clip(ratings, center - 2 * MAX_ELO_DISTANCE, center + 2 * MAX_ELO_DISTANCE)
         if with_draws:
             predicted = (games * chance[DRAW]).sum(axis=1)
             ties = np.where(draws > 0, ties * draws / np.maximum(predicted, 1e-12), 0.0)
-        if np.abs(step[np.abs(ratings[:, free] - center[:, free]) < FAR]).max(initial=0) < 1e-6:
+        if np.abs(step[np.abs(ratings[:, free] - center[:, free]) < MAX_ELO_DISTANCE]).max(initial=0) < 1e-6:
             break
-    return _settled(counts, ratings, games)
+    return _settle_scale(counts, ratings, games)
 
 
-def _settled(counts: Counts, ratings: np.ndarray, games: np.ndarray) -> np.ndarray:
+def _settle_scale(counts: PairCounts, ratings: np.ndarray, games: np.ndarray) -> np.ndarray:
     """Ratings on one scale: what the games do not tie to it from both sides is infinite, or unknown.
 
     The scale is the anchors'; without anchors it is that of the largest group whose members can be compared both ways,
     with a mean of 0.
     """
-    ratings = ratings + _runaways(counts)
-    above, below = main_group(counts)
+    ratings = ratings + _find_runaways(counts)
+    above, below = find_main_group(counts)
     inside = above & below
     if not counts.anchors:
         finite = np.isfinite(ratings) & inside
@@ -364,14 +368,14 @@ def _settled(counts: Counts, ratings: np.ndarray, games: np.ndarray) -> np.ndarr
     ratings[:, ~above & ~below] = np.nan
     with np.errstate(invalid="ignore"):  # infinity minus itself: nothing has drifted
         drift = ratings - ratings[0]
-    ratings = np.where(np.isfinite(drift) & (np.abs(drift) > FAR / 2), np.copysign(np.inf, drift), ratings)
-    for player in rated(counts):
+    ratings = np.where(np.isfinite(drift) & (np.abs(drift) > MAX_ELO_DISTANCE / 2), np.copysign(np.inf, drift), ratings)
+    for player in list_unanchored(counts):
         mine = (counts.pairs == player).any(axis=1)
         ratings[games[:, mine].sum(axis=1) == 0, player] = np.nan
     return ratings
 
 
-def main_group(counts: Counts) -> tuple[np.ndarray, np.ndarray]:
+def find_main_group(counts: PairCounts) -> tuple[np.ndarray, np.ndarray]:
     """Who scored, through any chain of games, against the group that carries the scale, and against whom it scored: two
     bool [player]; its members are in both. It is the anchors' group, else the one with the most games."""
     scored: dict[int, set[int]] = {player: set() for player in range(counts.players)}
@@ -387,14 +391,14 @@ def main_group(counts: Counts) -> tuple[np.ndarray, np.ndarray]:
     against: dict[int, set[int]] = {player: {p for p, them in scored.items() if player in them} for player in scored}
     best: tuple[float, set[int], set[int]] = (-1.0, set(), set())
     for start in list(counts.anchors)[:1] or range(counts.players):
-        above, below = _reached(against, start), _reached(scored, start)
+        above, below = _find_reachable(against, start), _find_reachable(scored, start)
         if (weight := played[list(above & below)].sum()) > best[0]:
             best = (weight, above, below)
     members = np.arange(counts.players)
     return np.isin(members, list(best[1])), np.isin(members, list(best[2]))
 
 
-def _reached(steps: Mapping[int, set[int]], start: int) -> set[int]:
+def _find_reachable(steps: Mapping[int, set[int]], start: int) -> set[int]:
     reached, waiting = {start}, [start]
     while waiting:
         fresh = steps[waiting.pop()] - reached
@@ -403,7 +407,7 @@ def _reached(steps: Mapping[int, set[int]], start: int) -> set[int]:
     return reached
 
 
-def _runaways(counts: Counts) -> np.ndarray:
+def _find_runaways(counts: PairCounts) -> np.ndarray:
     """Plus or minus infinity for players that won (or lost) every game against those who remain when such players are
     taken out: no finite rating is likeliest for them. 0 for all others; float64 [sample, player]."""
     runaways = np.zeros((counts.samples, counts.players))
@@ -412,7 +416,7 @@ def _runaways(counts: Counts) -> np.ndarray:
         both = left[:, counts.pairs[:, 0]] & left[:, counts.pairs[:, 1]]
         results = counts.results * both[..., None]
         before = int(left.sum())
-        for player in rated(counts):
+        for player in list_unanchored(counts):
             own, other = counts.pairs[:, 0] == player, counts.pairs[:, 1] == player
             won = results[:, own, WIN].sum(axis=1) + results[:, other, LOSS].sum(axis=1)
             lost = results[:, own, LOSS].sum(axis=1) + results[:, other, WIN].sum(axis=1)

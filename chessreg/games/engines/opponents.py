@@ -67,7 +67,7 @@ class Limit:
 
     @property
     def text(self) -> str:
-        return f"{self.kind}={decimal(self.value)}" if self.kind == "time" else f"{self.kind}={int(self.value)}"
+        return f"{self.kind}={format_decimal(self.value)}" if self.kind == "time" else f"{self.kind}={int(self.value)}"
 
     @property
     def go(self) -> str:
@@ -97,14 +97,16 @@ class EngineSpec:
         if self.kind != "stockfish":
             return self.kind
         limit = f"@{self.limit.text}" if self.limit else ""
-        return f"stockfish:{self.level}{limit}" + (f"+random={decimal(self.random_share)}" if self.random_share else "")
+        return f"stockfish:{self.level}{limit}" + (
+            f"+random={format_decimal(self.random_share)}" if self.random_share else ""
+        )
 
     @property
     def name(self) -> str:
         """For people and PGN tags: `Stockfish 3 (nodes=200)`."""
         if self.kind != "stockfish":
             return {"random": "Random mover", "capture": "Random capturer"}[self.kind]
-        diluted = f", random={decimal(self.random_share)}" if self.random_share else ""
+        diluted = f", random={format_decimal(self.random_share)}" if self.random_share else ""
         return f"Stockfish {self.level} ({self.limit.text if self.limit else 'depth=1, nodes=1'}{diluted})"
 
     @property
@@ -137,10 +139,10 @@ class EngineSpec:
         return self.text
 
 
-def decimal(value: float) -> str:
+def format_decimal(value: float) -> str:
     """All digits of a number, without an exponent and without zeros at the end.
 
-    >>> [decimal(value) for value in (0.00001, 0.25, 1e6)]
+    >>> [format_decimal(value) for value in (0.00001, 0.25, 1e6)]
     ['0.00001', '0.25', '1000000']
     """
     text = f"{Decimal(repr(float(value))):f}"
@@ -206,7 +208,7 @@ def parse_ladder(texts: Iterable[str]) -> tuple[EngineSpec, ...]:
     return tuple(rungs)
 
 
-def _ladder() -> tuple[EngineSpec, ...]:
+def _build_ladder() -> tuple[EngineSpec, ...]:
     diluted = [f"stockfish:-1+random={share}" for share in (0.4, 0.2, 0.1)]
     low = [parse_engine(text) for text in ("random", "capture", *diluted, "stockfish:-1")]
     zero = [EngineSpec("stockfish", 0, Limit("nodes", nodes)) for nodes in (1, 10, 100, 1_000, DEFAULT_NODES)]
@@ -214,7 +216,7 @@ def _ladder() -> tuple[EngineSpec, ...]:
     return (*low, *zero, *rest)
 
 
-LADDER: tuple[EngineSpec, ...] = _ladder()
+LADDER: tuple[EngineSpec, ...] = _build_ladder()
 """The rungs, weakest first; a rung's name is its `text`. A weak model is measured where it scores 20 to 80 %."""
 
 
@@ -243,16 +245,16 @@ def find_stockfish() -> Path:
     if named:
         path = shutil.which(named)
         if path is None:
-            raise NotFoundError(f"CHESSREG_STOCKFISH names {named}, which is no program", install_command())
+            raise NotFoundError(f"CHESSREG_STOCKFISH names {named}, which is no program", stockfish_install_command())
         return Path(path)
     places = (None, "/usr/games", "/usr/local/bin", "/opt/homebrew/bin", "/home/linuxbrew/.linuxbrew/bin")
     for place in places:
         if path := shutil.which("stockfish", path=place):
             return Path(path)
-    raise NotFoundError("Stockfish is not installed", install_command())
+    raise NotFoundError("Stockfish is not installed", stockfish_install_command())
 
 
-def install_command() -> str:
+def stockfish_install_command() -> str:
     """What to type here to get Stockfish."""
     sudo = "sudo " if hasattr(os, "geteuid") and os.geteuid() != 0 else ""
     if platform.system() == "Darwin":
@@ -276,7 +278,7 @@ class EngineIdentity:
     options: Mapping[str, str] = field(default_factory=dict)
 
 
-def engine_identity(path: Path | None = None) -> EngineIdentity:
+def identify_engine(path: Path | None = None) -> EngineIdentity:
     """Ask the binary who it is; remembered until the file changes.
 
     Raises NotFoundError when there is no such file, BadInputError when it is not a UCI engine."""
@@ -284,12 +286,12 @@ def engine_identity(path: Path | None = None) -> EngineIdentity:
     try:
         stat = path.stat()
     except OSError as error:
-        raise NotFoundError(f"no engine at {path}: {error.strerror}", install_command()) from error
-    return _identity(path, stat.st_mtime_ns, stat.st_size)
+        raise NotFoundError(f"no engine at {path}: {error.strerror}", stockfish_install_command()) from error
+    return _read_identity(path, stat.st_mtime_ns, stat.st_size)
 
 
 @functools.lru_cache(maxsize=8)
-def _identity(path: Path, _modified: int, _size: int) -> EngineIdentity:
+def _read_identity(path: Path, _modified: int, _size: int) -> EngineIdentity:
     process = UciProcess(path, ENGINE_OPTIONS)
     process.close()
     title = next((line[8:].strip() for line in process.greeting if line.startswith("id name ")), path.name)
@@ -307,7 +309,7 @@ def _identity(path: Path, _modified: int, _size: int) -> EngineIdentity:
 
 
 RATING_SCALE = "stockfish"
-SOURCE = "official-stockfish/Stockfish#4341 (a08b8d4), 120 s + 1 s, anchored to CCRL"
+ELO_SOURCE = "official-stockfish/Stockfish#4341 (a08b8d4), 120 s + 1 s, anchored to CCRL"
 
 # fmt: off
 STOCKFISH_ELO: tuple[float, ...] = (
@@ -318,29 +320,29 @@ STOCKFISH_ELO: tuple[float, ...] = (
 """Elo of level 0, 1, … 19. Level 20 is unhandicapped and was not in the table; -1 never was."""
 
 
-def level_rating(level: int) -> float | None:
+def get_level_rating(level: int) -> float | None:
     """Elo of a skill level, or None where nobody published one (-1 and 20)."""
     return STOCKFISH_ELO[level] if 0 <= level < len(STOCKFISH_ELO) else None
 
 
-def engine_rating(spec: EngineSpec) -> float | None:
+def get_engine_rating(spec: EngineSpec) -> float | None:
     """Elo of an opponent by its skill level, or None. The table's time control is not the spec's limit."""
-    return None if spec.level is None or spec.random_share else level_rating(spec.level)
+    return None if spec.level is None or spec.random_share else get_level_rating(spec.level)
 
 
 ANCHOR_ERROR = 100.0
 """Elo by which the whole table may be off, by its own statement; it was measured under another time control."""
 
-TABLES = ("levels", "levels-truncated")
+ELO_TABLES = ("levels", "levels-truncated")
 """`levels` as published; `levels-truncated` without the decimals, as Junkin 2025 uses them (1467.6 is 1467)."""
 
 
-def opponent_rating(opponent: str, table: str = "levels") -> float | None:
+def get_opponent_rating(opponent: str, table: str = "levels") -> float | None:
     """Elo of an opponent as a match writes it, whatever its limit; None for one that the table has not.
 
-    >>> opponent_rating("stockfish:3@time=0.1"), opponent_rating("random")
+    >>> get_opponent_rating("stockfish:3@time=0.1"), get_opponent_rating("random")
     (1742.3, None)
     """
     match = re.fullmatch(r"stockfish:(\d+)@[^+]*", opponent)
-    rating = level_rating(int(match[1])) if match else None
+    rating = get_level_rating(int(match[1])) if match else None
     return float(int(rating)) if rating is not None and table == "levels-truncated" else rating

@@ -26,7 +26,7 @@ import chess
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.games.boards.adjudication import MATE_CP
 from chessreg.games.engines.opponents import ENGINE_OPTIONS, FULL_SKILL, EngineSpec, Limit, choose_move, find_stockfish
-from chessreg.games.engines.uci import MULTI_PV, EngineAnswerError, EngineDiedError, Line, SearchResult, UciProcess
+from chessreg.games.engines.uci import MULTI_PV, EngineAnswerError, EngineDiedError, SearchResult, UciProcess, Variation
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -68,13 +68,13 @@ class _Task:
     future: Future[SearchResult]
 
 
-def free_cores(reserved: int = 0) -> int:
+def count_free_cores(reserved: int = 0) -> int:
     """Cores that this process may use, less `reserved` ones (for example a model's threads); at least 1."""
     affinity = getattr(os, "sched_getaffinity", None)  # absent on macOS
     return max(1, (len(affinity(0)) if affinity else os.cpu_count() or 1) - reserved)
 
 
-def position_command(board: chess.Board) -> str:
+def format_position_command(board: chess.Board) -> str:
     """The UCI command for this board with its whole history, which repetition draws depend on."""
     root = board.root()
     fen = root.fen(en_passant="fen")
@@ -84,7 +84,7 @@ def position_command(board: chess.Board) -> str:
     return f"position {start} moves {' '.join([move.uci() for move in board.move_stack])}"
 
 
-def white_centipawns(result: SearchResult | Line, turn: chess.Color) -> int | None:
+def to_white_centipawns(result: SearchResult | Variation, turn: chess.Color) -> int | None:
     """The score of a search as White sees it, or None where the engine printed none."""
     if result.mate is not None:
         # "mate 0" means that the side to move is mated already
@@ -96,7 +96,7 @@ def white_centipawns(result: SearchResult | Line, turn: chess.Color) -> int | No
     return value if turn == chess.WHITE else -value
 
 
-def legal_move(board: chess.Board, answer: str | None, engine: str) -> chess.Move:
+def parse_engine_move(board: chess.Board, answer: str | None, engine: str) -> chess.Move:
     """The move that an engine answered in `board`, with castling as the king's move.
 
     Raises EngineAnswerError, which names the engine, for an answer that is no legal move."""
@@ -130,7 +130,7 @@ class EnginePool:
         if processes is not None and processes < 1:
             raise BadInputError(f"an engine pool needs at least one process, not {processes}")
         self.spec = spec
-        cores = free_cores(reserved_cores)
+        cores = count_free_cores(reserved_cores)
         wanted = processes or cores
         if timed is None:
             timed = spec.limit is not None and spec.limit.kind == "time"
@@ -166,18 +166,18 @@ class EnginePool:
         if chosen is not None:
             future.set_result(EngineMove(chosen, None, 0, time.perf_counter() - started))
             return future
-        turn, position, asked = board.turn, position_command(board), board.copy(stack=False)
+        turn, position, asked = board.turn, format_position_command(board), board.copy(stack=False)
 
         def finish(result: SearchResult) -> EngineMove:
             if result.move is None and not any(asked.legal_moves):
                 raise BadInputError(f"no legal move in {position}")
-            score = white_centipawns(result, turn)
-            return EngineMove(legal_move(asked, result.move, result.engine), score, result.nodes, result.seconds)
+            score = to_white_centipawns(result, turn)
+            return EngineMove(parse_engine_move(asked, result.move, result.engine), score, result.nodes, result.seconds)
 
         if self._path is None:
             self._path = find_stockfish()
         search = self._enqueue(game_id, position, spec.go, spec.skill, spec.patience, self._forgets(spec))
-        return _then(search, finish, future)
+        return _chain_future(search, finish, future)
 
     def analyse(
         self, board: chess.Board, limit: Limit = DEFAULT_ANALYSIS, only: chess.Move | None = None
@@ -189,14 +189,16 @@ class EnginePool:
             self._path = find_stockfish()
 
         def finish(result: SearchResult) -> Evaluation:
-            score = white_centipawns(result, turn)
+            score = to_white_centipawns(result, turn)
             if score is None:
                 raise EngineAnswerError(f"engine {result.engine} gave no score that can be read for {asked.fen()}")
-            best = legal_move(asked, result.move, result.engine) if result.move or any(asked.legal_moves) else None
+            best = (
+                parse_engine_move(asked, result.move, result.engine) if result.move or any(asked.legal_moves) else None
+            )
             return Evaluation(score, result.nodes, result.seconds, best)
 
-        search = self._enqueue(None, position_command(board), go, FULL_SKILL, limit.patience, True)
-        return _then(search, finish, Future())
+        search = self._enqueue(None, format_position_command(board), go, FULL_SKILL, limit.patience, True)
+        return _chain_future(search, finish, Future())
 
     def lines(self, board: chess.Board, limit: Limit, number: int) -> Future[list[Evaluation]]:
         """Full-strength evaluations of the `number` best moves of `board` (of all, where it has fewer), best first."""
@@ -205,9 +207,9 @@ class EnginePool:
             self._path = find_stockfish()
 
         def finish(result: SearchResult) -> list[Evaluation]:
-            scored = [(line, white_centipawns(line, turn)) for line in result.lines]
+            scored = [(line, to_white_centipawns(line, turn)) for line in result.lines]
             found = [
-                Evaluation(score, result.nodes, result.seconds, legal_move(asked, line.move, result.engine))
+                Evaluation(score, result.nodes, result.seconds, parse_engine_move(asked, line.move, result.engine))
                 for line, score in scored
                 if score is not None
             ]
@@ -215,9 +217,9 @@ class EnginePool:
                 raise EngineAnswerError(f"engine {result.engine} gave no variation that can be read for {asked.fen()}")
             return found
 
-        position = position_command(board)
+        position = format_position_command(board)
         search = self._enqueue(None, position, limit.go, FULL_SKILL, limit.patience, True, number)
-        return _then(search, finish, Future())
+        return _chain_future(search, finish, Future())
 
     def evaluations(self, fens: Iterable[str], limit: Limit) -> Iterator[int]:
         """Of each position in turn: White's view in centipawns. A game that is over is worth MATE_CP or nothing."""
@@ -351,7 +353,7 @@ class _Worker(threading.Thread):
             return self._process
 
 
-def _then(source: Future[A], function: Callable[[A], B], target: Future[B]) -> Future[B]:
+def _chain_future(source: Future[A], function: Callable[[A], B], target: Future[B]) -> Future[B]:
     """Let `target` follow `source`, its result passed through `function` (in the worker's thread)."""
 
     def relay(done: Future[A]) -> None:

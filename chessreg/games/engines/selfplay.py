@@ -25,8 +25,8 @@ import chess
 
 from chessreg import child
 from chessreg.errors import BadInputError, ChessregError
-from chessreg.games.boards.adjudication import WIN_CP, Termination, game_over, lost_by
-from chessreg.games.boards.openings import OpeningSpec, openings
+from chessreg.games.boards.adjudication import WIN_CP, Termination, find_game_end, make_loss
+from chessreg.games.boards.openings import OpeningSpec, make_openings
 from chessreg.games.boards.pgn import format_pgn
 from chessreg.games.engines.opponents import (
     ENGINE_OPTIONS,
@@ -34,9 +34,9 @@ from chessreg.games.engines.opponents import (
     EngineSpec,
     Limit,
     find_stockfish,
-    level_rating,
+    get_level_rating,
 )
-from chessreg.games.engines.pool import free_cores, legal_move, white_centipawns
+from chessreg.games.engines.pool import count_free_cores, parse_engine_move, to_white_centipawns
 from chessreg.games.engines.uci import UciProcess
 from chessreg.noise import Stream, generator, uniform
 
@@ -68,7 +68,7 @@ class GeneratedGame:
         tags = {"Event": EVENT, "TimeControl": "-", "RatingScale": RATING_SCALE}
         for color, spec in (("White", self.white), ("Black", self.black)):
             tags[color] = spec.name
-            if spec.level is not None and (rating := level_rating(spec.level)) is not None:
+            if spec.level is not None and (rating := get_level_rating(spec.level)) is not None:
                 tags[f"{color}Elo"] = f"{rating:.0f}"
         adjudicated = self.termination is Termination.MOVE_LIMIT
         return {**tags, "Termination": "adjudication" if adjudicated else "normal", "Result": self.result}
@@ -107,7 +107,7 @@ class SelfPlay:
 
 
 @dataclass(frozen=True)
-class _Work:
+class _WorkerSettings:
     """What a worker needs to know, sent as its first line."""
 
     engine: str
@@ -116,13 +116,13 @@ class _Work:
     numbers: tuple[int, int, int]  # the arguments of range()
 
 
-def pairing(seed: int, number: int, levels: Sequence[int]) -> tuple[int, int]:
+def draw_levels(seed: int, number: int, levels: Sequence[int]) -> tuple[int, int]:
     """Levels of White and Black in game `number`: two independent uniform draws."""
     draw = generator(Stream.SELFPLAY, seed, number)
     return levels[int(draw.integers(len(levels)))], levels[int(draw.integers(len(levels)))]
 
 
-def generate(
+def generate_games(
     games: int, settings: SelfPlay = SelfPlay(), *, seed: int, processes: int | None = None, first: int = 0
 ) -> Generator[GeneratedGame]:
     """Play games number `first` to `first + games - 1` and yield them in this order.
@@ -133,18 +133,18 @@ def generate(
     if games < 1:
         raise BadInputError(f"cannot generate {games} games", "at least 1")
     engine = str(find_stockfish())
-    count = min(processes or free_cores(), games)
-    works = [_Work(engine, seed, settings, (first + k, first + games, count)) for k in range(count)]
-    return _generate(games, works)
+    count = min(processes or count_free_cores(), games)
+    works = [_WorkerSettings(engine, seed, settings, (first + k, first + games, count)) for k in range(count)]
+    return _run_workers(games, works)
 
 
-def _generate(games: int, works: Sequence[_Work]) -> Generator[GeneratedGame]:
+def _run_workers(games: int, works: Sequence[_WorkerSettings]) -> Generator[GeneratedGame]:
     workers: list[subprocess.Popen[str]] = []
     try:
         for work in works:
-            workers.append(_start(work))
+            workers.append(_start_worker(work))
         for index in range(games):
-            yield _receive(workers[index % len(workers)], works[0].settings.nodes)
+            yield _receive_game(workers[index % len(workers)], works[0].settings.nodes)
     finally:
         for worker in workers:
             worker.kill()
@@ -152,7 +152,7 @@ def _generate(games: int, works: Sequence[_Work]) -> Generator[GeneratedGame]:
             worker.communicate()
 
 
-def _start(work: _Work) -> subprocess.Popen[str]:
+def _start_worker(work: _WorkerSettings) -> subprocess.Popen[str]:
     # a session of its own: a Ctrl-C in the terminal is the parent's to handle
     worker = subprocess.Popen(
         child.command("chessreg.games.engines.selfplay"),
@@ -170,7 +170,7 @@ def _start(work: _Work) -> subprocess.Popen[str]:
     return worker
 
 
-def _receive(worker: subprocess.Popen[str], nodes: int) -> GeneratedGame:
+def _receive_game(worker: subprocess.Popen[str], nodes: int) -> GeneratedGame:
     assert worker.stdout is not None
     line = worker.stdout.readline()
     if not line.endswith("\n"):
@@ -191,16 +191,16 @@ def _receive(worker: subprocess.Popen[str], nodes: int) -> GeneratedGame:
     )
 
 
-def _work() -> None:
+def _run_worker() -> None:
     """The worker process: one line of settings in, one line a game out."""
     received = json.loads(sys.stdin.readline())
-    work = _Work(**{**received, "settings": SelfPlay(**received["settings"])})
+    work = _WorkerSettings(**{**received, "settings": SelfPlay(**received["settings"])})
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     engines = [UciProcess(Path(work.engine), ENGINE_OPTIONS) for _ in range(2)]
     try:
         for number in range(*work.numbers):
-            print(json.dumps(_play(work, number, engines)), flush=True)
+            print(json.dumps(_play_game(work, number, engines)), flush=True)
     finally:
         for engine in engines:
             engine.close()
@@ -212,16 +212,16 @@ def _end_with_parent() -> None:
     signal.raise_signal(signal.SIGTERM)
 
 
-def _play(work: _Work, number: int, engines: Sequence[UciProcess]) -> dict[str, object]:
+def _play_game(work: _WorkerSettings, number: int, engines: Sequence[UciProcess]) -> dict[str, object]:
     settings = work.settings
-    levels = pairing(work.seed, number, settings.levels)
+    levels = draw_levels(work.seed, number, settings.levels)
     for engine, level in zip(engines, levels, strict=True):
         engine.set_option("Skill Level", level)
     board = chess.Board()
     sans: list[str] = []
     moves: list[str] = []
     if settings.opening_plies:
-        (opening,) = openings(OpeningSpec("random", str(settings.opening_plies)), work.seed, [number])
+        (opening,) = make_openings(OpeningSpec("random", str(settings.opening_plies)), work.seed, [number])
         board, sans, moves = opening.board(), list(opening.sans), list(opening.moves)
     limit = Limit("nodes", settings.nodes)
     fresh = [True, True]
@@ -232,21 +232,21 @@ def _play(work: _Work, number: int, engines: Sequence[UciProcess]) -> dict[str, 
         else settings.max_plies
     )
     bad = [0, 0]
-    while (end := game_over(board)) is None and len(moves) < settings.max_plies:
+    while (end := find_game_end(board)) is None and len(moves) < settings.max_plies:
         side = 0 if board.turn else 1
         position = f"position startpos moves {' '.join(moves)}" if moves else "position startpos"
         answer = engines[side].search(position, limit.go, limit.patience, fresh=fresh[side])
         fresh[side] = False
-        cp = white_centipawns(answer, board.turn)
+        cp = to_white_centipawns(answer, board.turn)
         hopeless = cp is not None and (cp if board.turn else -cp) < -RESIGN_CP
         bad[side] = bad[side] + 1 if hopeless else 0
         if bad[side] == patience:
-            end = lost_by(board.turn, Termination.RESIGNATION)
+            end = make_loss(board.turn, Termination.RESIGNATION)
             break
-        move = legal_move(board, answer.move, answer.engine)
+        move = parse_engine_move(board, answer.move, answer.engine)
         sans.append(board.san_and_push(move))
         moves.append(move.uci())
-    termination, result = (end.termination, end.result) if end else (Termination.MOVE_LIMIT, _adjudicate(cp))
+    termination, result = (end.termination, end.result) if end else (Termination.MOVE_LIMIT, _adjudicate_result(cp))
     return {
         "number": number,
         "levels": levels,
@@ -258,13 +258,13 @@ def _play(work: _Work, number: int, engines: Sequence[UciProcess]) -> dict[str, 
     }
 
 
-def _adjudicate(cp: int | None) -> str:
+def _adjudicate_result(cp: int | None) -> str:
     return "1/2-1/2" if cp is None or abs(cp) <= WIN_CP else "1-0" if cp > 0 else "0-1"
 
 
 if __name__ == "__main__":
     try:
-        _work()
+        _run_worker()
     except (BrokenPipeError, KeyboardInterrupt):
         sys.exit(1)  # the parent is gone
     except ChessregError as error:

@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chessreg.errors import BadInputError
-from chessreg.games.engines.opponents import decimal
+from chessreg.games.engines.opponents import format_decimal
 
 PREFIX = "sprt:"
 _HINT = "write --stop sprt:-0.05,0.05 (points per game), or sprt:LOW,HIGH,ALPHA,BETA"
-COLORS = (-0.5, -0.25, 0.0, 0.25, 0.5)  # two games with both colors: their mean score less ½
-DIFFERENCES = (-1.0, -0.5, 0.0, 0.5, 1.0)  # a game beside a baseline's: its score less the other
-UNSEEN = 1e-3  # how often an outcome that did not occur counts as seen, as in Fishtest
-FEWEST = 10  # pairs before which nothing is decided: the ratio of so few is no likelihood
+COLOR_PAIR_VALUES = (-0.5, -0.25, 0.0, 0.25, 0.5)  # two games with both colors: their mean score less ½
+DIFFERENCE_VALUES = (-1.0, -0.5, 0.0, 0.5, 1.0)  # a game beside a baseline's: its score less the other
+UNSEEN_COUNT = 1e-3  # how often an outcome that did not occur counts as seen, as in Fishtest
+MIN_PAIRS = 10  # pairs before which nothing is decided: the ratio of so few is no likelihood
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,12 @@ class Sprt:
     @property
     def text(self) -> str:
         """The canonical text; `parse_stop(sprt.text) == sprt`."""
-        rates = "" if (self.alpha, self.beta) == (0.05, 0.05) else f",{decimal(self.alpha)},{decimal(self.beta)}"
-        return f"{PREFIX}{decimal(self.low)},{decimal(self.high)}{rates}"
+        rates = (
+            ""
+            if (self.alpha, self.beta) == (0.05, 0.05)
+            else f",{format_decimal(self.alpha)},{format_decimal(self.beta)}"
+        )
+        return f"{PREFIX}{format_decimal(self.low)},{format_decimal(self.high)}{rates}"
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -48,9 +52,9 @@ class Sprt:
 
     def decision(self, counts: Sequence[int], values: Sequence[float]) -> str:
         """`low`, `high`, or empty while pairs with these counts of outcomes leave it open."""
-        if sum(counts) < FEWEST:
+        if sum(counts) < MIN_PAIRS:
             return ""
-        ratio, (lower, upper) = log_likelihood_ratio(counts, values, self.low, self.high), self.bounds
+        ratio, (lower, upper) = compute_log_likelihood_ratio(counts, values, self.low, self.high), self.bounds
         return "high" if ratio >= upper else "low" if ratio <= lower else ""
 
 
@@ -71,23 +75,23 @@ def parse_stop(text: str) -> Sprt | None:
     return Sprt(low, high, alpha, beta)
 
 
-def log_likelihood_ratio(counts: Sequence[int], values: Sequence[float], low: float, high: float) -> float:
+def compute_log_likelihood_ratio(counts: Sequence[int], values: Sequence[float], low: float, high: float) -> float:
     """log P(counts | mean is high) - log P(counts | mean is low), each under its most likely distribution. low and high
     are between the least and the greatest value, and none of these.
 
-    >>> round(log_likelihood_ratio([5, 10, 20, 30, 15], COLORS, -0.05, 0.05), 3)
+    >>> round(compute_log_likelihood_ratio([5, 10, 20, 30, 15], COLOR_PAIR_VALUES, -0.05, 0.05), 3)
     9.945
     """
-    seen = [max(float(count), UNSEEN) for count in counts]
+    seen = [max(float(count), UNSEEN_COUNT) for count in counts]
     total = sum(seen)
     shares = [count / total for count in seen]
     # The most likely distribution with mean s is shares / (1 + t (values - s)); the shares themselves drop out.
-    ways = [(mean, _multiplier(shares, values, mean)) for mean in (low, high)]
+    ways = [(mean, _solve_multiplier(shares, values, mean)) for mean in (low, high)]
     logs = [[math.log1p(t * (value - mean)) for value in values] for mean, t in ways]
     return math.fsum(n * (one - other) for n, one, other in zip(seen, *logs, strict=True))
 
 
-def _multiplier(shares: Sequence[float], values: Sequence[float], mean: float) -> float:
+def _solve_multiplier(shares: Sequence[float], values: Sequence[float], mean: float) -> float:
     """The t at which shares / (1 + t (values - mean)) has this mean: the root of a falling function, by bisection."""
     away = [value - mean for value in values]
     low, high = -1 / max(away), -1 / min(away)

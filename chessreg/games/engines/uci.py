@@ -24,8 +24,8 @@ from typing import NamedTuple
 from chessreg.errors import BadInputError, ChessregError
 
 MULTI_PV = "MultiPV"
-HANDSHAKE_SECONDS = 20.0  # a cold disk and a 50 MB network file
-MOST_OUTPUT_BYTES = 64 << 20
+HANDSHAKE_TIMEOUT_S = 20.0  # a cold disk and a 50 MB network file
+MAX_OUTPUT_BYTES = 64 << 20
 """Output of one search; Stockfish writes some hundred kilobytes in an hour."""
 
 
@@ -39,7 +39,7 @@ class EngineAnswerError(EngineDiedError):
     """An engine answered something that is no legal move, or gave a score that cannot be read."""
 
 
-class Line(NamedTuple):
+class Variation(NamedTuple):
     """One variation of a search: its first move, and centipawns or moves to mate as the side to move sees them."""
 
     move: str
@@ -59,7 +59,7 @@ class SearchResult:
     mate: int | None
     nodes: int
     seconds: float
-    lines: tuple[Line, ...] = ()
+    lines: tuple[Variation, ...] = ()
     engine: str = ""
 
 
@@ -91,7 +91,7 @@ class UciProcess:
         self._poll.register(self._out, select.POLLIN)
         try:
             self._send("uci\n")
-            self.greeting = self._read_until(b"uciok", HANDSHAKE_SECONDS).decode("utf-8", "replace").splitlines()
+            self.greeting = self._read_until(b"uciok", HANDSHAKE_TIMEOUT_S).decode("utf-8", "replace").splitlines()
         except EngineDiedError as error:
             self.close()
             raise BadInputError(f"{path} is not a UCI engine: {error.message}", "chessreg doctor") from error
@@ -99,7 +99,7 @@ class UciProcess:
             for name, value in options.items():
                 self.set_option(name, value)
             self._send("isready\n")
-            self._read_until(b"readyok", HANDSHAKE_SECONDS)
+            self._read_until(b"readyok", HANDSHAKE_TIMEOUT_S)
         except BaseException:
             self.close()
             raise
@@ -128,9 +128,9 @@ class UciProcess:
         seconds = time.perf_counter() - started
         info, _, last = output.rpartition(b"\n")
         move = b"".join(last.removeprefix(b"bestmove").split()[:1]).decode("utf-8", "replace")
-        score, mate = _last_score(info)
-        nodes = _integer(_last_field(info, b" nodes ")[0]) or 0
-        lines = _lines(info) if self._options[MULTI_PV] != "1" else ()
+        score, mate = _find_last_score(info)
+        nodes = _parse_integer(_find_last_field(info, b" nodes ")[0]) or 0
+        lines = _parse_variations(info) if self._options[MULTI_PV] != "1" else ()
         text = None if move in ("(none)", "0000") else move
         return SearchResult(text, score, mate, nodes, seconds, lines, self.name)
 
@@ -179,8 +179,8 @@ class UciProcess:
                 raise self._died("ended") from error
             if not chunk:
                 raise self._died("ended")
-            if len(self._buffer) > MOST_OUTPUT_BYTES:
-                raise EngineAnswerError(f"engine {self.name} wrote {MOST_OUTPUT_BYTES >> 20} MiB without an answer")
+            if len(self._buffer) > MAX_OUTPUT_BYTES:
+                raise EngineAnswerError(f"engine {self.name} wrote {MAX_OUTPUT_BYTES >> 20} MiB without an answer")
             self._buffer += chunk
 
     def _died(self, what: str) -> EngineDiedError:
@@ -191,12 +191,12 @@ class UciProcess:
         return EngineDiedError(f"engine {self.name} {what}{status}")
 
 
-def _integer(fields: list[bytes]) -> int | None:
+def _parse_integer(fields: list[bytes]) -> int | None:
     """The first field as a number of at most seven digits; None for anything else."""
     return int(fields[0]) if fields and re.fullmatch(rb"[+-]?\d{1,7}", fields[0]) else None
 
 
-def _last_field(info: bytes, name: bytes, end: int | None = None) -> tuple[list[bytes], int]:
+def _find_last_field(info: bytes, name: bytes, end: int | None = None) -> tuple[list[bytes], int]:
     """The words behind the last ` name ` of an info line before `end`, and its place; -1 where there is none. What an
     engine says behind `string` may be anything."""
     while (at := info.rfind(name, 0, end)) >= 0:
@@ -207,12 +207,12 @@ def _last_field(info: bytes, name: bytes, end: int | None = None) -> tuple[list[
     return [], -1
 
 
-def _last_score(info: bytes) -> tuple[int | None, int | None]:
+def _find_last_score(info: bytes) -> tuple[int | None, int | None]:
     """Centipawns or mate of the last exact score; of the last bound when there is no exact one."""
     fallback: tuple[int | None, int | None] = (None, None)
-    fields, at = _last_field(info, b" score ")
+    fields, at = _find_last_field(info, b" score ")
     while at >= 0:
-        value = _integer(fields[1:2])
+        value = _parse_integer(fields[1:2])
         if fields[:1] not in ([b"cp"], [b"mate"]) or value is None:
             return None, None
         score = (value, None) if fields[0] == b"cp" else (None, value)
@@ -220,22 +220,22 @@ def _last_score(info: bytes) -> tuple[int | None, int | None]:
             return score
         if fallback == (None, None):
             fallback = score
-        fields, at = _last_field(info, b" score ", at)
+        fields, at = _find_last_field(info, b" score ", at)
     return fallback
 
 
-def _lines(info: bytes) -> tuple[Line, ...]:
+def _parse_variations(info: bytes) -> tuple[Variation, ...]:
     """The last variation of each rank that a search under MultiPV printed, the best first."""
-    last: dict[int, Line] = {}
+    last: dict[int, Variation] = {}
     for text in info.split(b"\n"):
         if not text.startswith(b"info"):
             continue
         fields = text.partition(b" string ")[0].split()
         behind = {name: fields[at + 1 :] for at, name in enumerate(fields) if name in (b"multipv", b"score", b"pv")}
-        rank, value = _integer(behind.get(b"multipv", [])), _integer(behind.get(b"score", [])[1:2])
+        rank, value = _parse_integer(behind.get(b"multipv", [])), _parse_integer(behind.get(b"score", [])[1:2])
         kind, moves = behind.get(b"score", [])[:1], behind.get(b"pv", [])
         if rank is None or value is None or kind not in ([b"cp"], [b"mate"]) or not moves:
             continue
         score, mate = (value, None) if kind == [b"cp"] else (None, value)
-        last[rank] = Line(moves[0].decode("utf-8", "replace"), score, mate)
+        last[rank] = Variation(moves[0].decode("utf-8", "replace"), score, mate)
     return tuple(last[rank] for rank in sorted(last))

@@ -11,7 +11,7 @@ from typing import Literal
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.foreign import chess_gpt_eval, grid, sweep, tournament, training_log
-from chessreg.games.foreign.game import ForeignFile, ForeignGame, Oddity, Rejected, read_text
+from chessreg.games.foreign.game import ForeignFile, ForeignGame, Oddity, Rejected, read_source_text
 from chessreg.named import Registry
 
 __all__ = [
@@ -43,13 +43,19 @@ for _format in (
         "chess_gpt_eval",
         "games",
         "one CSV row a game, as adamkarvonen/chess_gpt_eval and its forks write (16 to 24 columns)",
-        chess_gpt_eval.fits,
-        chess_gpt_eval.read,
+        chess_gpt_eval.is_chess_gpt_eval,
+        chess_gpt_eval.read_chess_gpt_eval,
     ),
-    Format("pgn", "games", "a tournament: games of named players", tournament.fits, tournament.read),
-    Format("grid-search", "aggregates", "means and completion rates by intervention, one CSV row each", grid.fits),
-    Format("sweep", "counts", "level,wins,draws,losses: a line for each of Stockfish's levels", sweep.fits),
-    Format("training-log", "curves", "iter N: loss X, time Yms; ckptN.pt, loss, accuracy", training_log.fits),
+    Format(
+        "pgn", "games", "a tournament: games of named players", tournament.is_tournament, tournament.read_tournament
+    ),
+    Format(
+        "grid-search", "aggregates", "means and completion rates by intervention, one CSV row each", grid.is_grid_search
+    ),
+    Format("sweep", "counts", "level,wins,draws,losses: a line for each of Stockfish's levels", sweep.is_sweep),
+    Format(
+        "training-log", "curves", "iter N: loss X, time Yms; ckptN.pt, loss, accuracy", training_log.is_training_log
+    ),
 ):
     FORMATS[_format.name] = _format
 
@@ -58,7 +64,7 @@ def find_format(path: Path) -> Format:
     """The format of a file, by its content. Raises NotFoundError without the file, BadInputError for another format."""
     if not path.exists():
         raise NotFoundError(f"no file {path}")
-    text = read_text(path)
+    text = read_source_text(path)
     for candidate in FORMATS.values():
         if candidate.fits(text):
             return candidate
@@ -73,7 +79,7 @@ def read_games(path: Path, name: str) -> ForeignFile:
         raise BadInputError(
             f"a {name} file holds {file_format.holds}, no games", f"chessreg import results {shlex.quote(str(path))}"
         )
-    read = _read(file_format.games, read_text(path))
+    read = _read_cached(file_format.games, read_source_text(path))
     if not read.rows:
         raise BadInputError(f"{path.name} holds no games")
     if not read.games:
@@ -85,5 +91,5 @@ def read_games(path: Path, name: str) -> ForeignFile:
 
 
 @functools.lru_cache(maxsize=2)  # a run reads its file before it begins, in its estimate, work and report
-def _read(games: Callable[[str], ForeignFile], text: str) -> ForeignFile:
+def _read_cached(games: Callable[[str], ForeignFile], text: str) -> ForeignFile:
     return games(text)

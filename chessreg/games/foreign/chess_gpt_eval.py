@@ -15,23 +15,23 @@ from typing import Any
 import chess
 
 from chessreg.errors import BadInputError
-from chessreg.games.boards.adjudication import Termination, game_over
+from chessreg.games.boards.adjudication import Termination, find_game_end
 from chessreg.games.datasets.movetext import RESULTS
 from chessreg.games.foreign.game import (
     ForeignFile,
     ForeignGame,
     Oddity,
     Rejected,
-    chess_gpt_eval_player,
     compare_result,
-    ending,
-    flag,
-    header,
-    limit_of,
+    find_termination,
+    make_chess_gpt_eval_player,
     note_duplicates,
-    number,
-    replay,
-    table,
+    parse_engine_limit,
+    parse_flag,
+    parse_number,
+    read_header,
+    read_table,
+    replay_sans,
 )
 
 POLICY = "retry:5"
@@ -39,7 +39,7 @@ POLICY = "retry:5"
 MOVE_LIMIT = 90
 """MAX_MOVES = 89 for nanoGPT: stopped after 90 full moves. Games of other players went on."""
 
-BASE = frozenset(
+REQUIRED_COLUMNS = frozenset(
     [
         "game_id",
         "transcript",
@@ -59,7 +59,7 @@ BASE = frozenset(
         "time_taken",
     ]
 )
-MORE = frozenset(
+OPTIONAL_COLUMNS = frozenset(
     [
         "player_one_time",
         "player_two_time",
@@ -79,19 +79,19 @@ _PIECE = re.compile(r"(\d+)\.+|(\S+)")
 _TAG_LINE = re.compile(r'\[[A-Za-z][A-Za-z0-9_]* "[^"]*"\]')
 
 
-def fits(text: str) -> bool:
-    return set(header(text)) >= BASE
+def is_chess_gpt_eval(text: str) -> bool:
+    return set(read_header(text)) >= REQUIRED_COLUMNS
 
 
-def read(text: str) -> ForeignFile:
+def read_chess_gpt_eval(text: str) -> ForeignFile:
     """Every row, replayed and compared with its own columns. Raises BadInputError for text that is no such CSV."""
-    if missing := BASE - set(header(text)):
+    if missing := REQUIRED_COLUMNS - set(read_header(text)):
         raise BadInputError(f"this is no CSV of chess_gpt_eval: it has no column {min(missing)}", "leave out --format")
-    rows = table(text)
+    rows = read_table(text)
     games: list[ForeignGame] = []
     rejected: list[Rejected] = []
     for place, row in enumerate(rows):
-        row_game = read_row(place, row)
+        row_game = read_eval_row(place, row)
         if isinstance(row_game, Rejected):
             rejected.append(row_game)
         else:
@@ -101,11 +101,11 @@ def read(text: str) -> ForeignFile:
     return ForeignFile(len(rows), tuple(games), tuple(rejected), POLICY, MOVE_LIMIT if stopped else None)
 
 
-def read_row(place: int, row: dict[str, str]) -> ForeignGame | Rejected:
+def read_eval_row(place: int, row: dict[str, str]) -> ForeignGame | Rejected:
     """One row's game, or why it has none."""
     prompt, moves = split_transcript(row["transcript"])
-    sans, oddities = half_moves(moves)
-    board, fault = replay(sans)
+    sans, oddities = split_half_moves(moves)
+    board, fault = replay_sans(sans)
     if fault is not None:
         return Rejected(place, f"half-move {len(board.move_stack) + 1}, {fault[:20]!r}, is not legal")
     if row["result"] not in SCORES:
@@ -113,18 +113,18 @@ def read_row(place: int, row: dict[str, str]) -> ForeignGame | Rejected:
     game = ForeignGame(
         row=place,
         id=row["game_id"],
-        white=chess_gpt_eval_player(row["player_one"], limit_of(row.get("player_one_time", ""))),
-        black=chess_gpt_eval_player(row["player_two"], limit_of(row.get("player_two_time", ""))),
+        white=make_chess_gpt_eval_player(row["player_one"], parse_engine_limit(row.get("player_one_time", ""))),
+        black=make_chess_gpt_eval_player(row["player_two"], parse_engine_limit(row.get("player_two_time", ""))),
         result=row["result"],
         moves=list(board.move_stack),
-        termination=ending(board, row["result"]),
-        seconds=number(row["time_taken"]),
-        source_columns=source_columns_of(row),
+        termination=find_termination(board, row["result"]),
+        seconds=parse_number(row["time_taken"]),
+        source_columns=read_source_columns(row),
         oddities=oddities,
     )
     if broken := [line for line in prompt.splitlines() if line.strip() and not _TAG_LINE.fullmatch(line.strip())]:
         game.odd("prompt is no PGN", f"{len(prompt.splitlines())} lines, of them not tags: {'; '.join(broken)[:120]}")
-    read_ending(game, board, row)
+    read_eval_ending(game, board, row)
     read_tries(game, row)
     read_details(game, row)
     compare_result(game, board)
@@ -145,10 +145,10 @@ def split_transcript(transcript: str) -> tuple[str, str]:
     return transcript[:start].strip("; \n\t"), transcript[start:]
 
 
-def half_moves(text: str) -> tuple[list[str], list[Oddity]]:
+def split_half_moves(text: str) -> tuple[list[str], list[Oddity]]:
     """The SAN words, and what is odd about the numbers between them.
 
-    >>> half_moves("1. e4 e5 2. Nf3\\n2. Nc6")
+    >>> split_half_moves("1. e4 e5 2. Nf3\\n2. Nc6")
     (['e4', 'e5', 'Nf3', 'Nc6'], [Oddity(code='repeated move number', text='2. stands before both half-moves')])
     """
     sans: list[str] = []
@@ -166,30 +166,31 @@ def half_moves(text: str) -> tuple[list[str], list[Oddity]]:
     return sans, oddities
 
 
-def source_columns_of(row: dict[str, str]) -> dict[str, Any]:
+def read_source_columns(row: dict[str, str]) -> dict[str, Any]:
     """The row's own words that have no column here: scores as given, counts, and columns of no known version."""
     columns: dict[str, Any] = {
         "white_score_given": row["player_one_score"],
         "black_score_given": row["player_two_score"],
-        "white_illegal_tries": whole(row["player_one_illegal_moves"]),
-        "black_illegal_tries": whole(row["player_two_illegal_moves"]),
+        "white_illegal_tries": parse_whole_number(row["player_one_illegal_moves"]),
+        "black_illegal_tries": parse_whole_number(row["player_two_illegal_moves"]),
     }
-    extra = {name: value for name, value in row.items() if name not in BASE | MORE}
+    extra = {name: value for name, value in row.items() if name not in REQUIRED_COLUMNS | OPTIONAL_COLUMNS}
     return {**columns, "extra": extra} if extra else columns
 
 
-def read_ending(game: ForeignGame, board: chess.Board, row: dict[str, str]) -> None:
+def read_eval_ending(game: ForeignGame, board: chess.Board, row: dict[str, str]) -> None:
     """Forfeits, resignations and the move limit, which the board does not show."""
     for color, side in SIDES.items():
         lost = "0-1" if color else "1-0"
-        forfeited = flag(row[f"{side}_failed_to_find_legal_move"])
-        resigned = flag(row[f"{side}_resignation"])
+        forfeited = parse_flag(row[f"{side}_failed_to_find_legal_move"])
+        resigned = parse_flag(row[f"{side}_resignation"])
         if not (forfeited or resigned):
             continue
         what = "forfeited" if forfeited else "resigned"
-        if game_over(board) is not None:
+        if find_game_end(board) is not None:
             game.odd(
-                "given up after the end", f"{NAMED[color]} is said to have {what}, the board says {ending(board, '*')}"
+                "given up after the end",
+                f"{NAMED[color]} is said to have {what}, the board says {find_termination(board, '*')}",
             )
             continue
         game.termination = str(Termination.FORFEIT_ILLEGAL if forfeited else Termination.RESIGNATION)
@@ -210,8 +211,8 @@ def read_tries(game: ForeignGame, row: dict[str, str]) -> None:
     """How many turns were legal at the first try: as counted in the row, or all of them where no try was illegal."""
     for color, side in SIDES.items():
         turns = game.turns(color)
-        illegal = whole(row[f"{side}_illegal_moves"])
-        counted = whole(row.get(f"{side}_legal_moves", ""))
+        illegal = parse_whole_number(row[f"{side}_illegal_moves"])
+        counted = parse_whole_number(row.get(f"{side}_legal_moves", ""))
         legal = turns if illegal == 0 and game.loser_by_forfeit != color else None
         if counted is not None and counted > turns:
             game.odd("more legal first tries than turns", f"{NAMED[color]}: {counted} of {turns}")
@@ -283,10 +284,10 @@ def note_legal_tries(game: ForeignGame) -> None:
 
 def compare_counts(game: ForeignGame, board: chess.Board, row: dict[str, str]) -> None:
     """Note counts and scores that do not fit the moves and the result."""
-    if whole(row["number_of_moves"]) != board.fullmove_number:
+    if parse_whole_number(row["number_of_moves"]) != board.fullmove_number:
         game.odd("number of moves differs", f"{row['number_of_moves']} recorded, {board.fullmove_number} on the board")
     scores = (row["player_one_score"].strip(), row["player_two_score"].strip())
-    values = tuple(0.5 if score == "1/2" else number(score) for score in scores)
+    values = tuple(0.5 if score == "1/2" else parse_number(score) for score in scores)
     if any(value is not None and value < 0 for value in values):
         game.odd("score is a sentinel", f"{scores[0]} and {scores[1]}")
     elif values != SCORES[game.result]:
@@ -296,6 +297,6 @@ def compare_counts(game: ForeignGame, board: chess.Board, row: dict[str, str]) -
         game.odd("title differs from players", row["game_title"][:80])
 
 
-def whole(text: str) -> int | None:
-    value = number(text)
+def parse_whole_number(text: str) -> int | None:
+    value = parse_number(text)
     return int(value) if value is not None and value.is_integer() else None

@@ -72,7 +72,7 @@ SOURCES = {
 }  # fmt: skip
 
 
-def url_of(source: BenchFile, file: str | None = None, endpoint: str | None = None) -> str:
+def chessbench_url(source: BenchFile, file: str | None = None, endpoint: str | None = None) -> str:
     """The address of a file: of the mirror `endpoint`, else of the storage."""
     base = (endpoint or BASE_URL).rstrip("/")
     if not re.match(r"https?://", base):
@@ -80,7 +80,7 @@ def url_of(source: BenchFile, file: str | None = None, endpoint: str | None = No
     return f"{base}/{quote(file or source.file)}"
 
 
-def fetch(
+def fetch_bench_file(
     source: BenchFile,
     folder: Path,
     *,
@@ -90,30 +90,30 @@ def fetch(
 ) -> Fetched:
     """Download a file into `folder`/searchless_chess; at once when it is there and its digest is right.
 
-    Raises as `download.fetch` does.
+    Raises as `download.download_file` does.
     """
     if file is not None and (Path(file).is_absolute() or ".." in Path(file).parts):
         raise BadInputError(f"{file!r} is no file of ChessBench", "such as data/test/state_value_data.bag")
-    url = url_of(source, file, endpoint)
+    url = chessbench_url(source, file, endpoint)
     missing = "to list the files: chessreg fetch"
-    answer = download.opened(url, {"Accept-Encoding": "identity"}, missing, method="HEAD")
+    answer = download.open_url(url, {"Accept-Encoding": "identity"}, missing, method="HEAD")
     assert answer is not None  # only a range can lie behind the end
     with answer:
         tag, hashes = answer.headers.get("ETag"), answer.headers.get_all("x-goog-hash") or []
-    md5 = md5_of(hashes)
+    md5 = parse_md5(hashes)
     known = source.sha256 if file in (None, source.file) else None
     target = folder / source.repository / (file or source.file)
-    download.fetch(
+    download.download_file(
         url, target, known or md5, what=source.name, on_progress=on_progress, missing=missing,
         algorithm="sha256" if known else "md5", tag=tag or "",
     )  # fmt: skip
-    return Fetched(target, url, None, download.digest_of(target), (known or md5) is not None)
+    return Fetched(target, url, None, download.compute_digest(target), (known or md5) is not None)
 
 
-def md5_of(headers: list[str]) -> str | None:
+def parse_md5(headers: list[str]) -> str | None:
     """The MD5, in hex, that headers `x-goog-hash: crc32c=…,md5=…` (base 64) tell; None where they tell none.
 
-    >>> md5_of(["crc32c=AAAAAA==", "md5=1B2M2Y8AsgTpgAmY7PhCfg=="])
+    >>> parse_md5(["crc32c=AAAAAA==", "md5=1B2M2Y8AsgTpgAmY7PhCfg=="])
     'd41d8cd98f00b204e9800998ecf8427e'
     """
     for part in ",".join(headers).split(","):

@@ -16,8 +16,8 @@ from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.masking import mask
 from store.files import is_disk_full, reason
 
-CHUNK = 1 << 18
-TIMEOUT_SECONDS = 60.0
+CHUNK_BYTES = 1 << 18
+TIMEOUT_S = 60.0
 
 Progress = Callable[[int, int | None], None]
 """Called with (bytes on disk, bytes in all or None)."""
@@ -38,7 +38,7 @@ class Fetched:
         return {**{name: value for name, value in asdict(self).items() if name != "path"}, "url": mask(self.url)}
 
 
-def fetch(
+def download_file(
     url: str,
     target: Path,
     expected: str | None,
@@ -63,7 +63,7 @@ def fetch(
     """
     called = {"sha256": "SHA-256", "md5": "MD5"}[algorithm]
     if target.exists():
-        if expected is None or digest_of(target, algorithm) == expected:
+        if expected is None or compute_digest(target, algorithm) == expected:
             return target
         raise BadInputError(
             f"{target} is not the published file: its {called} differs", f"delete it and fetch {what} again"
@@ -73,9 +73,9 @@ def fetch(
     try:
         part.parent.mkdir(parents=True, exist_ok=True)
         if tag is not None:
-            _under_tag(part, tag)
-        _download(url, part, on_progress, missing)
-        digest = digest_of(part, algorithm)
+            _discard_stale_part(part, tag)
+        _append_missing(url, part, on_progress, missing)
+        digest = compute_digest(part, algorithm)
         if expected is not None and digest != expected:
             part.unlink()
             tag_path(part).unlink(missing_ok=True)
@@ -86,7 +86,7 @@ def fetch(
         part.replace(target)
         tag_path(part).unlink(missing_ok=True)
     except OSError as error:
-        raise disk_error(error, part) from error
+        raise make_disk_error(error, part) from error
     finally:
         for folder in new_folders:  # those that a download made which left nothing in them
             with suppress(OSError):
@@ -99,7 +99,7 @@ def tag_path(part: Path) -> Path:
     return part.with_name(f"{part.name}.tag")
 
 
-def _under_tag(part: Path, tag: str) -> None:
+def _discard_stale_part(part: Path, tag: str) -> None:
     """Throw away a part that was fetched under another tag, or under an unknown one."""
     noted = tag_path(part)
     if not tag or not noted.exists() or noted.read_text(encoding="utf-8", errors="replace") != tag:
@@ -107,22 +107,22 @@ def _under_tag(part: Path, tag: str) -> None:
         noted.write_text(tag, encoding="utf-8")
 
 
-def read_text(url: str, missing: str = "") -> str:
-    """A small text file, whole. Raises as `fetch` does."""
-    answer = opened(url, {}, missing)
+def read_url(url: str, missing: str = "") -> str:
+    """A small text file, whole. Raises as `download_file` does."""
+    answer = open_url(url, {}, missing)
     if answer is None:
         return ""
     try:
         with answer:
             return answer.read().decode("utf-8", "replace")
     except (OSError, HTTPException) as error:
-        raise network_error(url, error) from error
+        raise make_network_error(url, error) from error
 
 
-def _download(url: str, part: Path, on_progress: Progress | None, missing: str) -> None:
+def _append_missing(url: str, part: Path, on_progress: Progress | None, missing: str) -> None:
     """Append what is missing to `part`."""
     have = part.stat().st_size if part.exists() else 0
-    answer = opened(url, {"Range": f"bytes={have}-"} if have else {}, missing)
+    answer = open_url(url, {"Range": f"bytes={have}-"} if have else {}, missing)
     if answer is None:  # nothing follows what we have: it is complete, or too long, which the checksum tells
         return
     with answer:
@@ -136,9 +136,9 @@ def _download(url: str, part: Path, on_progress: Progress | None, missing: str) 
                 on_progress(done, total)
             while True:
                 try:
-                    chunk = answer.read(CHUNK)
+                    chunk = answer.read(CHUNK_BYTES)
                 except (OSError, HTTPException) as error:
-                    raise network_error(url, error) from error
+                    raise make_network_error(url, error) from error
                 if not chunk:
                     break
                 file.write(chunk)
@@ -146,10 +146,10 @@ def _download(url: str, part: Path, on_progress: Progress | None, missing: str) 
                 if on_progress:
                     on_progress(done, total)
         if total is not None and done < total:
-            raise network_error(url, ConnectionError(f"the connection broke at {done} of {total} bytes"))
+            raise make_network_error(url, ConnectionError(f"the connection broke at {done} of {total} bytes"))
 
 
-def opened(
+def open_url(
     url: str,
     headers: dict[str, str],
     missing: str = "",
@@ -159,7 +159,7 @@ def opened(
     """An open answer, or None where the requested range lies behind the end of the file (416)."""
     try:
         request = urllib.request.Request(url, headers={"User-Agent": "chessreg", **headers}, method=method)
-        answer: HTTPResponse = urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS)
+        answer: HTTPResponse = urllib.request.urlopen(request, timeout=TIMEOUT_S)
         return answer
     except urllib.error.HTTPError as error:
         if error.code == 416:
@@ -168,23 +168,23 @@ def opened(
             raise NotFoundError(f"there is no {url}", missing) from error
         raise ChessregError(f"{url} answered {error.code} {error.reason}", "try again later") from error
     except (OSError, HTTPException, ValueError) as error:
-        raise network_error(url, error) from error
+        raise make_network_error(url, error) from error
 
 
-def digest_of(path: Path, algorithm: str = "sha256") -> str:
+def compute_digest(path: Path, algorithm: str = "sha256") -> str:
     """The digest of a file's bytes, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, algorithm).hexdigest()
 
 
-def network_error(url: str, error: Exception) -> ChessregError:
+def make_network_error(url: str, error: Exception) -> ChessregError:
     reason = getattr(error, "reason", None) or error
     return ChessregError(
         f"cannot read {url}: {reason}", "check the network and run the same command: it goes on from here"
     )
 
 
-def disk_error(error: OSError, part: Path) -> ChessregError:
+def make_disk_error(error: OSError, part: Path) -> ChessregError:
     message = f"cannot write {part}: {reason(error)}"
     if is_disk_full(error):
         return ChessregError(message, "free some space and run the same command: it goes on from here")

@@ -15,32 +15,32 @@ from typing import Any
 import chess
 
 from chessreg.errors import BadInputError
-from chessreg.games.boards.adjudication import Termination, game_over
-from chessreg.games.boards.moves import pack
-from chessreg.games.datasets.borders import decode
-from chessreg.games.datasets.sources import BrokenStreamError, Source
+from chessreg.games.boards.adjudication import Termination, find_game_end
+from chessreg.games.boards.moves import pack_moves
+from chessreg.games.datasets.borders import decode_text
+from chessreg.games.datasets.sources import BrokenStreamError, GameSource
 from chessreg.games.engines.opponents import EngineSpec
 
-_LARGEST_FIELD = 1 << 24  # characters: a transcript with a long prompt is more than csv takes by itself
+_MAX_FIELD_CHARACTERS = 1 << 24  # characters: a transcript with a long prompt is more than csv takes by itself
 
 
-def read_text(path: Path) -> str:
+def read_source_text(path: Path) -> str:
     """The whole text of a file (plain, zst, gz or bz2). Raises NotFoundError or BadInputError saying what is wrong."""
     try:
-        return decode(b"".join(Source(path).blocks())).removeprefix("\ufeff")
+        return decode_text(b"".join(GameSource(path).blocks())).removeprefix("\ufeff")
     except BrokenStreamError as error:
         raise BadInputError(f"{path} is damaged: {error.args[0]}") from error
 
 
-def header(text: str) -> list[str]:
+def read_header(text: str) -> list[str]:
     """The column names of a CSV: its first line's fields."""
     line = text.split("\n", 1)[0]
     return [name.strip() for name in next(csv.reader([line]), [])] if len(line) < 10_000 else []
 
 
-def table(text: str) -> list[dict[str, str]]:
+def read_table(text: str) -> list[dict[str, str]]:
     """The rows of a CSV by column; what a short row lacks is empty. Raises BadInputError for a row that is too long."""
-    csv.field_size_limit(_LARGEST_FIELD)
+    csv.field_size_limit(_MAX_FIELD_CHARACTERS)
     reader = csv.reader(io.StringIO(text, newline=""))
     try:
         names = [name.strip() for name in next(reader, [])]
@@ -59,7 +59,7 @@ def table(text: str) -> list[dict[str, str]]:
     return rows
 
 
-def number(text: str) -> float | None:
+def parse_number(text: str) -> float | None:
     """A number, or None for an empty field and for what is none, or is too large for one."""
     if re.fullmatch(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", text, re.IGNORECASE) is None:
         return None
@@ -67,7 +67,7 @@ def number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def flag(text: str) -> bool:
+def parse_flag(text: str) -> bool:
     return text.strip().lower() in ("true", "1")
 
 
@@ -78,7 +78,7 @@ _NODES = re.compile(r"(\d+) ?nodes?")
 
 
 @dataclass(frozen=True)
-class Player:
+class MatchPlayer:
     """A side. `text` is what a match calls it as an opponent: `stockfish:3@time=0.1`, `stockfish:3@unknown`, `gpt-4`.
 
     `engine` is the program's name for an engine, None for a model or a person; `level` and `limit` are the engine's,
@@ -96,37 +96,37 @@ class Player:
         return self.engine is not None
 
 
-def engine_player(name: str, level: int, limit: str | None) -> Player:
+def make_engine_player(name: str, level: int, limit: str | None) -> MatchPlayer:
     """A level of Stockfish as chess_gpt_eval numbers them: -1 has a limit of its own, -2 is the random mover."""
     if level == -2:
-        return Player(name, EngineSpec("random").text, "random")
+        return MatchPlayer(name, EngineSpec("random").text, "random")
     if level == -1:
-        return Player(name, EngineSpec("stockfish", -1).text, "Stockfish", -1)
-    return Player(name, f"stockfish:{level}@{limit or UNKNOWN}", "Stockfish", level, limit)
+        return MatchPlayer(name, EngineSpec("stockfish", -1).text, "Stockfish", -1)
+    return MatchPlayer(name, f"stockfish:{level}@{limit or UNKNOWN}", "Stockfish", level, limit)
 
 
-def chess_gpt_eval_player(name: str, limit: str | None) -> Player:
+def make_chess_gpt_eval_player(name: str, limit: str | None) -> MatchPlayer:
     """`Stockfish N` is level N under `limit`; every other name is a model."""
     match = _LEVEL.fullmatch(name.strip())
-    return engine_player(name, int(match[1]), limit) if match else Player(name, name)
+    return make_engine_player(name, int(match[1]), limit) if match else MatchPlayer(name, name)
 
 
-def tournament_player(name: str, is_program: bool) -> Player:
+def make_tournament_player(name: str, is_program: bool) -> MatchPlayer:
     """A player of a PGN: an engine when the PGN says so, or when the name is one that chessreg writes itself
     (`Stockfish 3 (nodes=200)` is level 3). `Stockfish 16` is version 16 of an engine without a level."""
     match = _LADDER.fullmatch(name.strip())
     if match:
         level = int(match[2])
-        return engine_player(name, level, None if level < 0 else match[3])
+        return make_engine_player(name, level, None if level < 0 else match[3])
     if is_program or name.lower().startswith("stockfish"):
-        return Player(name, name, name)
-    return Player(name, name)
+        return MatchPlayer(name, name, name)
+    return MatchPlayer(name, name)
 
 
-def limit_of(text: str) -> str | None:
+def parse_engine_limit(text: str) -> str | None:
     """The engine's limit in a time column of chess_gpt_eval: seconds a move, or `40000 nodes`; empty is unknown.
 
-    >>> limit_of("0.1"), limit_of("40000 nodes"), limit_of("")
+    >>> parse_engine_limit("0.1"), parse_engine_limit("40000 nodes"), parse_engine_limit("")
     ('time=0.1', 'nodes=40000', None)
     """
     text = text.strip()
@@ -167,8 +167,8 @@ class ForeignGame:
 
     row: int
     id: str
-    white: Player
-    black: Player
+    white: MatchPlayer
+    black: MatchPlayer
     result: str
     moves: list[chess.Move]
     termination: str
@@ -184,9 +184,9 @@ class ForeignGame:
 
     @property
     def packed(self) -> bytes:
-        return pack(self.moves)
+        return pack_moves(self.moves)
 
-    def side(self, color: chess.Color) -> Player:
+    def side(self, color: chess.Color) -> MatchPlayer:
         return self.white if color else self.black
 
     def turns(self, color: chess.Color) -> int:
@@ -242,7 +242,7 @@ class ForeignFile:
         }
 
 
-def replay(sans: Iterable[str]) -> tuple[chess.Board, str | None]:
+def replay_sans(sans: Iterable[str]) -> tuple[chess.Board, str | None]:
     """Play SAN words from the start position. The second value is the first word that is no legal move, or None."""
     board = chess.Board()
     for word in sans:
@@ -256,12 +256,12 @@ def replay(sans: Iterable[str]) -> tuple[chess.Board, str | None]:
     return board, None
 
 
-def ending(board: chess.Board, result: str) -> str:
+def find_termination(board: chess.Board, result: str) -> str:
     """Why a game with this last position and result stopped, as far as the board shows it; else `unknown`.
 
     Draws may have been claimed: threefold repetition and fifty moves count when the position allows the claim.
     """
-    end = game_over(board)
+    end = find_game_end(board)
     if end is not None:
         return str(end.termination)
     if result == "1/2-1/2" and board.is_repetition(3):
@@ -273,7 +273,7 @@ def ending(board: chess.Board, result: str) -> str:
 
 def compare_result(game: ForeignGame, board: chess.Board) -> None:
     """Note a recorded result that differs from that of the last position."""
-    end = game_over(board)
+    end = find_game_end(board)
     if end is not None and end.result != game.result:
         game.odd("result differs from board", f"recorded {game.result}, the board says {end.result}")
     if end is None and game.result != "*" and game.termination == Termination.UNKNOWN:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chessreg.errors import BadInputError
-from chessreg.games.foreign.game import flag, header, number, table
+from chessreg.games.foreign.game import parse_flag, parse_number, read_header, read_table
 
 COLUMNS = frozenset(
     [
@@ -58,27 +58,27 @@ class Aggregate:
         return f"random:{self.random_plies}" if self.random_plies else "standard"
 
 
-def fits(text: str) -> bool:
-    return set(header(text)) >= COLUMNS
+def is_grid_search(text: str) -> bool:
+    return set(read_header(text)) >= COLUMNS
 
 
-def read(text: str) -> list[Aggregate]:
+def read_grid_search(text: str) -> list[Aggregate]:
     """Every row. Raises BadInputError naming the line and column that cannot be read."""
-    return [read_row(place, row) for place, row in enumerate(table(text))]
+    return [read_aggregate(place, row) for place, row in enumerate(read_table(text))]
 
 
-def read_row(place: int, row: dict[str, str]) -> Aggregate:
+def read_aggregate(place: int, row: dict[str, str]) -> Aggregate:
     def wrong(column: str) -> BadInputError:
         return BadInputError(f"row {place}: {column} is {row[column][:40]!r}", "every row of a grid-search CSV has it")
 
-    value, turns = number(row["value"]), number(row["random_full_moves"])
+    value, turns = parse_number(row["value"]), parse_number(row["random_full_moves"])
     if value is None:
         raise wrong("value")
     if turns is None:
         raise wrong("random_full_moves")
     if row["source"] not in SOURCES:
         raise wrong("source")
-    coefficient = number(row["coefficient"])
+    coefficient = parse_number(row["coefficient"])
     if coefficient is None and row["source"] != "none":
         raise wrong("coefficient")
     if not re.fullmatch(r"[\w-]{1,64}", row["metric"]):
@@ -86,7 +86,7 @@ def read_row(place: int, row: dict[str, str]) -> Aggregate:
     if not row["model"].strip():
         raise wrong("model")
     values = {row["metric"]: value}
-    values |= {name: cell for column, name in VALUES.items() if (cell := number(row[column])) is not None}
+    values |= {name: cell for column, name in VALUES.items() if (cell := parse_number(row[column])) is not None}
     return Aggregate(
         row=place,
         model=row["model"].strip(),
@@ -99,7 +99,7 @@ def read_row(place: int, row: dict[str, str]) -> Aggregate:
         detail={
             "cell": row["cell"],
             "name": row["name"],
-            "truncated_name": flag(row["truncated_name"]),
+            "truncated_name": parse_flag(row["truncated_name"]),
             "levels": row["levels"] or None,
             "pos_start": row["pos_start"] or None,
         },

@@ -29,7 +29,7 @@ def checksum_url(base_url: str = BASE_URL) -> str:
     return f"{base_url.rstrip('/')}/standard/sha256sums.txt"
 
 
-def fetch(month: str, folder: Path, base_url: str = BASE_URL, on_progress: Progress | None = None) -> Path:
+def fetch_month(month: str, folder: Path, base_url: str = BASE_URL, on_progress: Progress | None = None) -> Path:
     """Download a month into `folder` and return its path; at once when it is there and its checksum holds.
 
     An interrupted download leaves `<file>.part`, from which the next call goes on. The file gets its name only once its
@@ -39,19 +39,19 @@ def fetch(month: str, folder: Path, base_url: str = BASE_URL, on_progress: Progr
     that cannot be written, ChessregError when the network or the disk fails.
     """
     name = month_name(month)
-    return download.fetch(
+    return download.download_file(
         month_url(month, base_url),
         folder / name,
-        _checksum(name, base_url),
+        _find_checksum(name, base_url),
         what=month,
         on_progress=on_progress,
         missing="the newest month appears a few days after its end",
     )
 
 
-def _checksum(name: str, base_url: str) -> str:
+def _find_checksum(name: str, base_url: str) -> str:
     url = checksum_url(base_url)
-    for line in download.read_text(url).splitlines():
+    for line in download.read_url(url).splitlines():
         digest, _, file = line.strip().partition(" ")
         if file.strip().lstrip("*") == name and re.fullmatch(r"[0-9a-fA-F]{64}", digest):
             return digest.lower()

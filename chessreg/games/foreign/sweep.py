@@ -18,7 +18,7 @@ LINE = re.compile(r"\s*(?:stockfish\s*)?(-?\d{1,2})((?:\s*,\s*\d{1,30}){3})\s*",
 NAMED = re.compile(r"\s*(?:checkpoint|level):(.*?),\s*wins:(.*?),\s*draws:(.*?),\s*losses:(.*)", re.IGNORECASE)
 NUMBER = re.compile(r"\s*(?:stockfish\s*)?[-+]?\d+(?:\.\d*)?\s*", re.IGNORECASE)
 LEVELS = range(-2, 21)
-MOST_GAMES = 100_000  # a rating takes each of them for one that was played
+MAX_GAMES_PER_LEVEL = 100_000  # a rating takes each of them for one that was played
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,15 @@ class LevelCount:
         return self.wins + self.draws + self.losses
 
 
-def fits(text: str) -> bool:
-    """Whether the first line is the header, or four fields of which three are numbers: `read` names a wrong one."""
+def is_sweep(text: str) -> bool:
+    """Whether the first line is the header, or four fields of which three are numbers."""
     first = NAMED.sub(r"\1,\2,\3,\4", next((line for line in text.splitlines() if line.strip()), ""))
     fields = first.split(",")
     numbers = sum(NUMBER.fullmatch(field) is not None for field in fields)
     return HEADER.fullmatch(first) is not None or (len(fields) == 4 and numbers >= 3)
 
 
-def read(text: str) -> list[LevelCount]:
+def read_sweep(text: str) -> list[LevelCount]:
     """Every line; a level that is there twice stays twice. Raises BadInputError naming the line that is none, and for a
     text without any."""
     counts: list[LevelCount] = []
@@ -60,8 +60,10 @@ def read(text: str) -> list[LevelCount]:
         count = LevelCount(number, int(found[1]), wins, draws, losses)
         if count.level not in LEVELS:
             raise BadInputError(f"line {number}: Stockfish has the levels -2 to 20, not {count.level}")
-        if count.games > MOST_GAMES:
-            raise BadInputError(f"line {number}: {count.games:,} games against one level", f"at most {MOST_GAMES:,}")
+        if count.games > MAX_GAMES_PER_LEVEL:
+            raise BadInputError(
+                f"line {number}: {count.games:,} games against one level", f"at most {MAX_GAMES_PER_LEVEL:,}"
+            )
         if not count.games:
             raise BadInputError(f"line {number}: no games against level {count.level}")
         counts.append(count)

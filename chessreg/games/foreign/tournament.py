@@ -12,7 +12,7 @@ from typing import Any
 
 import chess
 
-from chessreg.games.boards.adjudication import Termination, game_over
+from chessreg.games.boards.adjudication import Termination, find_game_end
 from chessreg.games.datasets import borders, movetext, rows
 from chessreg.games.datasets.movetext import Movetext
 from chessreg.games.foreign.game import (
@@ -20,10 +20,10 @@ from chessreg.games.foreign.game import (
     ForeignGame,
     Rejected,
     compare_result,
-    ending,
+    find_termination,
+    make_tournament_player,
     note_duplicates,
-    replay,
-    tournament_player,
+    replay_sans,
 )
 
 _ELO = re.compile(r"\s*(\d{1,4})\??\s*")
@@ -74,20 +74,20 @@ _LOST_BY = frozenset({
 """Endings that one side brings about in its turn."""
 
 
-def fits(text: str) -> bool:
+def is_tournament(text: str) -> bool:
     """Whether a text begins as a PGN does, after comments."""
     start = _REMARKS.match(text)
     return start is not None and _BEGINS.match(text, start.end()) is not None
 
 
-def read(text: str) -> ForeignFile:
+def read_tournament(text: str) -> ForeignFile:
     """Every game, replayed. Listed and not kept are games from another start position, and those with an illegal move
     that is not their last word."""
     games: list[ForeignGame] = []
     rejected: list[Rejected] = []
-    for raw in borders.split(text.encode("utf-8", "replace"), 1):
-        tags = borders.tags(raw.tags)
-        for number, moves in enumerate(movetext.clean_slowly(raw.moves)):
+    for raw in borders.split_games(text.encode("utf-8", "replace"), 1):
+        tags = borders.parse_tags(raw.tags)
+        for number, moves in enumerate(movetext.clean_by_word(raw.moves)):
             row = len(games) + len(rejected)
             kept = read_game(row, tags if number == 0 else {}, moves, raw.moves)
             if isinstance(kept, Rejected):
@@ -100,19 +100,19 @@ def read(text: str) -> ForeignFile:
 
 def read_game(row: int, tags: dict[str, str], moves: Movetext, written: str) -> ForeignGame | Rejected:
     """The game of these tags and cleaned moves; `written` is the movetext with its comments."""
-    if reason := rows.left_out(tags):
+    if reason := rows.explain_nonstandard(tags):
         what = (
             f"it starts from another position: {tags['FEN']}"
             if reason == rows.CUSTOM_START
             else f"it is of the {reason}"
         )
         return Rejected(row, what)
-    result = movetext.result(tags.get("Result", "*"))
+    result = movetext.normalize_result(tags.get("Result", "*"))
     result = moves.result if result in (None, "*") and moves.result else result
     if result is None:
         return Rejected(row, f"{tags['Result'][:20]!r} is no game result")
     sans = moves.sans or []
-    board, fault = replay(map(movetext.normal, sans))
+    board, fault = replay_sans(map(movetext.normalize_san, sans))
     plies = len(board.move_stack)
     if fault is None and moves.problem:
         return Rejected(row, f"half-move {plies + 1}: {moves.problem[1]}")
@@ -124,14 +124,14 @@ def read_game(row: int, tags: dict[str, str], moves: Movetext, written: str) -> 
     game = ForeignGame(
         row=row,
         id=tags.get("GameId", tags.get("Site", "")) if "/" in tags.get("Site", "") else "",
-        white=tournament_player(tags.get("White", "?"), programs["White"]),
-        black=tournament_player(tags.get("Black", "?"), programs["Black"]),
+        white=make_tournament_player(tags.get("White", "?"), programs["White"]),
+        black=make_tournament_player(tags.get("Black", "?"), programs["Black"]),
         result=result,
         moves=list(board.move_stack),
-        termination=ending(board, result),
-        source_columns=source_columns_of(tags),
+        termination=find_termination(board, result),
+        source_columns=read_tag_columns(tags),
     )
-    read_ending(game, board, tags, written)
+    read_tagged_ending(game, board, tags, written)
     if fault is not None:
         read_illegal_end(game, board, sans[plies])
     for name in ("White", "Black"):
@@ -143,7 +143,7 @@ def read_game(row: int, tags: dict[str, str], moves: Movetext, written: str) -> 
     return game
 
 
-def read_ending(game: ForeignGame, board: chess.Board, tags: dict[str, str], written: str) -> None:
+def read_tagged_ending(game: ForeignGame, board: chess.Board, tags: dict[str, str], written: str) -> None:
     """Why the game stopped, where the board does not show it: by the tags, then by the last comment."""
     given = tags.get("Termination", "").lower()
     why = next((termination for word, termination in _TERMINATIONS.items() if word in given), None)
@@ -155,7 +155,7 @@ def read_ending(game: ForeignGame, board: chess.Board, tags: dict[str, str], wri
         why = why or _WHAT[said["what"] or said["draw"]]
         if game.result == "*" and said["side"]:
             loser = said["side"] == "White"
-        if said["what"] == "makes an illegal move" and said["move"] and game_over(board) is None:
+        if said["what"] == "makes an illegal move" and said["move"] and find_game_end(board) is None:
             game.illegal.append((len(game.moves), 0, said["move"]))
     if why is None or game.termination != Termination.UNKNOWN:
         return
@@ -180,7 +180,7 @@ def read_illegal_end(game: ForeignGame, board: chess.Board, word: str) -> None:
         game.termination, game.loser_by_forfeit = str(Termination.FORFEIT_ILLEGAL), board.turn
 
 
-def source_columns_of(tags: dict[str, str]) -> dict[str, Any]:
+def read_tag_columns(tags: dict[str, str]) -> dict[str, Any]:
     """Ratings and the tags that say where and how the game was played."""
     columns: dict[str, Any] = {
         name: tags[tag] for tag, name in _KEPT.items() if tags.get(tag, "").strip() not in _NOTHING

@@ -56,25 +56,25 @@ class TrainingLog:
         return 1 + max((point.repeat for point in self.points), default=0)
 
 
-def fits(text: str) -> bool:
-    return any(BEGINS.match(message) for line in text.splitlines()[:LINES_TRIED] for message in messages(line))
+def is_training_log(text: str) -> bool:
+    return any(BEGINS.match(message) for line in text.splitlines()[:LINES_TRIED] for message in split_messages(line))
 
 
-def messages(line: str) -> list[str]:
+def split_messages(line: str) -> list[str]:
     """The messages of a line, without the prefix of `logging`.
 
-    >>> messages("2024-11-09 03:21:01,667 - train - INFO - iter 100: loss 7.18, time 283ms")
+    >>> split_messages("2024-11-09 03:21:01,667 - train - INFO - iter 100: loss 7.18, time 283ms")
     ['iter 100: loss 7.18, time 283ms']
     """
     return [message.strip() for message in LOGGED.split(line) if message.strip()]
 
 
-def read(text: str) -> TrainingLog:
+def read_training_log(text: str) -> TrainingLog:
     """Every value in the log. An accuracy is stored as a share: the log's are percentages where one of them is
     above 1 or has the sign. Raises BadInputError naming the line that begins as a value and is none."""
     entries: list[tuple[int, str, int, float]] = []
     not_finite, others, percent = [], 0, False
-    by_line = [(number, messages(line)) for number, line in enumerate(text.splitlines(), 1)]
+    by_line = [(number, split_messages(line)) for number, line in enumerate(text.splitlines(), 1)]
     lines = sum(bool(messages_of_line) for _, messages_of_line in by_line)
     for number, line in ((number, message) for number, messages_of_line in by_line for message in messages_of_line):
         if not BEGINS.match(line):
@@ -92,7 +92,7 @@ def read(text: str) -> TrainingLog:
         else:
             form = next((form for word, form in FORMS.items() if line.lower().startswith(word)), FORM_OF_EVALUATION)
             raise BadInputError(f"line {number}: {line[:60]!r} is not {form}")
-        values = [_number(value, number) for value in texts]
+        values = [_parse_number(value, number) for value in texts]
         if step and values[1] < 0:
             raise BadInputError(f"line {number}: a step takes 0 ms or more, not {values[1]:g}")
         if evaluation and math.isfinite(values[1]):
@@ -118,7 +118,7 @@ def read(text: str) -> TrainingLog:
     return TrainingLog(tuple(points), tuple(not_finite), others, lines)
 
 
-def _number(text: str, line: int) -> float:
+def _parse_number(text: str, line: int) -> float:
     try:
         return float(text)
     except ValueError:

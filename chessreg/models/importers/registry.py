@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import chess
 
-from chessreg.encodings import Encoding, names
-from chessreg.encodings import encoding as encoding_named
+from chessreg.encodings import Encoding, list_encodings
+from chessreg.encodings import get_encoding as encoding_named
 from chessreg.encodings.prompts import PromptEncoding
 from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
 from chessreg.models.checkpoint import INFO, CheckpointInfo, digest, read_info, save_checkpoint
@@ -232,11 +232,11 @@ def fitted_rows(written: Encoding, rows: TokenRows | None, model: Network, name:
             )
         return dataclasses.replace(rows, unused=max(held - len(rows.rows) - len(rows.dropped), 0))
     if held < written.size or (held > written.size and not prompt):
-        tokens = [one for one in map(encoding_named, names()) if one.answer_size == one.size]
+        tokens = [one for one in map(encoding_named, list_encodings()) if one.answer_size == one.size]
         padded = [one for one in tokens if held in padded_sizes(one.size)]
         if held > written.size and (padded == [written] or (named and written in padded)):
             return TokenRows(tuple(range(written.size)), unused=held - written.size)
-        fitting = [one for one in names() if encoding_named(one).size == held] or [one.name for one in padded]
+        fitting = [one for one in list_encodings() if encoding_named(one).size == held] or [one.name for one in padded]
         other = f"--encoding {' or '.join(fitting)}" if fitting else "choose another with --encoding"
         raise BadInputError(
             f"{name} has a vocabulary of {held}, encoding {written.name} has {written.size}",

@@ -17,7 +17,7 @@ from typing import Any
 
 import chess
 
-from chessreg.encodings import Encoding, encoding, names
+from chessreg.encodings import Encoding, get_encoding, list_encodings
 from chessreg.encodings.uci_square import UciSquare
 from chessreg.errors import DAMAGE, BadInputError, first_line
 from chessreg.models.importers.source import read_plain_pickle
@@ -145,7 +145,7 @@ def encoding_of(vocabulary: Vocabulary, given: Encoding | None = None) -> tuple[
 
     Raises BadInputError with the reason why the given or the nearest encoding does not fit.
     """
-    known = [encoding(name) for name in names()]
+    known = [get_encoding(name) for name in list_encodings()]
     fitting = [(one, vocabulary.rows_of(one)) for one in known if vocabulary.difference(one) is None]
     best = min(fitting, key=lambda fit: (len(fit[1].dropped), fit[1].is_reordered), default=None)
     hint = f"remove {vocabulary.file} if the model was trained without it"

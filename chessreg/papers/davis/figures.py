@@ -142,7 +142,7 @@ def figure_4(made: Made, path: Path) -> str:
     """Probability of every square as the next move's origin, before and after the edit of specification 6.5."""
     from chessreg.experiments.edit.spec import CLEAN, NextTokenEditSpec
     from chessreg.experiments.edit.three_boards import load_square_probabilities
-    from chessreg.games.boards.boardframe import squares_of
+    from chessreg.games.boards.boardframe import board_letters
     from chessreg.games.boards.picture import HeatPanel, save_heatmaps
     from chessreg.registry import tables
 
@@ -157,8 +157,9 @@ def figure_4(made: Made, path: Path) -> str:
     original, target = boards_of_case()
     panels = [
         HeatPanel(f"before: e4 {squares[CLEAN][28]:.1%}, d2 {squares[CLEAN][11]:.1%}", squares[CLEAN], 0.0, 1.0,
-                  squares_of(original)),
-        HeatPanel(f"after, α = {alpha:g}: e4 {after[28]:.1%}, d2 {after[11]:.1%}", after, 0.0, 1.0, squares_of(target)),
+                  board_letters(original)),
+        HeatPanel(f"after, α = {alpha:g}: e4 {after[28]:.1%}, d2 {after[11]:.1%}", after, 0.0, 1.0,
+                  board_letters(target)),
     ]  # fmt: skip
     save_heatmaps(panels, path, f"layer {layer}; the paper: e4 75.8 % before, d2 76 % after")
     return f"chessreg board {run_id.hex[-6:]}:0"
@@ -168,12 +169,12 @@ def boards_of_case() -> Sequence[Any]:
     """The board of Figure 4 before and after the change."""
     import chess
 
-    from chessreg.games.boards.typed import board_after, typed_moves
-    from chessreg.games.datasets.labels import board_changes
+    from chessreg.games.boards.typed import parse_typed_sans, play_sans
+    from chessreg.games.datasets.labels import parse_board_changes
     from chessreg.papers.davis.edits import CASE
 
-    original = board_after(typed_moves(CASE["moves"]))
+    original = play_sans(parse_typed_sans(CASE["moves"]))
     target = original.copy(stack=False)
-    for square, letter in board_changes(CASE["board"]):
+    for square, letter in parse_board_changes(CASE["board"]):
         target.set_piece_at(square, None if letter == "." else chess.Piece.from_symbol(letter))
     return original, target

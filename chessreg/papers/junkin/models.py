@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from chessreg.encodings.prompts import TEMPLATES
-from chessreg.games.engines.estimators import SIDE_BY_SIDE, WEIGHTS
-from chessreg.games.engines.opponents import engine_rating, parse_ladder
+from chessreg.games.engines.estimators import DRAW_WEIGHTS, SIDE_BY_SIDE
+from chessreg.games.engines.opponents import get_engine_rating, parse_ladder
 from chessreg.papers.junkin.sizes import Shape, Size
 from chessreg.papers.parts import fitted_on
 from chessreg.papers.plan import Request, Step, Values
@@ -279,9 +279,9 @@ def playing(size: Size, name: str, checkpoint: str, work: int) -> Step:
 
 def rated(size: Size, runs: Sequence[str], name: str, color: str) -> Iterator[Step]:
     """The ratings of these ladders where a rung has a known one."""
-    known = sum(engine_rating(rung) is not None for rung in parse_ladder(size.rungs))
+    known = sum(get_engine_rating(rung) is not None for rung in parse_ladder(size.rungs))
     if known:
-        units = len(SIDE_BY_SIDE) + len(WEIGHTS) * known
+        units = len(SIDE_BY_SIDE) + len(DRAW_WEIGHTS) * known
         yield Step(
             name, "rating",
             {"runs": tuple(runs), "estimator": "all", "anchors": "levels-truncated", "color": color},

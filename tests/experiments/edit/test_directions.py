@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from chessreg.encodings import encoding
+from chessreg.encodings import get_encoding
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.experiments.edit.model import PieceRemovals, check_finite
 from chessreg.experiments.edit.spec import EditSpec, list_edit_settings, parse_layers
 from chessreg.experiments.edit.states import State, remove_moving_piece
-from chessreg.games.datasets.labels import piece
+from chessreg.games.datasets.labels import classify_pieces
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.language_model import LanguageModel
 from chessreg.runs.fitted import FittedProbe
@@ -24,7 +24,7 @@ from chessreg.steering.directions import compute_change_directions, find_known_p
 from chessreg.steering.scale_rules import SCALE_RULES, ScaleRule, solve_target_scale
 
 GAMES = [(";1.", "e2e4"), (";1.e4 e5 2.", "g1f3"), (";1.d4 d5 2.c4 e6 3.Nc3 Nf6 4.", "c1g5")]
-PGN = encoding("pgn-char-32")
+PGN = get_encoding("pgn-char-32")
 RANDOM = {"checkpoint": "c", "probe": "p", "dataset": "d"}
 
 
@@ -105,7 +105,7 @@ def test_the_average_target_is_the_mean_of_other_squares_and_an_offset():
         for square, found in removed.state.board.piece_map().items():
             values[0, square] = found.piece_type * (1 if found.color else -1)
         clean = logits(edited, 1, [], row, False)[:, removed.label]
-        target = clean[piece(values)[0] != removed.label].mean() + 2.5
+        target = clean[classify_pieces(values)[0] != removed.label].mean() + 2.5
         after = logits(edited, 1, edits, row, False)[removed.square, removed.label]
         assert after == pytest.approx(target, abs=1e-3)
 

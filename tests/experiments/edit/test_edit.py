@@ -13,7 +13,7 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from chessreg.encodings import encoding
+from chessreg.encodings import get_encoding
 from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.experiments.cache import CacheOptions, CacheSpec
@@ -117,7 +117,7 @@ def test_the_piece_is_off_the_modified_board_and_the_rest_is_as_it_was(edited):
         assert board.piece_type_at(move.from_square) != chess.KING
         modified = board.copy(stack=False)
         modified.remove_piece_at(move.from_square)
-        parse = encoding("pgn-char-32").parse
+        parse = get_encoding("pgn-char-32").parse
         for row in rows.values():
             assert row.legal_original == (parse(row.text, board) is not None)
             assert row.legal_modified == (parse(row.text, modified) is not None)
@@ -126,10 +126,10 @@ def test_the_piece_is_off_the_modified_board_and_the_rest_is_as_it_was(edited):
 
 def test_exact_masses_equal_teacher_forcing_one_move_at_a_time(edited, world_session):
     spec, by_unit = edited(scale=0.0, random_controls=0, samples=0)
-    model, pgn = world_session.model("bigram"), encoding("pgn-char-32")
+    model, pgn = world_session.model("bigram"), get_encoding("pgn-char-32")
     games, places = select_games(spec, world_session.inputs)
     unit, rows = next((u, r) for u, r in sorted(by_unit.items()) if ("skipped", -1) not in r)
-    (state,) = build_states(spec, encoding("pgn-char-32"), games, places, [unit])
+    (state,) = build_states(spec, get_encoding("pgn-char-32"), games, places, [unit])
     mass = 0.0
     for move in state.board.legal_moves:
         ids = torch.from_numpy(np.array([*state.prompt, *pgn.answer(state.board, move)]))[None]
@@ -155,12 +155,12 @@ def test_batches_do_not_change_what_is_drawn(edited):
 def test_states_of_a_game_differ_and_short_games_have_fewer(edited, world_session):
     spec, _ = edited(per_game=30, games=3, samples=0, random_controls=0, shuffled_label_controls=0)
     games, places = select_games(spec, world_session.inputs)
-    found = build_states(spec, encoding("pgn-char-32"), games, places, range(90))
+    found = build_states(spec, get_encoding("pgn-char-32"), games, places, range(90))
     plies = defaultdict(list)
     for state in found:
         plies[state.item].append(state.ply)
         assert state.board.turn
-        assert encoding("pgn-char-32").decode(state.prompt).endswith(".")
+        assert get_encoding("pgn-char-32").decode(state.prompt).endswith(".")
     assert all(p == list(range(0, 2 * len(p), 2)) for p in plies.values())
     assert 0 < len(found) < 90
 
@@ -261,11 +261,11 @@ def test_edited_texts_are_those_of_a_full_recompute(edited, world_session, posit
         "random_controls": 0,
     }
     spec, by_unit = edited(**settings, shuffled_label_controls=0, games=3, per_game=2, max_tokens=7)
-    model, pgn = world_session.model("bigram"), encoding("pgn-char-32")
+    model, pgn = world_session.model("bigram"), get_encoding("pgn-char-32")
     probe = world_session.probe("bigram-board", 0)
     games, places = select_games(spec, world_session.inputs)
     checked = 0
-    for state in build_states(spec, encoding("pgn-char-32"), games, places, sorted(by_unit)):
+    for state in build_states(spec, get_encoding("pgn-char-32"), games, places, sorted(by_unit)):
         rows = by_unit[state.unit]
         if ("skipped", -1) in rows:
             continue
@@ -331,7 +331,7 @@ def test_readings_before_and_after_are_the_probe_s_logits(edited, world_session,
     assert (found.layer, found.condition) == (0, "edit")
     assert found.edited[found.square, found.label] == pytest.approx(-3.0, abs=1e-3)
     games, places = select_games(spec, inputs)
-    [state] = build_states(spec, encoding("pgn-char-32"), games, places, [unit])
+    [state] = build_states(spec, get_encoding("pgn-char-32"), games, places, [unit])
     ids = list(state.prompt)
     residual = world_session.model("bigram").residuals(torch.tensor([ids]), [0])[0, 0, -1].numpy()
     logits = np.einsum("d,dsk->sk", residual, world_session.probe("bigram-board", 0).weight)
@@ -497,10 +497,10 @@ def test_a_move_that_both_boards_have_counts_however_either_writes_it(edited, wo
     board = chess.Board("4k3/8/8/8/8/5N2/8/1N2K3 w - - 0 1")
     state = State(0, 0, 0, (0,), board)
     answers = Editor.answers(
-        SimpleNamespace(encoding=encoding("pgn-char-32"), spec=SimpleNamespace(spellings=False)),
+        SimpleNamespace(encoding=get_encoding("pgn-char-32"), spec=SimpleNamespace(spellings=False)),
         remove_moving_piece(state, chess.Move.from_uci("f3g5")),
     )
-    texts = [{encoding("pgn-char-32").answer_text(ids) for ids in ways} for ways in answers.shared]
+    texts = [{get_encoding("pgn-char-32").answer_text(ids) for ids in ways} for ways in answers.shared]
     assert {"Nbd2", "Nd2"} in texts
     assert {"Na3"} in texts
     assert not any("f" in text for ways in texts for text in ways if text.startswith("Nf"))
@@ -536,7 +536,7 @@ def test_encode_decode_puts_the_autoencoders_reconstruction_in_the_place_of_the_
     model, probe = world_session.model("bigram"), load_probe(inputs, spec.probe, 0).weight
     games, places = select_games(spec, inputs)
     for row in rows:
-        [state] = build_states(spec, encoding("pgn-char-32"), games, places, [row.unit])
+        [state] = build_states(spec, get_encoding("pgn-char-32"), games, places, [row.unit])
         residual = model.residuals(torch.tensor([state.prompt]), [0])[0, 0, -1]
         logits = np.einsum("d,dsk->sk", sae.reconstruction(residual[None])[0].numpy(), probe)
         square = chess.parse_square(row.detail["square"])

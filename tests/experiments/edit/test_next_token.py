@@ -13,7 +13,7 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from chessreg.encodings import encoding
+from chessreg.encodings import get_encoding
 from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.errors import BadInputError
 from chessreg.experiments.cache import CacheOptions, CacheSpec
@@ -31,7 +31,7 @@ from chessreg.experiments.edit.three_boards import load_probabilities
 from chessreg.experiments.probe import ProbeOptions, ProbeSpec
 from chessreg.experiments.sae import SaeOptions, SaeSpec
 from chessreg.experiments.settings.games import select_games as select_games
-from chessreg.games.datasets.labels import board_changes
+from chessreg.games.datasets.labels import parse_board_changes
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.models.edits import ResidualEdit
@@ -43,7 +43,7 @@ from chessreg.runs.spec import hashed_settings
 from chessreg.steering.directions import compute_change_directions
 
 LAYERS, WIDTH, CONTEXT = 3, 32, 64
-UCI = encoding("uci-square-72")
+UCI = get_encoding("uci-square-72")
 GAMES = {"dataset": "sample:test", "games": 8, "prefixes": (4, 9, 40)}
 
 
@@ -193,11 +193,11 @@ def run_of(session, name: str) -> str:
 
 def boards_and_moves(games, item: int):
     """Every board of a game, and its moves in SAN."""
-    from chessreg.games.boards.moves import unpack
-    from chessreg.games.boards.typed import sans
+    from chessreg.games.boards.moves import unpack_moves
+    from chessreg.games.boards.typed import moves_to_sans
 
-    moves = unpack(games.moves([item])[0])
-    return list(iterate_boards(moves)), sans(moves)
+    moves = unpack_moves(games.moves([item])[0])
+    return list(iterate_boards(moves)), moves_to_sans(moves)
 
 
 def test_length_0_is_the_clean_row_and_all_else_as_long_as_the_probes_edit(everything):
@@ -549,7 +549,7 @@ def test_the_board_is_one_text_however_it_is_typed():
     assert hashed_settings(one) == hashed_settings(other)
     assert NextTokenEditSpec(**hashed_settings(one)) == one
     assert (one.scale_rule, one.scale, one.token_mask) == ("ln-final", 0.5, "last")
-    assert board_changes(one.board) == [(35, "."), (36, "p"), (51, "p"), (52, ".")]
+    assert parse_board_changes(one.board) == [(35, "."), (36, "p"), (51, "p"), (52, ".")]
 
 
 def test_queries_of_legal_move_mass(squares, everything):

@@ -6,7 +6,7 @@ import chess
 import chess.pgn
 import torch
 
-from chessreg.encodings import encoding
+from chessreg.encodings import get_encoding
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo
 from chessreg.models.language_model import LanguageModel
@@ -40,7 +40,7 @@ def pgn_of_orders(bases: int = 12, orders: int = 4) -> str:
 def bag_of_tokens(name: str, order_matters: bool = False) -> LanguageModel:
     """One block whose attention averages all tokens before: its state depends on which squares occurred, hardly on
     their order; with `order_matters` on nothing but the place of the last token."""
-    size = encoding(name).size
+    size = get_encoding(name).size
     network = random_gpt2(GPT2Config(n_layer=1, n_head=1, n_embd=64, block_size=128, vocab_size=size), 0)
     with torch.no_grad():
         for parameter in network.parameters():

@@ -9,7 +9,7 @@ import chess
 import numpy as np
 import pytest
 
-from chessreg.encodings import encoding
+from chessreg.encodings import get_encoding
 from chessreg.errors import BadInputError
 from chessreg.experiments.markov.classes import (
     Classes,
@@ -20,14 +20,14 @@ from chessreg.experiments.markov.classes import (
     find_same_last_partners,
 )
 from chessreg.experiments.markov.spec import MarkovSpec
-from chessreg.games.boards.moves import boards_after, pack, rights_after, unpack
-from chessreg.games.datasets.build import build
+from chessreg.games.boards.moves import boards_after, pack_moves, rights_after, unpack_moves
+from chessreg.games.datasets.build import build_dataset
 from chessreg.games.datasets.dataset import Games
 from tests.conftest import random_game
 
 from .orders import pgn_of_orders
 
-UCI = encoding("uci-square-72")
+UCI = get_encoding("uci-square-72")
 
 
 def spec_of(**settings):
@@ -38,7 +38,7 @@ def spec_of(**settings):
 def games(tmp_path_factory) -> Games:
     folder = tmp_path_factory.mktemp("orders")
     (folder / "games.pgn").write_text(pgn_of_orders(10, 6))
-    build([folder / "games.pgn"], folder / "made")
+    build_dataset([folder / "games.pgn"], folder / "made")
     return Games(folder / "made")
 
 
@@ -49,7 +49,7 @@ def prefixes(games):
 
 def board_of(games, prefixes, place) -> chess.Board:
     board = chess.Board()
-    for move in unpack(games.moves([prefixes.game[place]])[0][: 2 * int(prefixes.ply[place])]):
+    for move in unpack_moves(games.moves([prefixes.game[place]])[0][: 2 * int(prefixes.ply[place])]):
         board.push(move)
     return board
 
@@ -72,13 +72,13 @@ def test_the_reference_population_is_drawn_without_regard_to_class(prefixes, ref
 
 
 def test_rights_are_those_of_python_chess():
-    packed = [pack(list(random_game(number, 160).mainline_moves())) for number in range(12)]
+    packed = [pack_moves(list(random_game(number, 160).mainline_moves())) for number in range(12)]
     boards, offsets = boards_after(packed)
     found = rights_after(packed, boards, offsets)
     files = set()
     for number, moves in enumerate(packed):
         board = chess.Board()
-        for ply, move in enumerate([None, *unpack(moves)]):
+        for ply, move in enumerate([None, *unpack_moves(moves)]):
             if move:
                 board.push(move)
             castling, square = board.epd(en_passant="xfen").split()[2:4]
@@ -97,7 +97,7 @@ def test_classes_are_positions_that_several_move_lists_reach(games, equal):
     lists = defaultdict(set)
     for place in range(len(games)):
         board = chess.Board()
-        for ply, move in enumerate(unpack(games.moves([place])[0]), 1):
+        for ply, move in enumerate(unpack_moves(games.moves([place])[0]), 1):
             board.push(move)
             if spec.first_ply <= ply <= spec.last_ply:
                 key = board.epd(en_passant="xfen") if equal == "position" else (board.board_fen(), board.turn)
@@ -193,7 +193,7 @@ def test_a_short_context_leaves_out_what_it_cannot_read(games):
 @pytest.mark.slow
 def test_the_games_of_a_month_reach_as_many_positions_as_were_counted(shared_data, tmp_path):
     """Specification, errata: prefixes of plies 6 to 40 of 23,261 games reach 13,531 positions, whole games 52."""
-    build([shared_data / "games" / "lichess-probe-test.pgn.zst"], tmp_path / "made")
+    build_dataset([shared_data / "games" / "lichess-probe-test.pgn.zst"], tmp_path / "made")
     games = Games(tmp_path / "made")
     spec = spec_of(first_ply=6, last_ply=40, equal="placement", classes=20_000)
     found: Classes = choose_classes(spec, collect_prefixes(spec, UCI, 512, games, games.rows()))

@@ -18,7 +18,7 @@ from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.experiments import markov
 from chessreg.experiments.markov import MarkovOptions, MarkovSpec
 from chessreg.experiments.markov.classes import find_classes
-from chessreg.games.boards.moves import unpack
+from chessreg.games.boards.moves import unpack_moves
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.queries import run_query
@@ -92,7 +92,7 @@ def population_by_pairs(session: Session, spec: MarkovSpec) -> tuple[float, floa
     states = []
     for game, ply in zip(prefixes.game[rows].tolist(), prefixes.ply[rows].tolist(), strict=True):
         [moves] = games.moves([game])
-        words = " ".join(move.uci() for move in unpack(moves[: 2 * ply]))
+        words = " ".join(move.uci() for move in unpack_moves(moves[: 2 * ply]))
         ids = torch.from_numpy(model.encoding.encode(words).astype(np.int64))[None]
         assert ids.shape[1] == 1 + 2 * ply
         states.append(model.residuals(ids, [0])[0, 0, -1].double().numpy())

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chessreg.encodings import Encoding, encoding
+from chessreg.encodings import Encoding, get_encoding
 from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.games.engines.opponents import find_stockfish
 from chessreg.kinds import Kind
@@ -34,7 +34,7 @@ def small(bigram: Callable[..., LanguageModel]) -> LanguageModel:
 
 @pytest.fixture(scope="session")
 def pgn() -> Encoding:
-    return encoding("pgn-char-32")
+    return get_encoding("pgn-char-32")
 
 
 @pytest.fixture(scope="session")

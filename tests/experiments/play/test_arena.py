@@ -10,7 +10,7 @@ import pytest
 
 from chessreg.experiments.matches import MatchRules
 from chessreg.experiments.play.arena import Arena, ModelPlayer
-from chessreg.games.boards.openings import openings, parse_opening
+from chessreg.games.boards.openings import make_openings, parse_opening
 from chessreg.games.engines.opponents import choose_move, parse_engine
 from chessreg.games.engines.pool import EngineMove, EnginePool
 from chessreg.models.decoding.policies import make_policy
@@ -25,7 +25,7 @@ def arena(model, pool, *, policy="legal", rules=None, opening="random:4", **sett
         ModelPlayer(model, make_policy(policy)),
         rules or MatchRules(chess.WHITE, move_limit=8),
         pool,
-        lambda number: openings(source, 0, [number])[0],
+        lambda number: make_openings(source, 0, [number])[0],
         noise=(0, 0),
         **settings,
     )

@@ -17,7 +17,7 @@ from chessreg.experiments.move_quality import MoveQualitySpec
 from chessreg.experiments.play import PlaySpec
 from chessreg.experiments.play.arena import Arena, EngineRoles, ModelPlayer
 from chessreg.games.boards.openings import Opening
-from chessreg.games.engines.assist import takes_over
+from chessreg.games.engines.assist import can_take_over
 from chessreg.games.engines.opponents import Limit, parse_engine
 from chessreg.games.engines.pool import EnginePool, Evaluation
 from chessreg.models.decoding.policies import Choice, make_policy
@@ -159,11 +159,11 @@ def test_help_counts_wins_and_not_expected_points(color):
     sign = 1 if color else -1
     line = functools.partial(Evaluation, nodes=1, seconds=0.0)
     surely = [line(score * sign) for score in (9_998, 900, 213)]
-    assert takes_over(surely, color)
-    assert not takes_over([*surely, line(212 * sign)], color)
-    assert not takes_over([line(200 * sign)], color), "0.992 of a point, but 984 of 1,000 games won"
-    assert not takes_over([line(-9_998 * sign)], color)
-    assert not takes_over([], color)
+    assert can_take_over(surely, color)
+    assert not can_take_over([*surely, line(212 * sign)], color)
+    assert not can_take_over([line(200 * sign)], color), "0.992 of a point, but 984 of 1,000 games won"
+    assert not can_take_over([line(-9_998 * sign)], color)
+    assert not can_take_over([], color)
 
 
 def test_help_on_repetition_asks_in_no_other_position(model):

@@ -10,9 +10,9 @@ from sqlalchemy import select
 from chessreg.errors import BadInputError
 from chessreg.experiments.engine_match import EngineMatchOptions, EngineMatchSpec
 from chessreg.experiments.move_quality import MoveQualityOptions, MoveQualitySpec
-from chessreg.games.boards.moves import unpack
+from chessreg.games.boards.moves import unpack_moves
 from chessreg.games.engines.opponents import parse_limit
-from chessreg.games.engines.pool import EnginePool, free_cores
+from chessreg.games.engines.pool import EnginePool, count_free_cores
 from chessreg.registry import tables
 from chessreg.runs.kind import kind
 
@@ -46,7 +46,7 @@ def test_every_move_of_a_matchs_model_is_judged(session, play, stockfish):
     match = play(games=3, policy="legal", opening="random:4", color="black", move_limit=4)
     report = judge(session, play=match.run_id.hex, cap=300)
     assert (report.state, report.units) == ("complete", 3)
-    games = {game.unit: unpack(game.moves) for game in rows(session, tables.Game)}
+    games = {game.unit: unpack_moves(game.moves) for game in rows(session, tables.Game)}
     found = rows(session, tables.Prediction, run_id=report.run_id)
     for unit, moves in games.items():
         judged = [row for row in found if row.unit == unit and row.name == "centipawn_loss"]
@@ -162,4 +162,4 @@ def test_under_a_time_limit_no_more_games_than_free_cores(session, stockfish, mo
     spec = EngineMatchSpec(player="stockfish:0@time=0.001", opponent="random", games=2, move_limit=2,
                            adjudication="none")  # fmt: skip
     session.run(spec, EngineMatchOptions(engine_processes=64))
-    assert seen == [free_cores()]
+    assert seen == [count_free_cores()]

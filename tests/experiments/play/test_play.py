@@ -11,8 +11,8 @@ from sqlalchemy import func, select
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.play import Play, PlaySpec
-from chessreg.games.boards.moves import replay, unpack
-from chessreg.games.boards.openings import openings, parse_opening
+from chessreg.games.boards.moves import replay_boards, unpack_moves
+from chessreg.games.boards.openings import make_openings, parse_opening
 from chessreg.models.slot_cache import SlotCache
 from chessreg.registry import tables
 from chessreg.runs.kind import kind
@@ -45,8 +45,8 @@ def test_a_match_leaves_its_protocol_its_games_and_their_illegal_tries(session, 
     assert [game.unit for game in games] == list(range(12))
     illegal = rows(session, tables.IllegalAttempt)
     for game in games:
-        opening = openings(parse_opening("random:4"), 0, [game.unit])[0]
-        moves = [move.uci() for move in unpack(game.moves)]
+        opening = make_openings(parse_opening("random:4"), 0, [game.unit])[0]
+        moves = [move.uci() for move in unpack_moves(game.moves)]
         assert tuple(moves[:4]) == opening.moves
         assert (game.opening_number, game.opening_plies, game.plies) == (game.unit, 4, len(moves))
         tries = np.frombuffer(game.tries, np.uint8)
@@ -115,9 +115,9 @@ def test_legal_games_are_legal_and_know_the_legal_mass(session, play, color):
     play(games=4, policy="legal", color=color, move_limit=4)
     assert count(session, tables.IllegalAttempt) == 0
     for game in rows(session, tables.Game):
-        assert sum(1 for _ in replay(game.moves)) == game.plies + 1
+        assert sum(1 for _ in replay_boards(game.moves)) == game.plies + 1
         board = chess.Board()
-        for move in unpack(game.moves):
+        for move in unpack_moves(game.moves):
             assert move in board.legal_moves
             board.push(move)
         assert (game.result, game.termination, game.adjudication_cp) == ("*", "move_limit", None)
@@ -217,7 +217,7 @@ def test_frames_show_every_ply_with_the_illegal_tries(session, play):
     game = rows(session, tables.Game, unit=tried[0].unit)[0]
     frames = kind("play").board_views({"run_id": report.run_id, "unit": game.unit}, session.inputs)
     assert len(frames) == game.plies + 1
-    assert [frame.fen for frame in frames] == [board.board_fen() for board in replay(game.moves)]
+    assert [frame.fen for frame in frames] == [board.board_fen() for board in replay_boards(game.moves)]
     place = min(tried[0].ply + 1, game.plies)
     assert any(tried[0].text in line for line in frames[place].caption)
     assert "opening" in frames[1].caption

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import select
 
-from chessreg.games.engines.opponents import engine_identity
+from chessreg.games.engines.opponents import identify_engine
 from chessreg.registry import tables
 
 
@@ -29,7 +29,7 @@ def test_stockfish_plays_and_is_recorded_as_it_is(session, play, color):
         (engine,) = sql.scalars(select(tables.Engine)).all()
         (match,) = sql.scalars(select(tables.Match)).all()
         assert (match.opponent, match.level, match.limit) == ("stockfish:0@nodes=20", 0, "nodes=20")
-        identity = engine_identity()
+        identity = identify_engine()
         assert (engine.name, engine.version, engine.binary_sha256) == (identity.name, identity.version, identity.sha256)
         assert engine.options["Threads"] == "1"
     games = games_of(session)

@@ -12,9 +12,9 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.matches import MatchRules, PlayedGame
 from chessreg.experiments.play import Cores, PlayOptions, PlaySpec
 from chessreg.experiments.play.arena import Arena, ModelPlayer
-from chessreg.games.boards.openings import Opening, openings, parse_opening
+from chessreg.games.boards.openings import Opening, make_openings, parse_opening
 from chessreg.games.engines.opponents import parse_engine
-from chessreg.games.engines.pool import EnginePool, free_cores
+from chessreg.games.engines.pool import EnginePool, count_free_cores
 from chessreg.models.decoding.policies import choose, make_policy, sample_cropped
 from chessreg.models.decoding.sampling import draw
 from chessreg.models.decoding.session import DecodingSession
@@ -130,7 +130,7 @@ def test_a_game_goes_on_past_the_context_with_the_cropped_texts(small, pgn):
         source = parse_opening("random:18")
         arena = Arena(
             ModelPlayer(small, make_policy("retry:200", (1.0,))), MatchRules(chess.WHITE, 4, "crop"), pool,
-            lambda n: openings(source, 0, [n])[0], noise=(0, 0),
+            lambda n: make_openings(source, 0, [n])[0], noise=(0, 0),
         )  # fmt: skip
         games = list(arena.play(range(3)))
     moved = [game for game in games if game.tries]
@@ -209,7 +209,7 @@ def test_under_a_time_limit_model_and_engines_share_no_core(monkeypatch, stockfi
         cores = Cores(PlayOptions(threads=threads), "cpu", timed=True, engines=True, used=set())
         assert cores.reserved == reserved
         with EnginePool(parse_engine("stockfish:0@time=0.1"), 64, reserved_cores=cores.reserved) as pool:
-            assert pool.processes == free_cores() - reserved
+            assert pool.processes == count_free_cores() - reserved
     assert Cores(PlayOptions(), "cuda", timed=True, engines=True, used=set()).reserved == 0
     assert Cores(PlayOptions(), "cpu", timed=False, engines=True, used=set()).reserved == 0
     with EnginePool(parse_engine("random"), 64, timed=True) as pool:  # analyses have a time limit
@@ -223,14 +223,14 @@ def test_under_a_time_limit_model_and_engines_share_no_core(monkeypatch, stockfi
 def test_games_are_compared_with_the_training_games(session, play, tmp_path, monkeypatch):
     from chessreg.experiments import play as match
     from chessreg.experiments.play import TrainingGames
-    from chessreg.games.boards.moves import move_hashes
+    from chessreg.games.boards.moves import hash_move_lists
 
     assert TrainingGames.of(session.inputs, session.inputs.reference("checkpoint", "bigram")) is None
     play(games=4, policy="legal", move_limit=12)
     assert {game.detail["training_openings"] for game in rows(session, tables.Game)} == {None}
     played = {game.unit: game.moves for game in rows(session, tables.Game)}
-    openings_seen = move_hashes([played[0][:40], played[0][:40], played[1][:40]])
-    known = TrainingGames(openings_seen, move_hashes([played[1], b"", played[2][:-2]]))
+    openings_seen = hash_move_lists([played[0][:40], played[0][:40], played[1][:40]])
+    known = TrainingGames(openings_seen, hash_move_lists([played[1], b"", played[2][:-2]]))
     monkeypatch.setattr(match.TrainingGames, "of", lambda inputs, checkpoint: known)
     report = play(games=4, policy="legal", move_limit=12, temperatures=(1.0,), adjudicate_at=1)
     again = {game.unit: game for game in rows(session, tables.Game) if game.run_id == report.run_id}
@@ -242,7 +242,7 @@ def test_games_are_compared_with_the_training_games(session, play, tmp_path, mon
 def test_the_training_games_are_those_of_the_datasets_that_the_checkpoint_names(session, checkpoint_folder, tmp_path):
     from chessreg.entities.adding import add_dataset
     from chessreg.experiments.play import TrainingGames
-    from chessreg.games.boards.moves import pack
+    from chessreg.games.boards.moves import pack_moves
 
     (tmp_path / "g.pgn").write_text('[Event "a"]\n\n1. e4 e5 *\n\n[Event "b"]\n\n1. d4 d5 2. c4 e6 *\n')
     add_dataset(session.database, session.store, [tmp_path / "g.pgn"], name="lm")
@@ -253,8 +253,8 @@ def test_the_training_games_are_those_of_the_datasets_that_the_checkpoint_names(
     board = chess.Board()
     for san in ("d4", "d5", "c4", "e6"):
         board.push_san(san)
-    assert known.like(pack(board.move_stack)) == (1, 1)
-    assert known.like(pack(board.move_stack[:2])) == (0, 0)
+    assert known.like(pack_moves(board.move_stack)) == (1, 1)
+    assert known.like(pack_moves(board.move_stack[:2])) == (0, 0)
 
 
 # -- bias or hook -----------------------------------------------------------------------------------------------------

@@ -71,11 +71,11 @@ def test_the_latent_probe_is_decoded_and_scored_on_latents(opened: Session) -> N
     games = opened.dataset("sample")
     game = int(rows.game[0])
     mine = rows.game == game
-    (_, positions), *_ = labels.positions_at(games, rows.game[mine], rows.ply[mine])
+    (_, positions), *_ = labels.iterate_positions(games, rows.game[mine], rows.ply[mine])
     latents = sae.encode(torch.from_numpy(rows.residual[mine])).numpy()
     read = np.einsum("nf,fsc->nsc", latents, found["latent_weight"]).argmax(-1)
     n, correct, _ = scores(opened, "by-sae-latents")[game]
-    assert (n, correct) == (read.size, int((read == labels.piece(positions.boards)).sum()))
+    assert (n, correct) == (read.size, int((read == labels.classify_pieces(positions.boards)).sum()))
 
 
 def test_a_contrast_is_a_difference_of_mean_reconstructions_and_means_of_residuals(opened: Session) -> None:

@@ -28,7 +28,7 @@ from chessreg.experiments.sae import SaeOptions, SaeSpec
 from chessreg.experiments.sae.data import CacheRows, ModelRows, Origin
 from chessreg.experiments.sae.stored import FILE, read_folder
 from chessreg.experiments.sae.training import Trainer, coefficient_for
-from chessreg.games.boards.moves import unpack
+from chessreg.games.boards.moves import unpack_moves
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
@@ -578,6 +578,6 @@ def chess_board_after(session: Session, game: int, ply: int) -> str:
     """The pieces of a FEN."""
     (packed,) = session.dataset("sample").moves([game])
     board = chess.Board()
-    for move in unpack(packed)[:ply]:
+    for move in unpack_moves(packed)[:ply]:
         board.push(move)
     return board.board_fen()

@@ -186,7 +186,9 @@ def games(world: World, data: bytes) -> None:
     path = world.file("games", data)
     if not holds_positions([path]):
         for number, reader in enumerate(("rust", "python")):
-            build.build([path], world.folder / f"made{number}", reader_name=reader, salvage=bool(number), workers=1)
+            build.build_dataset(
+                [path], world.folder / f"made{number}", reader_name=reader, salvage=bool(number), workers=1
+            )
 
 
 @target("text csv", lambda world: [EVAL, PGN, *members("/results")], MOVE_WORDS + " Stockfish True nan")
@@ -199,7 +201,7 @@ def results(world: World, data: bytes) -> None:
     if found.holds == "games":
         foreign.read_games(path, found.name).report()
     else:
-        foreign.grid.read(foreign.read_text(path))
+        foreign.grid.read_grid_search(foreign.read_source_text(path))
 
 
 def positions_seeds(world: World) -> list[bytes]:
@@ -222,7 +224,7 @@ def positions(world: World, data: bytes) -> None:
 
     path = world.file("positions", data)
     if module.open_positions(path) is not None:
-        module.build([path], world.folder / "made")
+        module.build_position_dataset([path], world.folder / "made")
 
 
 def bag_seeds(world: World) -> list[bytes]:
@@ -230,14 +232,14 @@ def bag_seeds(world: World) -> list[bytes]:
 
     import zstandard
 
-    from chessreg.games.datasets.bags import record
+    from chessreg.games.datasets.bags import encode_record
 
     def bag(records: list[bytes]) -> bytes:
         return b"".join(records) + struct.pack("<2q", len(records[0]), sum(map(len, records)))
 
     fens = [line.split(b",")[0].decode() for line in FENS.splitlines()[1:]]
     plain = [
-        [record(fen, move, value) for fen in fens]
+        [encode_record(fen, move, value) for fen in fens]
         for move, value in (("e7e5", None), (None, 0.5), ("e7e8q", 0.25), ("e7e8q", None))
     ]
     return [*map(bag, plain), bag([zstandard.compress(one) for one in plain[0]])]
@@ -256,7 +258,7 @@ def bag(world: World, data: bytes) -> None:
             again = world.folder / f"again{suffix}"
             bags.write_bag(again, records)
             assert list(bags.Bag(again)) == records
-            module.build([path], world.folder / f"made{suffix}")
+            module.build_position_dataset([path], world.folder / f"made{suffix}")
 
 
 @target("text csv bytes", lambda world: [TSV, EPD, PGN, EPD.splitlines()[0], TSV.replace(b"\t", b",")], MOVE_WORDS)
@@ -280,13 +282,13 @@ MOVES = [
 @target("text", lambda world: MOVES, MOVE_WORDS + " KQkq w b 8/8 random: book: 0")
 def typed(world: World, data: bytes) -> None:
     """A position as it is typed for the lab, a board or an opening."""
-    from chessreg.games.boards.openings import openings, parse_opening
+    from chessreg.games.boards.openings import make_openings, parse_opening
     from chessreg.lab.question import LabPosition
 
     text = words_of(data)[0] if data else ""
     for read in (
         lambda text: LabPosition.of(checkpoint="x", moves=text),
-        lambda text: openings(parse_opening(text), 0, range(2)),
+        lambda text: make_openings(parse_opening(text), 0, range(2)),
     ):
         with contextlib.suppress(*expected()):
             read(text)
@@ -622,12 +624,12 @@ def prompt(world: World, data: bytes) -> None:
     """A prompt template and the tokenizer of a model, and what they make of a position."""
     import chess
 
-    from chessreg.encodings.prompts import prompt_of_folder
+    from chessreg.encodings.prompts import make_prompt_encoding
 
     parts = data.split(APART)
     for name, content in zip(("tokenizer.json", "tokenizer_config.json", "config.json"), parts[1:], strict=False):
         world.file(name, content)
-    made = prompt_of_folder(world.folder, template=str(world.file("template.txt", parts[0])))
+    made = make_prompt_encoding(world.folder, template=str(world.file("template.txt", parts[0])))
     board = chess.Board()
     made.answer_text(made.prompt(board))
     made.answers(board)

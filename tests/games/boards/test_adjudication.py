@@ -10,7 +10,7 @@ import chess
 import pytest
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.games.boards.adjudication import GameEnd, Termination, game_over, lost_by, score
+from chessreg.games.boards.adjudication import GameEnd, Termination, find_game_end, make_loss, score_game
 
 
 def knights_to_and_fro(plies: int) -> chess.Board:
@@ -34,12 +34,12 @@ def knights_to_and_fro(plies: int) -> chess.Board:
     ],
 )
 def test_a_game_ends_by_the_rules_and_not_by_claims(board: chess.Board, end: GameEnd | None) -> None:
-    assert game_over(board) == end
+    assert find_game_end(board) == end
 
 
 def test_giving_up_loses() -> None:
-    assert lost_by(chess.WHITE, Termination.FORFEIT_ILLEGAL) == GameEnd(Termination.FORFEIT_ILLEGAL, "0-1")
-    assert lost_by(chess.BLACK, Termination.RESIGNATION).result == "1-0"
+    assert make_loss(chess.WHITE, Termination.FORFEIT_ILLEGAL) == GameEnd(Termination.FORFEIT_ILLEGAL, "0-1")
+    assert make_loss(chess.BLACK, Termination.RESIGNATION).result == "1-0"
 
 
 @pytest.mark.parametrize(
@@ -61,15 +61,15 @@ def test_giving_up_loses() -> None:
 def test_both_policies_score_from_the_stored_evaluation(
     color: chess.Color, result: str, cp: int | None, paper: float | None, author: float | None
 ) -> None:
-    assert score("paper", color, result, cp) == paper
-    assert score("author-2024", color, result, cp) == author
+    assert score_game("paper", color, result, cp) == paper
+    assert score_game("author-2024", color, result, cp) == author
 
 
 def test_an_unknown_policy_or_result_is_named() -> None:
     with pytest.raises(NotFoundError, match="fide"):
-        score("fide", chess.WHITE, "1-0")
+        score_game("fide", chess.WHITE, "1-0")
     with pytest.raises(BadInputError, match="2-0"):
-        score("paper", chess.WHITE, "2-0")
+        score_game("paper", chess.WHITE, "2-0")
 
 
 def test_the_two_policies_give_the_authors_numbers_on_his_games(shared_data: Path) -> None:
@@ -82,9 +82,9 @@ def test_the_two_policies_give_the_authors_numbers_on_his_games(shared_data: Pat
             if row["player_one"] == "gpt-3.5-turbo-instruct" and row["player_two"].startswith("Stockfish"):
                 level = int(row["player_two"].split()[1])
                 own = result[row["player_one_score"]]
-                if (value := score("paper", chess.WHITE, own)) is not None:
+                if (value := score_game("paper", chess.WHITE, own)) is not None:
                     paper[level].append(value)
-                if (value := score("author-2024", chess.WHITE, own)) is not None:
+                if (value := score_game("author-2024", chess.WHITE, own)) is not None:
                     author[level].append(value)
     means = [sum(author[level]) / len(author[level]) for level in range(3, 10)]
     assert means == pytest.approx([0.461538, 0.357143, 0.357143, 0.266667, 0.0, 0.0, 0.071429], abs=1e-6)

@@ -14,7 +14,7 @@ import pytest
 import zstandard
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.games.boards.openings import SOURCES, Book, Opening, OpeningSpec, openings, parse_opening
+from chessreg.games.boards.openings import SOURCES, Book, Opening, OpeningSpec, make_openings, parse_opening
 from chessreg.noise import generator
 
 TSV = """eco\tname\tpgn
@@ -34,21 +34,21 @@ def book(tmp_path: Path) -> Path:
 
 
 def test_the_standard_source_has_no_moves() -> None:
-    assert openings(OpeningSpec(), 1, [3, 4]) == [Opening(3), Opening(4)]
+    assert make_openings(OpeningSpec(), 1, [3, 4]) == [Opening(3), Opening(4)]
     assert Opening(3).board() == chess.Board()
 
 
 def test_random_openings_are_a_function_of_seed_and_number_alone() -> None:
     spec = parse_opening("random:20")
-    all_at_once = openings(spec, 7, range(6))
-    one_by_one = [openings(spec, 7, [number])[0] for number in reversed(range(6))][::-1]
+    all_at_once = make_openings(spec, 7, range(6))
+    one_by_one = [make_openings(spec, 7, [number])[0] for number in reversed(range(6))][::-1]
     assert all_at_once == one_by_one
     assert len({opening.moves for opening in all_at_once}) == 6
-    assert openings(spec, 8, [0])[0].moves != all_at_once[0].moves
+    assert make_openings(spec, 8, [0])[0].moves != all_at_once[0].moves
 
 
 def test_random_openings_are_legal_and_leave_a_game_to_play() -> None:
-    for opening in openings(parse_opening("random:20"), 1, range(40)):
+    for opening in make_openings(parse_opening("random:20"), 1, range(40)):
         board = chess.Board()
         for san, uci in zip(opening.sans, opening.moves, strict=True):
             assert board.parse_san(san).uci() == uci
@@ -68,7 +68,7 @@ def test_a_draw_that_ends_the_game_is_redrawn(monkeypatch: pytest.MonkeyPatch) -
         return generator(*key)
 
     monkeypatch.setattr("chessreg.games.boards.openings.generator", spy)
-    for opening in openings(parse_opening("random:200"), 2, range(12)):
+    for opening in make_openings(parse_opening("random:200"), 2, range(12)):
         assert len(opening.moves) == 200
         assert not opening.board().is_game_over()
     assert len(attempts) == 12
@@ -77,11 +77,11 @@ def test_a_draw_that_ends_the_game_is_redrawn(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_book_uses_every_line_once_before_any_twice_and_skips_mates_and_doubles(book: Path) -> None:
     spec = parse_opening(f"book:{book}")
-    lap = openings(spec, 1, range(3))
+    lap = make_openings(spec, 1, range(3))
     assert {opening.name for opening in lap} == {"Ruy Lopez", "Nimzowitsch", "Queen's Pawn"}
-    second = openings(spec, 1, range(3, 6))
+    second = make_openings(spec, 1, range(3, 6))
     assert {opening.moves for opening in second} == {opening.moves for opening in lap}
-    assert openings(spec, 1, [4]) == second[1:2]
+    assert make_openings(spec, 1, [4]) == second[1:2]
     ruy = next(opening for opening in lap if opening.name == "Ruy Lopez")
     assert ruy.moves == ("e2e4", "e7e5", "g1f3", "b8c6", "f1b5")
     assert ruy.sans == ("e4", "e5", "Nf3", "Nc6", "Bb5")
@@ -91,7 +91,7 @@ def test_a_book_uses_every_line_once_before_any_twice_and_skips_mates_and_double
 def test_a_small_file_that_unpacks_to_all_memory_is_refused(
     tmp_path: Path, packing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chessreg.games.boards.openings.MOST_BYTES", 1 << 22)
+    monkeypatch.setattr("chessreg.games.boards.openings.MAX_BOOK_BYTES", 1 << 22)
     text = b"1. e4 e5 *\n\n" * (1 << 19)
     path = tmp_path / f"book.pgn.{packing}"
     if packing == "zip":
@@ -121,7 +121,7 @@ def test_a_pgn_book_is_read_plain_and_zipped(tmp_path: Path) -> None:
     with zipfile.ZipFile(zipped, "w") as archive:
         archive.write(plain, "book.pgn")
     for path in (plain, zipped):
-        found = openings(OpeningSpec("book", str(path)), 1, range(2))
+        found = make_openings(OpeningSpec("book", str(path)), 1, range(2))
         assert {opening.sans for opening in found} == {("Nf3", "d5", "g3", "c6"), ("f4", "e6")}
         assert {opening.name for opening in found} == {"", "Bird"}
 
@@ -129,12 +129,12 @@ def test_a_pgn_book_is_read_plain_and_zipped(tmp_path: Path) -> None:
 def test_a_comment_of_a_pgn_book_ends_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "book.pgn"
     path.write_text('[Event "?"]\n\n1. Nf3 d5 ; a quiet start (for now\n2. g3 c6 *\n')
-    (opening,) = openings(OpeningSpec("book", str(path)), 1, range(1))
+    (opening,) = make_openings(OpeningSpec("book", str(path)), 1, range(1))
     assert opening.sans == ("Nf3", "d5", "g3", "c6")
 
 
 def test_the_authors_random_openings_are_the_same_draws_and_may_be_finished() -> None:
-    plain, author = (openings(parse_opening(f"{source}:20"), 3, range(30)) for source in ("random", "random-2024"))
+    plain, author = (make_openings(parse_opening(f"{source}:20"), 3, range(30)) for source in ("random", "random-2024"))
     same = [a == b for a, b in zip(plain, author, strict=True)]
     assert sum(same) > 20
 
@@ -150,11 +150,11 @@ def test_the_author_starts_anew_five_times_and_keeps_a_last_ply_that_mates(monke
         tried.append(attempt)
         return mate, sans
 
-    monkeypatch.setattr("chessreg.games.boards.openings._random_plies", stuck)
-    assert openings(parse_opening("random-2024:4"), 0, [0])[0].board().is_checkmate()
+    monkeypatch.setattr("chessreg.games.boards.openings._draw_plies", stuck)
+    assert make_openings(parse_opening("random-2024:4"), 0, [0])[0].board().is_checkmate()
     assert tried == [0]
     tried.clear()
-    assert len(openings(parse_opening("random-2024:6"), 0, [0])[0].moves) == 4
+    assert len(make_openings(parse_opening("random-2024:6"), 0, [0])[0].moves) == 4
     assert tried == [0, 1, 2, 3, 4, 5]
 
 
@@ -184,7 +184,7 @@ def test_an_illegal_line_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_text("name\tpgn\nBroken\t1. e4 e5 2. Ke3\n")
     with pytest.raises(BadInputError, match="Broken: 'Ke3' is not legal after 'e4 e5'"):
-        openings(OpeningSpec("book", str(path)), 1, [0])
+        make_openings(OpeningSpec("book", str(path)), 1, [0])
 
 
 def test_unknown_sources_missing_books_and_bad_arguments_are_named() -> None:

@@ -6,20 +6,20 @@ import chess
 import pytest
 
 from chessreg.errors import BadInputError
-from chessreg.games.boards.typed import board_after, typed_moves
+from chessreg.games.boards.typed import parse_typed_sans, play_sans
 
 
 @pytest.mark.parametrize(
     "text", ["e4 e5 Nf3", "1. e4 e5 2. Nf3", "1.e4 e5 2.Nf3", "e2e4 e7e5 g1f3", "1.e4 1...e5 2.Ngf3"]
 )
 def test_every_spelling_is_one(text: str) -> None:
-    assert typed_moves(text) == ("e4", "e5", "Nf3")
+    assert parse_typed_sans(text) == ("e4", "e5", "Nf3")
 
 
 def test_a_fen_is_the_shortest_game_to_it() -> None:
-    board = board_after(("d4", "Nf6", "c4"))
-    assert board_after(typed_moves(board.fen())).board_fen() == board.board_fen()
-    assert typed_moves(chess.STARTING_FEN) == typed_moves("") == ()
+    board = play_sans(("d4", "Nf6", "c4"))
+    assert play_sans(parse_typed_sans(board.fen())).board_fen() == board.board_fen()
+    assert parse_typed_sans(chess.STARTING_FEN) == parse_typed_sans("") == ()
 
 
 @pytest.mark.parametrize(
@@ -33,4 +33,4 @@ def test_a_fen_is_the_shortest_game_to_it() -> None:
 )
 def test_what_is_no_position_is_told(text: str, words: str) -> None:
     with pytest.raises(BadInputError, match=words):
-        typed_moves(text)
+        parse_typed_sans(text)

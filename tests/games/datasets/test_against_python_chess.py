@@ -27,7 +27,7 @@ import zstandard
 from chessreg.games.boards import moves
 from chessreg.games.datasets import borders, rows, sources
 from chessreg.games.datasets.borders import RawGame
-from chessreg.games.datasets.reader import Reader, reader
+from chessreg.games.datasets.reader import GameReader, get_reader
 
 LICHESS = Path(__file__).resolve().parents[4] / "shared" / "data" / "games"
 TAGS = '[Event "E"]\n[White "W"]\n[Black "B"]\n[Result "1-0"]\n'
@@ -102,19 +102,19 @@ def theirs(text: str) -> list[Read]:
     return games
 
 
-def ours(games: list[RawGame], player: Reader) -> list[Read]:
+def ours(games: list[RawGame], player: GameReader) -> list[Read]:
     """The same by our reader. Every game that is found is kept, rejected or skipped."""
     block = rows.read_block(b"", 1, player, split=lambda block, line: games)
     found = {reject.row: Read("", reason=reject.reason) for reject in block.rejects}
     for row in block.batch.to_pylist():
-        uci = " ".join(move.uci() for move in moves.unpack(row["moves"]))
+        uci = " ".join(move.uci() for move in moves.unpack_moves(row["moves"]))
         found[row["row"]] = Read(uci, (row["white"] or "?").strip())
     assert block.games_read == len(found) + sum(block.tally.skipped.values())
     return [found[row] for row in sorted(found)]
 
 
 def games_in(path: Path) -> list[RawGame]:
-    source, line, games = sources.Source(path), 1, []
+    source, line, games = sources.GameSource(path), 1, []
     for block in source.blocks():
         games += source.split(block, line)
         line += block.count(b"\n")
@@ -315,13 +315,13 @@ def by_itself(game: RawGame) -> tuple[str, str]:
     """The text of a game as python-chess is given it: tags in their plain form, moves without blank lines."""
     tags = "".join(line + "\n" for line in game.tags.split("\n") if line.strip())
     if not all(map(PLAIN_TAG.fullmatch, tags.split("\n")[:-1])):
-        tags = "".join(f'[{name} "{value}"]\n' for name, value in borders.tags(game.tags).items())
+        tags = "".join(f'[{name} "{value}"]\n' for name, value in borders.parse_tags(game.tags).items())
     written = outside_comments(r"\n(?:[ \t]*\n)+(?!\s*1\s*\.)", "\n")(game.moves).strip()
     before, _, after = written.partition("\n\n")
     return tags, written if re.search(rf"{MOVE}|OO|00", before) else f"{before}\n{after}".strip()
 
 
-def explanations(path: Path, player: Reader) -> set[str]:
+def explanations(path: Path, player: GameReader) -> set[str]:
     """Why the readers differ on a file; an empty set where they do not. Raises AssertionError without a reason."""
     text = decoded(path.read_bytes())
     games, judged = games_in(path), theirs(text)
@@ -460,9 +460,9 @@ def test_the_examples_of_words_have_both_answers(name: str, tmp_path: Path) -> N
     word = {**WORDS, **REASONS}[name]
     path = tmp_path / "a.pgn"
     path.write_text(f"{TAGS}\n{word.example}\n", encoding="utf-8")
-    assert " / ".join(map(str, ours(games_in(path), reader()))) == word.ours
+    assert " / ".join(map(str, ours(games_in(path), get_reader()))) == word.ours
     assert " / ".join(map(str, theirs(path.read_text(encoding="utf-8")))) == word.theirs
-    assert explanations(path, reader()) - set(BORDERS) == {name}
+    assert explanations(path, get_reader()) - set(BORDERS) == {name}
 
 
 @pytest.mark.parametrize("name", BORDERS)
@@ -470,18 +470,18 @@ def test_the_examples_of_borders_have_both_answers(name: str, tmp_path: Path) ->
     border = BORDERS[name]
     path = tmp_path / "a.pgn"
     path.write_text(border.example, encoding="utf-8")
-    answers = ours(games_in(path), reader()), theirs(border.example)
+    answers = ours(games_in(path), get_reader()), theirs(border.example)
     shown = [
         " / ".join(str(game) if game.reason else f"{game.white} {game.moves}" for game in games) for games in answers
     ]
     assert shown == [border.ours, border.theirs]
-    assert name in explanations(path, reader())
+    assert name in explanations(path, get_reader())
 
 
 def compare(tmp_path: Path, seed: int, count: int, longest: int) -> Counter[str]:
     """How often each explanation was needed in so many changed files; "" for none."""
     changed, names = Changed(seed, real_games(longest)), Counter[str]()
-    path, player = tmp_path / "a.pgn", reader()
+    path, player = tmp_path / "a.pgn", get_reader()
     for number in range(count):
         data = changed.file()
         path.write_bytes(data)

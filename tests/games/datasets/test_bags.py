@@ -12,8 +12,18 @@ import pytest
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.games.datasets import bags
-from chessreg.games.datasets.bags import Bag, BagError, Coding, decode, export, record, shards, varint, write_bag
-from chessreg.games.datasets.positions import Positions, build
+from chessreg.games.datasets.bags import (
+    Bag,
+    BagError,
+    Coding,
+    decode_records,
+    encode_record,
+    encode_varint,
+    export_bag,
+    list_shards,
+    write_bag,
+)
+from chessreg.games.datasets.positions import Positions, build_position_dataset
 
 START = chess.STARTING_FEN
 ABC = bytes.fromhex("61626368656c6c6f 0300000000000000 0300000000000000 0800000000000000")
@@ -38,7 +48,7 @@ def records(coding: Coding, count: int = 60) -> list[bytes]:
     for number, fen in enumerate(fens(count)):
         moves = sorted((move.uci() for move in chess.Board(fen).legal_moves), key=lambda uci: (-len(uci), uci))
         move = None if coding == "state_value" else moves[0]
-        made.append(record(fen, move, None if coding == "behavioral_cloning" else number / count))
+        made.append(encode_record(fen, move, None if coding == "behavioral_cloning" else number / count))
     return made
 
 
@@ -53,11 +63,15 @@ def bag(tmp_path: Path) -> Callable[..., Path]:
 
 
 def test_golden_bytes(bag: Callable[..., Path]) -> None:
-    cloning, state, action = record(START, "e2e4"), record(START, None, 0.5), record(START, "e2e4", 0.5)
+    cloning, state, action = (
+        encode_record(START, "e2e4"),
+        encode_record(START, None, 0.5),
+        encode_record(START, "e2e4", 0.5),
+    )
     assert (len(cloning), cloning[:3].hex(), cloning[-5:].hex()) == (61, "38726e", "3165326534")
     assert (len(state), state[-8:].hex()) == (65, "3fe0000000000000")
     assert (len(action), action[57:62]) == (70, b"\x04e2e4")
-    assert (varint(56), varint(130).hex(), varint(200).hex()) == (b"8", "8201", "c801")
+    assert (encode_varint(56), encode_varint(130).hex(), encode_varint(200).hex()) == (b"8", "8201", "c801")
     assert bag([b"abc", b"", b"hello"]).read_bytes() == ABC
     made = Bag(bag(ABC, "y.bag"))
     assert (len(made), list(made), made[1], made[-1]) == (3, [b"abc", b"", b"hello"], b"", b"hello")
@@ -67,8 +81,8 @@ def test_golden_bytes(bag: Callable[..., Path]) -> None:
 
 
 def test_a_length_of_two_bytes_is_read() -> None:
-    text = varint(130) + b"x" * 130 + b"e2e4"
-    made = decode(text, np.array([0]), np.array([len(text)]))
+    text = encode_varint(130) + b"x" * 130 + b"e2e4"
+    made = decode_records(text, np.array([0]), np.array([len(text)]))
     assert (made.fens(), made.moves(), made.coding) == (["x" * 130], ["e2e4"], "behavioral_cloning")
 
 
@@ -84,11 +98,11 @@ def test_every_coding_goes_in_and_comes_out_byte_for_byte(
     pieces = list(Bag(path).records(at_once=7))
     assert {piece.coding for piece in pieces} == {coding}
     assert [fen for piece in pieces for fen in piece.fens()] == fens(60)
-    report = build([path], tmp_path / "made")
+    report = build_position_dataset([path], tmp_path / "made")
     assert (report.plies, report.rejected) == (60, {})
     made = Positions(tmp_path / "made")
     back = tmp_path / f"back{path.suffix}"
-    assert export(made, np.arange(60), back) == (coding, 60)
+    assert export_bag(made, np.arange(60), back) == (coding, 60)
     assert list(Bag(back)) == wanted
     if path.suffix == ".bag":
         assert back.read_bytes() == path.read_bytes()
@@ -117,8 +131,14 @@ def limits(*ends: int) -> bytes:
         (b"\x04abcde2e4" + limits(9, 9), "record 1 at byte 9: it is no record of behavioral_cloning"),
         (b"\x09abcde2e4" + limits(9), "record 0 at byte 0: it is no record"),
         (b"\x80" + limits(1), "record 0 at byte 0: it is no record"),
-        (record(START, "e2e4") + record(START, None, 1) + limits(61, 126), "record 1 at byte 61: it is no record of"),
-        (record(START, None, 1) + record(START, "e2e4") + limits(65, 126), "record 1 at byte 65: it is no record of"),
+        (
+            encode_record(START, "e2e4") + encode_record(START, None, 1) + limits(61, 126),
+            "record 1 at byte 61: it is no record of",
+        ),
+        (
+            encode_record(START, None, 1) + encode_record(START, "e2e4") + limits(65, 126),
+            "record 1 at byte 65: it is no record of",
+        ),
         (b"x" * 5000 + limits(5000), "record 0 at byte 0: it has 5,000 bytes"),
     ],
 )
@@ -127,7 +147,7 @@ def test_what_is_no_bag_is_refused_in_one_line_with_record_and_byte(
 ) -> None:
     path = bag(data)
     with pytest.raises(BagError) as caught:
-        build([path], tmp_path / "made")
+        build_position_dataset([path], tmp_path / "made")
     assert reason in str(caught.value)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -141,7 +161,7 @@ def test_a_broken_bag_is_refused_also_with_salvage(bag: Callable[..., Path], tmp
     ends = np.frombuffer(data[-480:], "<i8").tolist()
     for number, broken in enumerate((data[: ends[40] + 20], data[:-100], data[:-80] + limits(3) + data[-72:])):
         with pytest.raises(BagError, match="download it again"):
-            build([bag(broken, f"{number}{name}")], tmp_path / "made", salvage=True)
+            build_position_dataset([bag(broken, f"{number}{name}")], tmp_path / "made", salvage=True)
         assert not (tmp_path / "made").exists()
 
 
@@ -166,23 +186,30 @@ def test_shards_are_one_dataset_in_their_order(bag: Callable[..., Path], tmp_pat
     wanted = records("action_value", 9)
     for number in range(3):
         bag(wanted[3 * number : 3 * number + 3], f"av-0000{number}-of-00003_data.bag")
-    files = shards(tmp_path / "av@3_data.bag")
-    build(files, tmp_path / "made")
+    files = list_shards(tmp_path / "av@3_data.bag")
+    build_position_dataset(files, tmp_path / "made")
     assert Positions(tmp_path / "made").fens(range(9)) == fens(9)
     files[1].unlink()
     with pytest.raises(NotFoundError, match=r"1 of 3 shards are missing: .*av-00001-of-00003_data\.bag"):
-        shards(tmp_path / "av@3_data.bag")
+        list_shards(tmp_path / "av@3_data.bag")
     with pytest.raises(BadInputError, match="0 shards"):
-        shards(tmp_path / "av@0_data.bag")
+        list_shards(tmp_path / "av@0_data.bag")
     with pytest.raises(BadInputError, match=r"100,000 shards .*99,999"):
-        shards(tmp_path / "foo@100000.bag")
-    assert shards(tmp_path / "games@3.pgn") == [tmp_path / "games@3.pgn"]
+        list_shards(tmp_path / "foo@100000.bag")
+    assert list_shards(tmp_path / "games@3.pgn") == [tmp_path / "games@3.pgn"]
 
 
 def test_rows_that_are_no_chess_are_rejected_one_by_one(bag: Callable[..., Path], tmp_path: Path) -> None:
-    good, bad = record(START, "e2e4", 1.0), [record(START, "e2e5", 0.5), record(START, "e2e4", 1.5)]
-    bad += [record(START, "e2e4", float("nan")), record(START[:-1] + "10000", "e2e4", 0.0), record("x", "e2e4", 0.0)]
-    report = build([bag([good, *bad])], tmp_path / "made")
+    good, bad = (
+        encode_record(START, "e2e4", 1.0),
+        [encode_record(START, "e2e5", 0.5), encode_record(START, "e2e4", 1.5)],
+    )
+    bad += [
+        encode_record(START, "e2e4", float("nan")),
+        encode_record(START[:-1] + "10000", "e2e4", 0.0),
+        encode_record("x", "e2e4", 0.0),
+    ]
+    report = build_position_dataset([bag([good, *bad])], tmp_path / "made")
     assert report.plies == 1
     assert report.rejected == {
         "illegal action move": 1, "a win probability outside 0 to 1": 2, "a counter above 999": 1, "no FEN": 1,
@@ -211,12 +238,12 @@ def test_a_bag_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_positions_without_what_a_coding_needs_are_refused(tmp_path: Path) -> None:
     (tmp_path / "some.csv").write_text(f"fen,best\n{START},e2e4\n{START},\n")
-    build([tmp_path / "some.csv"], tmp_path / "made")
+    build_position_dataset([tmp_path / "some.csv"], tmp_path / "made")
     made = Positions(tmp_path / "made")
     with pytest.raises(BadInputError, match="position 1 has no best"):
-        export(made, np.arange(2), tmp_path / "x.bag")
+        export_bag(made, np.arange(2), tmp_path / "x.bag")
     with pytest.raises(BadInputError, match="position 0 has no win_prob"):
-        export(made, np.arange(2), tmp_path / "x.bag", "state_value")
+        export_bag(made, np.arange(2), tmp_path / "x.bag", "state_value")
     with pytest.raises(BadInputError, match="neither best moves nor win probabilities"):
-        export(made, np.array([1]), tmp_path / "x.bag")
+        export_bag(made, np.array([1]), tmp_path / "x.bag")
     assert {file.name for file in tmp_path.iterdir()} == {"some.csv", "made"}

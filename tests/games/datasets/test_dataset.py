@@ -24,8 +24,8 @@ from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.games.boards import moves
 from chessreg.games.datasets import build as build_module
 from chessreg.games.datasets import sources
-from chessreg.games.datasets.build import build, identity
-from chessreg.games.datasets.dataset import REJECTS_FILE, Games, parse_parts, verify
+from chessreg.games.datasets.build import build_dataset, identify_dataset
+from chessreg.games.datasets.dataset import REJECTS_FILE, Games, parse_parts, verify_games
 from store.files import sha256_file
 
 
@@ -71,10 +71,10 @@ def contents(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("kind", ["pgn", "zst", "gz", "bz2"])
 def test_every_packing_gives_the_same_games(tmp_path: Path, text: str, kind: str) -> None:
-    plain = build([write(tmp_path / "a.pgn", text)], tmp_path / "plain")
+    plain = build_dataset([write(tmp_path / "a.pgn", text)], tmp_path / "plain")
     source = write(tmp_path / f"b.pgn.{kind}", packed(kind, text.encode()))
     seen: list[tuple[int, int, int]] = []
-    made = build([source], tmp_path / "out", on_progress=lambda *step: seen.append(step))
+    made = build_dataset([source], tmp_path / "out", on_progress=lambda *step: seen.append(step))
     assert (made.games, made.plies, made.games_sha256) == (60, plain.plies, plain.games_sha256)
     assert made.sources[0].sha256 == sha256_file(source)
     assert made.sources[0].name == source.name
@@ -84,7 +84,7 @@ def test_every_packing_gives_the_same_games(tmp_path: Path, text: str, kind: str
 
 def test_a_file_name_that_is_not_utf_8_is_recorded_as_text(tmp_path: Path, text: str) -> None:
     source = write(tmp_path / os.fsdecode(b"caf\xe9.pgn"), text)
-    build([source], tmp_path / "out")
+    build_dataset([source], tmp_path / "out")
     assert Games(tmp_path / "out").report.sources[0].name == "caf?.pgn"
 
 
@@ -94,19 +94,19 @@ def test_a_cut_off_stream_is_refused_whole_unless_salvaged(tmp_path: Path, text:
     source = write(tmp_path / "in.pgn", data[: len(data) * 3 // 4])
     folder = tmp_path / "data" / "out"
     with pytest.raises(BadInputError, match="cut off") as caught:
-        build([source], folder)
+        build_dataset([source], folder)
     assert "--salvage" in caught.value.hint
     assert contents(tmp_path / "data") == []
-    made = build([source], folder, salvage=True)
+    made = build_dataset([source], folder, salvage=True)
     assert 25 <= made.games < 60
     assert made.salvaged is not None
     assert "cut off" in made.salvaged
     kept = Games(folder)
-    build([write(tmp_path / "whole.pgn", text)], tmp_path / "whole")
+    build_dataset([write(tmp_path / "whole.pgn", text)], tmp_path / "whole")
     whole = Games(tmp_path / "whole")
     assert kept.texts(kept.rows()) == whole.texts(range(made.games))
     assert made.rejected == {"the stream ends inside the game": 1}
-    assert verify(folder).problems == []
+    assert verify_games(folder).problems == []
 
 
 @pytest.mark.parametrize("kind", ["zst", "gz", "bz2"])
@@ -115,7 +115,7 @@ def test_a_damaged_stream_is_refused_whole(tmp_path: Path, text: str, kind: str)
     place = len(data) * 3 // 4
     data[place : place + 40] = bytes(range(40))
     with pytest.raises(BadInputError, match=r"damaged|cut off"):
-        build([write(tmp_path / "in.pgn", bytes(data))], tmp_path / "out")
+        build_dataset([write(tmp_path / "in.pgn", bytes(data))], tmp_path / "out")
     assert contents(tmp_path) == ["in.pgn"]
 
 
@@ -137,7 +137,7 @@ def test_a_damaged_stream_is_refused_whole(tmp_path: Path, text: str, kind: str)
 )
 def test_what_is_no_pgn_is_refused_and_leaves_nothing(tmp_path: Path, name: str, data: bytes, message: str) -> None:
     with pytest.raises(BadInputError, match=message):
-        build([write(tmp_path / name, data)], tmp_path / "out")
+        build_dataset([write(tmp_path / name, data)], tmp_path / "out")
     assert contents(tmp_path) == [name]
 
 
@@ -181,28 +181,28 @@ def test_an_archive_is_refused_in_one_line_with_the_command_that_unpacks_it(
     tmp_path: Path, name: str, data: bytes, message: str
 ) -> None:
     with pytest.raises(BadInputError, match=message):
-        build([write(tmp_path / name, data)], tmp_path / "out")
+        build_dataset([write(tmp_path / name, data)], tmp_path / "out")
     assert contents(tmp_path) == [name]
 
 
 def test_one_file_without_a_game_spoils_the_lot(tmp_path: Path, text: str) -> None:
     files = [write(tmp_path / "a.pgn", text), write(tmp_path / "b.pgn", '[Event "E"]\n\n1. e5 *\n')]
     with pytest.raises(BadInputError, match=r"b\.pgn holds no legal game"):
-        build(files, tmp_path / "out")
+        build_dataset(files, tmp_path / "out")
     assert contents(tmp_path) == ["a.pgn", "b.pgn"]
 
 
 def test_missing_files_folders_and_taken_names_are_refused(tmp_path: Path, text: str) -> None:
     source = write(tmp_path / "a.pgn", text)
     with pytest.raises(NotFoundError, match=r"none\.pgn"):
-        build([tmp_path / "none.pgn"], tmp_path / "out")
+        build_dataset([tmp_path / "none.pgn"], tmp_path / "out")
     with pytest.raises(BadInputError, match="not a file"):
-        build([tmp_path], tmp_path / "out")
+        build_dataset([tmp_path], tmp_path / "out")
     with pytest.raises(BadInputError, match="no file"):
-        build([], tmp_path / "out")
-    build([source], tmp_path / "out")
+        build_dataset([], tmp_path / "out")
+    build_dataset([source], tmp_path / "out")
     with pytest.raises(BadInputError, match="exists"):
-        build([source], tmp_path / "out")
+        build_dataset([source], tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -213,15 +213,15 @@ def test_an_interruption_or_a_full_disk_leaves_nothing(tmp_path: Path, text: str
         raise error
 
     with pytest.raises(KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else ChessregError):
-        build([write(tmp_path / "a.pgn", text)], tmp_path / "out", on_progress=fail)
+        build_dataset([write(tmp_path / "a.pgn", text)], tmp_path / "out", on_progress=fail)
     assert contents(tmp_path) == ["a.pgn"]
 
 
 def test_the_same_bytes_have_the_same_identity_and_filters_change_it(tmp_path: Path, text: str) -> None:
-    first = build([write(tmp_path / "a.pgn", text)], tmp_path / "1")
-    again = build([write(tmp_path / "b.pgn", text)], tmp_path / "2", reader_name="python", workers=1)
-    short = build([tmp_path / "a.pgn"], tmp_path / "3", min_plies=2)
-    assert first.identity == again.identity == identity([first.sources[0].sha256], {"min_plies": 0})
+    first = build_dataset([write(tmp_path / "a.pgn", text)], tmp_path / "1")
+    again = build_dataset([write(tmp_path / "b.pgn", text)], tmp_path / "2", reader_name="python", workers=1)
+    short = build_dataset([tmp_path / "a.pgn"], tmp_path / "3", min_plies=2)
+    assert first.identity == again.identity == identify_dataset([first.sources[0].sha256], {"min_plies": 0})
     assert first.games_sha256 == again.games_sha256
     assert short.identity != first.identity
 
@@ -229,7 +229,7 @@ def test_the_same_bytes_have_the_same_identity_and_filters_change_it(tmp_path: P
 def test_several_files_become_one_run_of_rows(tmp_path: Path) -> None:
     bad = '[Event "E"]\n\n1. e5 *\n\n'
     files = [write(tmp_path / "a.pgn", pgn(5) + bad), write(tmp_path / "b.pgn", bad + pgn(5, 1))]
-    made = build(files, tmp_path / "out")
+    made = build_dataset(files, tmp_path / "out")
     assert Games(tmp_path / "out").table(["row"])["row"].to_pylist() == [0, 1, 2, 3, 4, 7, 8, 9, 10, 11]
     rejected = (tmp_path / "out" / "rejects.tsv").read_text().splitlines()[1:]
     assert rejected == ["5\ta.pgn\t36\t0\tillegal move: e5", "6\tb.pgn\t1\t0\tillegal move: e5"]
@@ -237,11 +237,11 @@ def test_several_files_become_one_run_of_rows(tmp_path: Path) -> None:
 
 
 def test_later_copies_of_a_move_list_are_marked_and_counted(tmp_path: Path, text: str) -> None:
-    made = build([write(tmp_path / "a.pgn", text)], tmp_path / "out")
+    made = build_dataset([write(tmp_path / "a.pgn", text)], tmp_path / "out")
     games = Games(tmp_path / "out")
     assert made.duplicates == 5
     assert np.flatnonzero(games.table(["duplicate"])["duplicate"].to_numpy()).tolist() == [10, 20, 30, 40, 50]
-    assert games.hashes.tolist() == [moves.move_hash(p) for p in games.moves(games.rows())]
+    assert games.hashes.tolist() == [moves.hash_moves(p) for p in games.moves(games.rows())]
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 1000])
@@ -250,7 +250,7 @@ def test_duplicates_are_found_in_any_number_of_passes(tmp_path: Path, at_once: i
     write(tmp_path / "hashes", hashes.tobytes())
     seen: set[int] = set()
     expected = [bool(h in seen or seen.add(h)) for h in hashes.tolist()]
-    assert build_module.earlier(tmp_path / "hashes", 100, at_once).tolist() == expected
+    assert build_module.find_duplicates(tmp_path / "hashes", 100, at_once).tolist() == expected
 
 
 @pytest.mark.parametrize("block", [700, 5000, 1 << 20])
@@ -268,10 +268,10 @@ def test_where_blocks_are_cut_makes_no_difference(
     if layout == "tagless":
         text = "".join(line + "\n" for line in text.split("\n") if not line.startswith("["))
     source = write(tmp_path / "a.pgn.gz", gzip.compress(text.encode()))
-    whole = build([source], tmp_path / "whole")
-    monkeypatch.setattr(sources, "BLOCK", block)
-    monkeypatch.setattr(sources, "_LONGEST", 1 << 22)
-    cut = build([source], tmp_path / "cut")
+    whole = build_dataset([source], tmp_path / "whole")
+    monkeypatch.setattr(sources, "BLOCK_BYTES", block)
+    monkeypatch.setattr(sources, "_MAX_UNCUT_BYTES", 1 << 22)
+    cut = build_dataset([source], tmp_path / "cut")
     rejected = {"a comment is not closed": 2} if layout == "comments" else {}
     assert (whole.games, whole.rejected, whole.skipped) == (60, rejected, {})
     assert (cut.games_sha256, cut.plies, cut.rejected) == (whole.games_sha256, whole.plies, rejected)
@@ -281,7 +281,7 @@ def test_where_blocks_are_cut_makes_no_difference(
 def test_a_game_that_is_too_long_is_refused_once_by_name(tmp_path: Path, text: str, where: str) -> None:
     filling = "a comment of words\n" * 1_000_000 if where == "comment" else "x" * 20_000_000
     game = f'[Event "{filling}"]\n\n1. e4 *' if where == "tag" else f'[Event "long"]\n\n1. e4 {{{filling}}} e5 *'
-    report = build([write(tmp_path / "a.pgn", f"{text}\n\n{game}\n\n{text}")], tmp_path / "out")
+    report = build_dataset([write(tmp_path / "a.pgn", f"{text}\n\n{game}\n\n{text}")], tmp_path / "out")
     assert report.games == 120
     assert report.rejected == {"a game of more than 8 MiB of text": 1}
     (reject,) = (tmp_path / "out" / REJECTS_FILE).read_text().splitlines()[1:]
@@ -289,9 +289,9 @@ def test_a_game_that_is_too_long_is_refused_once_by_name(tmp_path: Path, text: s
 
 
 def test_text_without_any_border_is_read_in_bounded_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "BLOCK", 1000)
-    monkeypatch.setattr(sources, "_LONGEST", 3000)
-    source = sources.Source(write(tmp_path / "a.txt", "word " * 4000))
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(sources, "_MAX_UNCUT_BYTES", 3000)
+    source = sources.GameSource(write(tmp_path / "a.txt", "word " * 4000))
     sizes = [len(block) for block in source.blocks()]
     assert sum(sizes) == 20_000
     assert max(sizes) < 25_000
@@ -300,9 +300,9 @@ def test_text_without_any_border_is_read_in_bounded_pieces(tmp_path: Path, monke
 def test_games_are_read_back_by_row_in_the_order_asked_for(
     tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build_module, "ROW_GROUP", 7)
-    monkeypatch.setattr(sources, "BLOCK", 3000)
-    build([write(tmp_path / "a.pgn", text)], tmp_path / "out")
+    monkeypatch.setattr(build_module, "ROW_GROUP_ROWS", 7)
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 3000)
+    build_dataset([write(tmp_path / "a.pgn", text)], tmp_path / "out")
     games = Games(tmp_path / "out")
     assert games._file.metadata.num_row_groups >= 8
     assert max(games._file.metadata.row_group(g).num_rows for g in range(games._file.metadata.num_row_groups)) <= 7
@@ -319,7 +319,7 @@ def test_games_are_read_back_by_row_in_the_order_asked_for(
 
 
 def test_a_part_shows_its_own_games_and_parts_share_no_move_list(tmp_path: Path, text: str) -> None:
-    build([write(tmp_path / "a.pgn", text)], tmp_path / "out")
+    build_dataset([write(tmp_path / "a.pgn", text)], tmp_path / "out")
     games = Games(tmp_path / "out")
     parts = parse_parts("train=0.6,test=0.4", seed=1)
     train, test = games.part(parts["train"]), games.part(parts["test"])
@@ -373,24 +373,24 @@ def tamper(folder: Path, change: str) -> None:
     ],
 )
 def test_verify_tells_what_was_changed(tmp_path: Path, text: str, change: str, problem: str) -> None:
-    build([write(tmp_path / "a.pgn", text)], tmp_path / "out")
-    assert verify(tmp_path / "out").problems == []
+    build_dataset([write(tmp_path / "a.pgn", text)], tmp_path / "out")
+    assert verify_games(tmp_path / "out").problems == []
     tamper(tmp_path / "out", change)
-    assert any(problem in found for found in verify(tmp_path / "out").problems)
+    assert any(problem in found for found in verify_games(tmp_path / "out").problems)
 
 
 def test_what_is_not_a_dataset_is_said_to_be_none(tmp_path: Path) -> None:
-    for look in (Games, verify):
+    for look in (Games, verify_games):
         with pytest.raises(NotFoundError, match="no dataset"):
             look(tmp_path)
     write(tmp_path / "games.parquet", b"not parquet")
     write(tmp_path / "dataset.json", b"{}")
-    for look in (Games, verify):
+    for look in (Games, verify_games):
         with pytest.raises(BadInputError, match="damaged"):
             look(tmp_path)
 
 
 def test_the_report_comes_back_as_it_was_saved(tmp_path: Path, text: str) -> None:
-    made: Any = build([write(tmp_path / "a.pgn", text)], tmp_path / "out")
+    made: Any = build_dataset([write(tmp_path / "a.pgn", text)], tmp_path / "out")
     assert Games(tmp_path / "out").report == made
     assert (made.both_elos, made.missing_results, made.first_date) == (60, 0, None)

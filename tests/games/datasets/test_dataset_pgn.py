@@ -12,8 +12,8 @@ import pytest
 
 from chessreg.games.boards import moves
 from chessreg.games.datasets import borders, movetext
-from chessreg.games.datasets.build import build
-from chessreg.games.datasets.dataset import DatasetReport, Games, verify
+from chessreg.games.datasets.build import build_dataset
+from chessreg.games.datasets.dataset import DatasetReport, Games, verify_games
 
 TAGS = '[Event "E"]\n[Site "S"]\n[Date "2020.01.02"]\n[White "W"]\n[Black "B"]\n[Result "1-0"]\n\n'
 GOOD = TAGS + "1. d4 d5 1-0\n\n"
@@ -41,8 +41,8 @@ def reader_name(request: pytest.FixtureRequest) -> str:
 def add(tmp_path: Path, text: str | bytes, reader_name: str = "rust", **settings: Any) -> tuple[Games, DatasetReport]:
     source = tmp_path / "in.pgn"
     source.write_bytes(text if isinstance(text, bytes) else text.encode())
-    report = build([source], tmp_path / "out", reader_name=reader_name, **settings)
-    assert verify(tmp_path / "out").problems == []
+    report = build_dataset([source], tmp_path / "out", reader_name=reader_name, **settings)
+    assert verify_games(tmp_path / "out").problems == []
     games = Games(tmp_path / "out")
     assert len(games) == report.games
     return games, report
@@ -156,17 +156,17 @@ def test_glyphs_and_typography_are_read(tmp_path: Path, reader_name: str, body: 
 )
 def test_a_result_is_read_however_it_is_written(spellings: tuple[str, ...], result: str) -> None:
     for spelling in spellings:
-        assert movetext.result(spelling) == result
-        [game] = movetext.clean(f"1. e4 e5 2. Nf3 {spelling}")
+        assert movetext.normalize_result(spelling) == result
+        [game] = movetext.clean_movetext(f"1. e4 e5 2. Nf3 {spelling}")
         assert (game.text.split()[-1], game.result) == ("Nf3", result), spelling
 
 
 def test_a_comment_that_the_rest_of_the_file_may_close_hides_no_border() -> None:
     first, second = b'[Event "a"]\n\n1. e4 {so far\n', b'[Event "b"]\n\n1. d4 d5 *\n'
-    assert borders.starts(first + second).tolist() == [0, len(first)], "nothing closes it"
-    assert borders.starts(first + second, more=True).tolist() == [0], "more text may close it"
-    assert borders.last_start(bytearray(first + second)) == 0
-    assert borders.starts(first + second + b"} 1-0\n").tolist() == [0]
+    assert borders.find_game_starts(first + second).tolist() == [0, len(first)], "nothing closes it"
+    assert borders.find_game_starts(first + second, more=True).tolist() == [0], "more text may close it"
+    assert borders.find_last_start(bytearray(first + second)) == 0
+    assert borders.find_game_starts(first + second + b"} 1-0\n").tolist() == [0]
 
 
 @pytest.mark.parametrize(("body", "text"), CLEAN + REWRITTEN[:1])
@@ -174,7 +174,7 @@ def test_the_moves_are_those_that_python_chess_finds_in_the_same_pgn(tmp_path: P
     game = chess.pgn.read_game(io.StringIO(TAGS + body + "\n"))
     assert game is not None
     games, _ = add(tmp_path, TAGS + body + "\n")
-    assert moves.unpack(games.moves([0])[0]) == list(game.mainline_moves())
+    assert moves.unpack_moves(games.moves([0])[0]) == list(game.mainline_moves())
 
 
 @pytest.mark.parametrize(
@@ -395,4 +395,4 @@ def test_results_that_disagree_or_lack_are_counted(
     ],
 )  # fmt: skip
 def test_words_are_read_as_san_where_they_can_be(word: str, san: str) -> None:
-    assert movetext.normal(word) == san
+    assert movetext.normalize_san(word) == san

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from chessreg.games.boards import moves
-from chessreg.games.datasets.build import build
-from chessreg.games.datasets.dataset import Games, verify
-from chessreg.games.datasets.reader import boards_of
+from chessreg.games.datasets.build import build_dataset
+from chessreg.games.datasets.dataset import Games, verify_games
+from chessreg.games.datasets.reader import replay_texts
 from chessreg.noise import generator
 
 PARTS = ("lichess-lm", "lichess-probe-train", "lichess-probe-test")
@@ -21,14 +21,14 @@ FIRST = 20_000
 @pytest.fixture(scope="module")
 def games(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Games:
     folder = tmp_path_factory.mktemp("real") / "lichess"
-    build([shared_data / "games" / f"{name}.pgn.zst" for name in PARTS], folder)
+    build_dataset([shared_data / "games" / f"{name}.pgn.zst" for name in PARTS], folder)
     return Games(folder)
 
 
 @pytest.fixture(scope="module")
 def part(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Games:
     folder = tmp_path_factory.mktemp("part") / "lichess"
-    build([shared_data / "games" / f"{PARTS[-1]}.pgn.zst"], folder)
+    build_dataset([shared_data / "games" / f"{PARTS[-1]}.pgn.zst"], folder)
     return Games(folder)
 
 
@@ -42,11 +42,11 @@ def differing(games: Games, rows: np.ndarray) -> list[int]:
     bad = []
     for start in range(0, len(rows), 2000):
         part = rows[start : start + 2000]
-        boards, offsets = boards_of(games.texts(part))
+        boards, offsets = replay_texts(games.texts(part))
         planes = [boards > 0, boards < 0, *(np.abs(boards) == piece for piece in chess.PIECE_TYPES)]
         found = np.stack([np.packbits(p, axis=1, bitorder="little").view("<u8")[:, 0] for p in planes], axis=1)
         for number, packed in enumerate(games.moves(part)):
-            expected = np.array([bitboards(board) for board in moves.replay(packed)], np.uint64)
+            expected = np.array([bitboards(board) for board in moves.replay_boards(packed)], np.uint64)
             if not np.array_equal(found[offsets[number] : offsets[number + 1]], expected):
                 bad.append(int(part[number]))
     return bad
@@ -58,7 +58,7 @@ def test_all_games_come_in_and_nothing_is_rejected(games: Games) -> None:
     assert (report.games, len(games)) == (92_736, 92_736)
     assert (report.rejected, report.skipped, report.noncanonical, report.result_mismatches) == ({}, {}, 0, 0)
     assert report.both_elos > 0.999 * report.games
-    assert verify(games.folder, sample=300).problems == []
+    assert verify_games(games.folder, sample=300).problems == []
 
 
 @pytest.mark.slow
@@ -75,14 +75,14 @@ def test_every_board_of_2000_seeded_games_is_that_of_python_chess(part: Games) -
 
 
 def test_a_wrong_board_would_be_seen(part: Games, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = boards_of
+    right = replay_texts
 
     def swapped(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         boards, offsets = right(texts)
         boards[offsets[3] + 1, [0, 1]] = boards[offsets[3] + 1, [1, 0]]
         return boards, offsets
 
-    monkeypatch.setitem(differing.__globals__, "boards_of", swapped)
+    monkeypatch.setitem(differing.__globals__, "replay_texts", swapped)
     assert differing(part, np.arange(10)) == [3]
 
 
@@ -91,7 +91,7 @@ def test_a_wrong_board_would_be_seen(part: Games, monkeypatch: pytest.MonkeyPatc
 def test_every_board_of_the_first_20000_games_with_castling_en_passant_or_promotion(games: Games) -> None:
     first = np.arange(FIRST)
     special = [row for row, text in enumerate(games.texts(first)) if "O-O" in text or "=" in text]
-    boards, offsets = boards_of(games.texts(first))
+    boards, offsets = replay_texts(games.texts(first))
     codes = np.frombuffer(b"".join(games.moves(first)), "<u2")
     game = np.repeat(first, np.diff(offsets) - 1)
     place = np.arange(len(codes)) + game
@@ -104,6 +104,6 @@ def test_every_board_of_the_first_20000_games_with_castling_en_passant_or_promot
 
 
 def test_the_file_with_evals_comes_in_as_clean_text(shared_data: Path, tmp_path: Path) -> None:
-    report = build([shared_data / "games" / "lichess-rapid-evals.pgn.zst"], tmp_path / "evals")
+    report = build_dataset([shared_data / "games" / "lichess-rapid-evals.pgn.zst"], tmp_path / "evals")
     assert (report.games, report.rejected, report.noncanonical) == (4000, {}, 0)
-    assert verify(tmp_path / "evals").problems == []
+    assert verify_games(tmp_path / "evals").problems == []

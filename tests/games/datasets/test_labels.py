@@ -10,9 +10,9 @@ import pytest
 
 from chessreg.errors import NotFoundError
 from chessreg.games.datasets import labels
-from chessreg.games.datasets.labels import GamePositions, label
-from chessreg.games.datasets.movetext import numbered
-from chessreg.games.datasets.reader import boards_of, reader
+from chessreg.games.datasets.labels import GamePositions, get_label
+from chessreg.games.datasets.movetext import number_sans
+from chessreg.games.datasets.reader import get_reader, replay_texts
 from chessreg.noise import generator
 
 GOLDEN = [
@@ -29,7 +29,7 @@ GOLDEN = [
 
 @pytest.mark.parametrize("name", ["rust", "python"])
 def test_the_golden_board(name: str) -> None:
-    boards, offsets = boards_of([";1.e4 e5 2.Nf3"], name=name)
+    boards, offsets = replay_texts([";1.e4 e5 2.Nf3"], name=name)
     assert offsets.tolist() == [0, 4]
     assert boards.dtype == np.int8
     assert boards[3].reshape(8, 8).tolist() == GOLDEN
@@ -42,19 +42,19 @@ def ask(*texts: str, plies: list[int] | None = None) -> GamePositions:
     ply = np.concatenate([np.arange(n) for n in lengths])
     if plies is not None:
         game, ply = np.zeros(len(plies), int), np.array(plies)
-    played = reader("python").play([text.removeprefix(";") for text in texts])
+    played = get_reader("python").play([text.removeprefix(";") for text in texts])
     packed = [played.moves[low:high].tobytes() for low, high in pairwise(played.offsets)]
     return GamePositions(packed, game, ply, 100 + np.arange(len(texts)), lambda: list(texts))
 
 
 def read(name: str, positions: GamePositions) -> np.ndarray:
-    of = label(name).of
+    of = get_label(name).of
     assert of is not None
     found = of(positions)
     assert found.dtype == np.int8
-    assert found.shape == (len(positions), label(name).squares)
+    assert found.shape == (len(positions), get_label(name).squares)
     assert found.min() >= 0
-    assert found.max() < len(label(name).classes)
+    assert found.max() < len(get_label(name).classes)
     return found
 
 
@@ -67,14 +67,14 @@ def random_texts(number: int = 8, plies: int = 120) -> tuple[list[str], list[che
         while len(words) < plies and (moves := list(board.legal_moves)):
             words.append(board.san_and_push(moves[int(random.integers(len(moves)))]))
             boards.append(board.copy())
-        texts.append(numbered(words))
+        texts.append(number_sans(words))
     return texts, boards
 
 
 def test_piece_classes_are_absolute_and_six_is_empty() -> None:
     found = read("piece", ask(";1.e4 e5 2.Nf3"))
     assert np.array_equal(found[3].reshape(8, 8), np.array(GOLDEN) + 6)
-    names = label("piece").classes
+    names = get_label("piece").classes
     assert len(names) == 13
     assert [names[c] for c in found[3, [4, 60, 28, 36, 63, 30]]] == ["K", "k", "P", "p", "r", "."]
 
@@ -122,17 +122,17 @@ def test_positions_are_asked_game_by_game_and_come_back_in_their_places(world_se
     item = np.array([7, 3, 7, 3, 5])
     ply = np.array([4, 0, 2, 6, 9])
     boards = np.zeros((5, 64), np.int8)
-    for rows, positions in labels.positions_at(games, item, ply):
+    for rows, positions in labels.iterate_positions(games, item, ply):
         assert positions.item.tolist() == item[rows].tolist()
         boards[rows] = positions.boards
     for row in range(5):
-        alone, _ = boards_of(games.texts(item[row : row + 1]))
+        alone, _ = replay_texts(games.texts(item[row : row + 1]))
         assert np.array_equal(boards[row], alone[ply[row]])
 
 
 def test_a_label_is_registered_once_and_an_unknown_one_lists_the_known() -> None:
     with pytest.raises(ValueError, match="already"):
-        labels.register(label("piece"))
+        labels.register_label(get_label("piece"))
     with pytest.raises(NotFoundError) as caught:
-        label("eval")
+        get_label("eval")
     assert "legal-move" in caught.value.hint

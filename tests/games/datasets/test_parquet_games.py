@@ -13,7 +13,7 @@ import pytest
 
 from chessreg.entities.adding import holds_positions
 from chessreg.errors import BadInputError
-from chessreg.games.datasets.build import build
+from chessreg.games.datasets.build import build_dataset
 from chessreg.games.datasets.dataset import REJECTS_FILE, Games
 from chessreg.games.datasets.game_filter import GameFilter
 from tests.conftest import random_game
@@ -40,7 +40,7 @@ def plain(tmp_path: Path) -> list[str]:
     """The games as a PGN gives them."""
     path = tmp_path / "plain.pgn"
     path.write_text("".join(f'[Event "{n}"]\n\n{sans(game)} 1-0\n\n' for n, game in enumerate(GAMES)))
-    build([path], tmp_path / "plain")
+    build_dataset([path], tmp_path / "plain")
     return texts(tmp_path / "plain")
 
 
@@ -50,7 +50,7 @@ def test_a_transcript_of_uci_moves_is_the_game(tmp_path: Path, plain: list[str],
     moves = [case(" ".join(move.uci() for move in game.mainline_moves())) for game in GAMES]
     moves = [" ".join(word[:4].lower() + word[4:] for word in text.split()) for text in moves]
     path = written(tmp_path / "a.parquet", site=[f"id{n}" for n in range(6)], transcript=moves)
-    report = build([path], tmp_path / "made")
+    report = build_dataset([path], tmp_path / "made")
     assert texts(tmp_path / "made") == plain
     assert (report.games, report.found, report.rejected) == (6, 6, {})
     assert report.notes == ["a.parquet: Parquet, a game per row: moves in transcript, tags Site"]
@@ -66,7 +66,7 @@ def test_a_movetext_with_comments_is_the_game_and_its_columns_are_tags(tmp_path:
         "ECO": ["A\n00"] * 6, "movetext": moves, "extra": [object.__name__] * 6,
     }  # fmt: skip
     path = written(tmp_path / "b.parquet", **columns)
-    report = build([path], tmp_path / "made")
+    report = build_dataset([path], tmp_path / "made")
     assert texts(tmp_path / "made") == plain
     table = Games(tmp_path / "made").table(["date", "white_elo", "time_control", "result", "eco"])
     assert table.column("date").to_pylist() == ["2020.01.31"] * 6
@@ -74,15 +74,15 @@ def test_a_movetext_with_comments_is_the_game_and_its_columns_are_tags(tmp_path:
     assert set(table.column("result").to_pylist()) == {"1-0"}
     assert report.result_mismatches == report.missing_results == 0
     wanted = GameFilter(time_control=("blitz",), rated=True, min_rating=1501)
-    filtered = build([path], tmp_path / "filtered", wanted=GameFilter(rated=True, time_control=("blitz",)))
+    filtered = build_dataset([path], tmp_path / "filtered", wanted=GameFilter(rated=True, time_control=("blitz",)))
     assert (filtered.games, filtered.skipped, filtered.found) == (5, {"casual": 1}, 6)
     with pytest.raises(BadInputError, match="no legal game"):
-        build([path], tmp_path / "none", wanted=wanted)
+        build_dataset([path], tmp_path / "none", wanted=wanted)
 
 
 def test_rows_without_a_legal_game_are_listed_with_their_row(tmp_path: Path) -> None:
     path = written(tmp_path / "c.parquet", transcript=["e2e4 e7e5", "e2e4 e2e4", None, ";1.d4 d5", "e2e4 e7e5 0000"])
-    report = build([path], tmp_path / "made")
+    report = build_dataset([path], tmp_path / "made")
     assert texts(tmp_path / "made") == [";1.e4 e5", ";1.d4 d5"]
     assert (report.found, report.rejected, report.skipped) == (5, {"illegal move": 1, "null move": 1}, {"no moves": 1})
     rejects = [line.split("\t")[2:4] for line in (tmp_path / "made" / REJECTS_FILE).read_text().splitlines()[1:]]
@@ -97,11 +97,11 @@ def test_a_damaged_file_is_refused_or_salvaged_in_one_line(tmp_path: Path) -> No
     broken = tmp_path / "broken.parquet"
     broken.write_bytes(data)
     with pytest.raises(BadInputError, match=r"cannot be read to its end|damaged") as caught:
-        build([broken], tmp_path / "made")
+        build_dataset([broken], tmp_path / "made")
     assert "\n" not in str(caught.value)
     broken.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(BadInputError, match="damaged Parquet"):
-        build([broken], tmp_path / "made")
+        build_dataset([broken], tmp_path / "made")
 
 
 def test_a_parquet_with_a_fen_is_of_positions_whatever_else_it_has(tmp_path: Path) -> None:

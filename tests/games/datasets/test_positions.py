@@ -16,11 +16,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.games.boards.moves import unpack as moves_of
+from chessreg.games.boards.moves import unpack_moves as moves_of
 from chessreg.games.datasets import positions
-from chessreg.games.datasets.build import build as build_games
-from chessreg.games.datasets.dataset import Games, Part
-from chessreg.games.datasets.positions import Positions, build, identity, open_positions, verify
+from chessreg.games.datasets.build import build_dataset as build_games
+from chessreg.games.datasets.dataset import DatasetPart, Games
+from chessreg.games.datasets.positions import (
+    Positions,
+    build_position_dataset,
+    identify_position_dataset,
+    open_positions,
+    verify_positions,
+)
 
 AFTER_E4 = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
 PUZZLE = "r6k/pp2r2p/4Rp1Q/3p4/8/1N1P2R1/PqP2bPP/7K b - - 0 24"
@@ -62,7 +68,7 @@ def test_a_parquet_keeps_moves_evaluations_game_and_ply(tmp_path: Path) -> None:
         mover_elo=[1500, 1600],
         opp_elo=[1600, 1500],
     )
-    report = build([path], tmp_path / "made")
+    report = build_position_dataset([path], tmp_path / "made")
     assert (report.content, report.games, report.plies, report.duplicates, report.both_elos) == (
         "positions",
         1,
@@ -76,13 +82,13 @@ def test_a_parquet_keeps_moves_evaluations_game_and_ply(tmp_path: Path) -> None:
     assert (first["mover_elo"], first["opponent_elo"], first["judgment"]) == (1500, 1600, "Mistake")
     assert (second["eval_before"], second["judgment"]) == (None, None)
     assert first["game_hash"] == second["game_hash"]
-    assert verify(tmp_path / "made").problems == []
+    assert verify_positions(tmp_path / "made").problems == []
 
 
 @pytest.mark.parametrize("header", ["", "PuzzleId,FEN,Moves,Rating\n"])
 def test_a_puzzle_is_the_position_after_its_first_move(tmp_path: Path, header: str) -> None:
     row = f"{'x,' if header else ''}{PUZZLE},f2g3 e6e7 b2b1 b3c1 b1c1 h6c1,1828\n"
-    report = build([write(tmp_path, header + row)], tmp_path / "made")
+    report = build_position_dataset([write(tmp_path, header + row)], tmp_path / "made")
     [found] = rows(tmp_path / "made")
     board = chess.Board(PUZZLE)
     board.push_uci("f2g3")
@@ -94,7 +100,7 @@ def test_a_puzzle_is_the_position_after_its_first_move(tmp_path: Path, header: s
 
 def test_a_byte_order_mark_before_puzzles_without_a_header_costs_none(tmp_path: Path) -> None:
     text = f"\ufeff{PUZZLE},f2g3 e6e7 b2b1 b3c1 b1c1 h6c1,1828\n"
-    build([write(tmp_path, text, "puzzles.csv")], tmp_path / "made")
+    build_position_dataset([write(tmp_path, text, "puzzles.csv")], tmp_path / "made")
     assert [row["best"] for row in rows(tmp_path / "made")] == ["e6e7"]
 
 
@@ -108,7 +114,7 @@ def test_game_ids_that_pandas_made_floats_are_the_ids_again(tmp_path: Path) -> N
     frame.to_parquet(tmp_path / "a.parquet")
     frame.to_csv(tmp_path / "a.csv", index=False)
     for name in ("a.parquet", "a.csv"):
-        report = build([tmp_path / name], tmp_path / name.replace(".", "-"))
+        report = build_position_dataset([tmp_path / name], tmp_path / name.replace(".", "-"))
         found = rows(tmp_path / name.replace(".", "-"))
         assert [row["game"] for row in found] == ["17", None, "17", None, "123456789012"]
         assert [row["judgment"] for row in found] == [row["best"] for row in found] == [None] * 5
@@ -119,7 +125,7 @@ def test_game_ids_that_pandas_made_floats_are_the_ids_again(tmp_path: Path) -> N
 def test_a_puzzle_without_moves_is_rejected_and_a_rating_that_is_no_number_is_told(tmp_path: Path) -> None:
     moves = "f2g3 e6e7 b2b1 b3c1 b1c1 h6c1"
     text = f"{PUZZLE},{moves},hard\n{PUZZLE},,1500\n{PUZZLE},{moves},\n"
-    report = build([write(tmp_path, text)], tmp_path / "made")
+    report = build_position_dataset([write(tmp_path, text)], tmp_path / "made")
     assert report.rejected == {"a puzzle without a solution": 1}
     assert [row["rating"] for row in rows(tmp_path / "made")] == [None, None]
     assert "rating left empty where it is no rating: 1" in report.notes
@@ -128,7 +134,9 @@ def test_a_puzzle_without_moves_is_rejected_and_a_rating_that_is_no_number_is_to
 @pytest.mark.parametrize("rating", ["nan", "inf", "-5", "1e9"])
 def test_a_rating_that_nobody_has_is_left_empty_and_told(tmp_path: Path, rating: str) -> None:
     moves = "f2g3 e6e7"
-    report = build([write(tmp_path, f"{PUZZLE},{moves},{rating}\n{PUZZLE},{moves},1500\n")], tmp_path / "made")
+    report = build_position_dataset(
+        [write(tmp_path, f"{PUZZLE},{moves},{rating}\n{PUZZLE},{moves},1500\n")], tmp_path / "made"
+    )
     assert [row["rating"] for row in rows(tmp_path / "made")] == [None, 1500]
     assert "rating left empty where it is no rating: 1" in report.notes
 
@@ -139,17 +147,17 @@ def test_counters_of_four_digits_are_rejected_as_no_model_of_positions_reads_the
 ) -> None:
     fen = chess.STARTING_FEN.rsplit(" ", 2)[0]
     text = HEADER + f"{fen} {counters},e2e4,,g,\n{fen} 999 999,e2e4,,g,\n{fen} 0000 0001,e2e4,,g,\n"
-    report = build([write(tmp_path, text)], tmp_path / "made")
+    report = build_position_dataset([write(tmp_path, text)], tmp_path / "made")
     assert report.rejected == {"a counter above 999": 1}
     assert [row["fen"] for row in rows(tmp_path / "made")] == [f"{fen} 999 999", f"{fen} 0 1"]
     last = f"{PUZZLE[: PUZZLE.index(' ')]} b - - 0 999,f2g3 e6e7,1500\n"  # white is to move in move 1000
     with pytest.raises(BadInputError, match="a counter above 999"):
-        build([write(tmp_path, last, "puzzles.csv")], tmp_path / "other")
+        build_position_dataset([write(tmp_path, last, "puzzles.csv")], tmp_path / "other")
 
 
 def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="has two columns FEN"):
-        build([write(tmp_path, f"FEN,best,fen\n{PUZZLE},,{PUZZLE}\n")], tmp_path / "made")
+        build_position_dataset([write(tmp_path, f"FEN,best,fen\n{PUZZLE},,{PUZZLE}\n")], tmp_path / "made")
 
 
 POSITIONS = [
@@ -172,7 +180,7 @@ def test_chessbench_s_puzzles_are_read(tmp_path: Path) -> None:
         f'00MTG,669,"1. e4, c5 2. Nf3",Bxf2+ Rxf2 Rxf2 Kxf2,{fen},{line}\n'
         for line in ("h4f2 f1f2 e2f2 g1f2", "h4f2 f1f2 e2f3", "h4f3 f1f2")
     )
-    report = build([write(tmp_path, text, "puzzles.csv")], tmp_path / "made")
+    report = build_position_dataset([write(tmp_path, text, "puzzles.csv")], tmp_path / "made")
     assert report.rejected == {"illegal move of a puzzle": 2}
     [row] = rows(tmp_path / "made")
     board = chess.Board(fen)
@@ -197,9 +205,9 @@ def test_rows_that_are_checked_together_are_as_those_checked_one_by_one(
             text += f"{board.fen()},,{rng.choice(moves)},g{game},{board.ply()}\n"
             board.push(rng.choice(moves))
     path = write(tmp_path, text)
-    together = build([path], tmp_path / "together")
+    together = build_position_dataset([path], tmp_path / "together")
     monkeypatch.setattr(positions, "_PLAIN", re.compile("none"))
-    apart = build([path], tmp_path / "apart")
+    apart = build_position_dataset([path], tmp_path / "apart")
     assert rows(tmp_path / "together") == rows(tmp_path / "apart")
     assert rejects(tmp_path / "together") == rejects(tmp_path / "apart")
     assert (together.plies, together.duplicates) == (apart.plies, apart.duplicates)
@@ -221,7 +229,7 @@ def test_bad_rows_are_listed_with_their_line_and_good_ones_kept(tmp_path: Path) 
         f"{chess.STARTING_FEN},zz,,,": "illegal best move",
     }
     text = HEADER + f"{AFTER_E4},e5,c7c5,g,1\n" + "".join(f"{line}\n" for line in bad)
-    report = build([write(tmp_path, text)], tmp_path / "made")
+    report = build_position_dataset([write(tmp_path, text)], tmp_path / "made")
     assert [row["best"] for row in rows(tmp_path / "made")] == ["e7e5"]  # SAN is read too
     assert [reason.partition(":")[0] for reason in rejects(tmp_path / "made")] == list(bad.values())
     assert sum(report.rejected.values()) == len(bad)
@@ -233,7 +241,7 @@ def test_untidy_files_are_read(tmp_path: Path) -> None:
     """Byte order mark, CRLF, blank lines, quotes, upper case, missing counters, castling written as in Chess960."""
     castling = "r3k2r/8/8/8/8/8/8/R3K2R w KQkq - 0 1"
     text = f'\ufeffFEN,Best_Move,Ply\r\n"{castling}",e1h1,\r\n\r\n{castling[:-4]},e1c1,8\r\n'
-    report = build([write(tmp_path, text)], tmp_path / "made")
+    report = build_position_dataset([write(tmp_path, text)], tmp_path / "made")
     assert [(row["fen"], row["best"], row["ply"]) for row in rows(tmp_path / "made")] == [
         (castling, "e1g1", 0),
         (castling, "e1c1", 8),
@@ -243,7 +251,7 @@ def test_untidy_files_are_read(tmp_path: Path) -> None:
 
 def test_a_ply_that_does_not_fit_the_side_to_move_is_the_fen_s(tmp_path: Path) -> None:
     text = HEADER + "".join(f"{AFTER_E4},,,g,{ply}\n" for ply in ("1", "2", "-1", "31", "x"))
-    build([write(tmp_path, text)], tmp_path / "made")
+    build_position_dataset([write(tmp_path, text)], tmp_path / "made")
     assert [row["ply"] for row in rows(tmp_path / "made")] == [1, 1, 1, 31, 1]
 
 
@@ -253,9 +261,9 @@ def test_no_game_is_in_two_parts_and_positions_without_one_are_cut_by_themselves
         for game in ("a", "b", ""):
             text += f"{board.fen()},,,{game},{number}\n"
         board.push(next(iter(board.legal_moves)))
-    build([write(tmp_path, text)], tmp_path / "made")
+    build_position_dataset([write(tmp_path, text)], tmp_path / "made")
     made = Positions(tmp_path / "made")
-    parts = [made.part(Part(0, low, low + 0.25)) for low in (0, 0.25, 0.5, 0.75)]
+    parts = [made.part(DatasetPart(0, low, low + 0.25)) for low in (0, 0.25, 0.5, 0.75)]
     seen: dict[str, set[int]] = {}
     for number, part in enumerate(parts):
         for row in part.table(["game", "fen"]).to_pylist():
@@ -280,7 +288,7 @@ def test_no_game_is_in_two_parts_and_positions_without_one_are_cut_by_themselves
 def test_files_of_nothing_are_refused_in_one_line(tmp_path: Path, text: str, reason: str) -> None:
     path = write(tmp_path, text)
     with pytest.raises(BadInputError, match=reason) as caught:
-        build([path], tmp_path / "made")
+        build_position_dataset([path], tmp_path / "made")
     assert "\n" not in str(caught.value)
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
@@ -291,7 +299,7 @@ def test_a_file_of_nothing_is_told_without_what_was_wrong_with_another(tmp_path:
     none = tmp_path / "none.csv"
     none.write_text(f"fen,best\n{chess.STARTING_FEN},e2e5\n")
     with pytest.raises(BadInputError, match=r"none.csv holds no legal position \(1 illegal best move\); row 2"):
-        build([some, none], tmp_path / "made")
+        build_position_dataset([some, none], tmp_path / "made")
 
 
 def test_damaged_and_foreign_parquets_are_refused_in_one_line(tmp_path: Path) -> None:
@@ -300,22 +308,22 @@ def test_damaged_and_foreign_parquets_are_refused_in_one_line(tmp_path: Path) ->
     cut = tmp_path / "cut.parquet"
     cut.write_bytes(data[: len(data) // 2])
     with pytest.raises(BadInputError, match="damaged Parquet") as caught:
-        build([cut], tmp_path / "made")
+        build_position_dataset([cut], tmp_path / "made")
     assert "\n" not in str(caught.value)
     (tmp_path / "text.parquet").write_text("1. e4 e5")
     with pytest.raises(BadInputError, match="damaged Parquet"):
         open_positions(tmp_path / "text.parquet")
     with pytest.raises(BadInputError, match=r"no column fen.*position, move"):
-        build([table(tmp_path, "other.parquet", position=["x"], move=["y"])], tmp_path / "made")
+        build_position_dataset([table(tmp_path, "other.parquet", position=["x"], move=["y"])], tmp_path / "made")
     with pytest.raises(BadInputError, match="5000 no FEN"):
-        build([table(tmp_path, "numbers.parquet", fen=list(range(5000)))], tmp_path / "made")
+        build_position_dataset([table(tmp_path, "numbers.parquet", fen=list(range(5000)))], tmp_path / "made")
     with pytest.raises(NotFoundError):
         open_positions(tmp_path / "missing.csv")
     damaged = bytearray(data)
     damaged[20:9000] = b"\xff" * 8980
     (tmp_path / "damaged.parquet").write_bytes(damaged)
     with pytest.raises(BadInputError, match="cannot be read to its end"):
-        build([tmp_path / "damaged.parquet"], tmp_path / "made")
+        build_position_dataset([tmp_path / "damaged.parquet"], tmp_path / "made")
 
 
 def test_the_whole_rows_before_a_break_are_kept_where_that_is_asked_for(tmp_path: Path) -> None:
@@ -327,8 +335,8 @@ def test_the_whole_rows_before_a_break_are_kept_where_that_is_asked_for(tmp_path
     data = gzip.compress(text.encode())
     (tmp_path / "cut.csv.gz").write_bytes(data[: len(data) * 2 // 3])
     with pytest.raises(BadInputError, match="--salvage"):
-        build([tmp_path / "cut.csv.gz"], tmp_path / "made")
-    report = build([tmp_path / "cut.csv.gz"], tmp_path / "made", salvage=True)
+        build_position_dataset([tmp_path / "cut.csv.gz"], tmp_path / "made")
+    report = build_position_dataset([tmp_path / "cut.csv.gz"], tmp_path / "made", salvage=True)
     assert 1000 < report.plies < 3000
     assert report.rejected == {}
     assert "cut off" in (report.salvaged or "")
@@ -341,11 +349,11 @@ def test_what_holds_games_is_no_source_of_positions(tmp_path: Path) -> None:
     assert open_positions(write(tmp_path, '[Event "x"]\n\n1. e4 e5 1-0\n', "games.pgn")) is None
     assert open_positions(write(tmp_path, "transcript,fen\n1.e4,x\n", "transcripts.csv")) is None
     with pytest.raises(BadInputError, match="holds no positions"):
-        build([tmp_path / "games.pgn"], tmp_path / "made")
+        build_position_dataset([tmp_path / "games.pgn"], tmp_path / "made")
 
 
 def test_games_and_positions_refuse_each_other(tmp_path: Path) -> None:
-    build([write(tmp_path, HEADER + f"{AFTER_E4},e7e5,,,\n")], tmp_path / "made")
+    build_position_dataset([write(tmp_path, HEADER + f"{AFTER_E4},e7e5,,,\n")], tmp_path / "made")
     with pytest.raises(BadInputError, match="holds positions, and games are needed"):
         Games(tmp_path / "made")
     with pytest.raises(NotFoundError):
@@ -353,22 +361,22 @@ def test_games_and_positions_refuse_each_other(tmp_path: Path) -> None:
 
 
 def test_a_changed_file_does_not_verify(tmp_path: Path) -> None:
-    build([write(tmp_path, HEADER + f"{AFTER_E4},e7e5,,,\n")], tmp_path / "made")
+    build_position_dataset([write(tmp_path, HEADER + f"{AFTER_E4},e7e5,,,\n")], tmp_path / "made")
     report = tmp_path / "made" / "dataset.json"
     fields = json.loads(report.read_text())
     report.write_text(json.dumps({**fields, "plies": 2}))
-    problems = verify(tmp_path / "made").problems
+    problems = verify_positions(tmp_path / "made").problems
     assert any("1 positions where the report says 2" in problem for problem in problems)
     report.write_text(json.dumps({**fields, "games_sha256": "0" * 64}))
-    assert any("sha256 differs" in problem for problem in verify(tmp_path / "made").problems)
+    assert any("sha256 differs" in problem for problem in verify_positions(tmp_path / "made").problems)
 
 
 def test_the_identity_is_the_bytes_and_the_reader_and_not_that_of_games(tmp_path: Path) -> None:
-    from chessreg.games.datasets.build import identity as of_games
+    from chessreg.games.datasets.build import identify_dataset as of_games
 
     digests = ["a" * 64]
-    assert identity(digests) == identity(list(digests))
-    assert len({identity(digests), of_games(digests, {}), identity(["b" * 64])}) == 3
+    assert identify_position_dataset(digests) == identify_position_dataset(list(digests))
+    assert len({identify_position_dataset(digests), of_games(digests, {}), identify_position_dataset(["b" * 64])}) == 3
 
 
 def test_real_positions_are_read_whole(shared_data: Path, tmp_path: Path) -> None:
@@ -376,12 +384,12 @@ def test_real_positions_are_read_whole(shared_data: Path, tmp_path: Path) -> Non
     source = pq.ParquetFile(shared_data / "positions" / "lichess-best-moves.parquet")
     batch = next(source.iter_batches(20_000))
     pq.write_table(pa.Table.from_batches([batch]), tmp_path / "some.parquet")
-    report = build([tmp_path / "some.parquet"], tmp_path / "made")
+    report = build_position_dataset([tmp_path / "some.parquet"], tmp_path / "made")
     assert (report.plies, report.rejected) == (20_000, {})
     assert report.games == len(np.unique(batch["game_id"].to_numpy(zero_copy_only=False)))
     assert Positions(tmp_path / "made").fens([0, 7]) == [batch["fen"][0].as_py(), batch["fen"][7].as_py()]
     lines = (shared_data / "positions" / "lichess-puzzles-10k.csv").read_text().splitlines(keepends=True)
-    puzzles = build([write(tmp_path, "".join(lines[:1000]), "puzzles.csv")], tmp_path / "puzzles")
+    puzzles = build_position_dataset([write(tmp_path, "".join(lines[:1000]), "puzzles.csv")], tmp_path / "puzzles")
     assert (puzzles.plies, puzzles.rejected) == (1000, {})
 
 
@@ -391,7 +399,7 @@ def test_columns_of_odd_types_are_read_or_refused(tmp_path: Path) -> None:
         tmp_path, fen=[AFTER_E4.encode(), None], best=[b"e7e5", b""], game=[{"a": 1}, {"a": 2}],
         ply=[2**62, -1], eval_cp=[datetime(2020, 1, 1)] * 2, rating=[1e300, 5.0],
     )  # fmt: skip
-    report = build([path], tmp_path / "made")
+    report = build_position_dataset([path], tmp_path / "made")
     assert (report.plies, report.rejected) == (1, {"no FEN": 1})
     [row] = rows(tmp_path / "made")
     assert (row["best"], row["game"], row["ply"], row["eval_before"], row["rating"]) == (
@@ -405,7 +413,7 @@ def test_columns_of_odd_types_are_read_or_refused(tmp_path: Path) -> None:
 
 def test_moves_evaluations_and_games_are_read_as_arrays(tmp_path: Path) -> None:
     text = "fen,best,eval_cp,game_id\n" + f"{AFTER_E4},e7e5,29996,abcdefgh\n{AFTER_E4},,-29999,other\n{AFTER_E4},,35,\n"
-    build([write(tmp_path, text)], tmp_path / "made")
+    build_position_dataset([write(tmp_path, text)], tmp_path / "made")
     made = Positions(tmp_path / "made")
     assert moves_of(made.moves([0]).tobytes()) == [chess.Move.from_uci("e7e5")]
     assert made.moves([2, 1]).tolist() == [0, 0]
@@ -426,13 +434,15 @@ def test_a_position_is_one_however_its_square_en_passant_is_written(tmp_path: Pa
     told = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq"
     taken = "rnbqkbnr/ppp1pppp/8/8/3pP3/8/PPPP1PPP/RNBQKBNR b KQkq"
     fens = [f"{told} e3 0 1", f"{told} - 0 1", f"{taken} e3 0 3", f"{taken} - 0 3"]
-    build([write(tmp_path, HEADER + "".join(f"{fen},,,,\n" for fen in fens))], tmp_path / "made")
+    build_position_dataset([write(tmp_path, HEADER + "".join(f"{fen},,,,\n" for fen in fens))], tmp_path / "made")
     hashes = Positions(tmp_path / "made").position_hashes
     assert [row["fen"] for row in rows(tmp_path / "made")] == fens
     assert [hash_ == hashes[0] for hash_ in hashes] == [True, True, False, False]
     assert hashes[2] != hashes[3]
-    assert not verify(tmp_path / "made").problems
-    build([write(tmp_path, f"{chess.STARTING_FEN},e2e4 c7c5,1500\n", "puzzles.csv")], tmp_path / "puzzles")
+    assert not verify_positions(tmp_path / "made").problems
+    build_position_dataset(
+        [write(tmp_path, f"{chess.STARTING_FEN},e2e4 c7c5,1500\n", "puzzles.csv")], tmp_path / "puzzles"
+    )
     assert (rows(tmp_path / "puzzles")[0]["fen"], Positions(tmp_path / "puzzles").position_hashes[0]) == (
         f"{told} - 0 1", hashes[0]
     )  # fmt: skip
@@ -443,17 +453,17 @@ def test_positions_of_the_reader_before_verify_by_the_fields_as_they_are_written
 ) -> None:
     with monkeypatch.context() as before:
         before.setattr(positions, "POSITION_READER_VERSION", 2)
-        before.setattr(positions, "_known", lambda four: four)
+        before.setattr(positions, "_normalize_en_passant", lambda four: four)
         text = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq e3 0 1,,,,\n"
-        build([write(tmp_path, HEADER + text)], tmp_path / "made")
-    assert not verify(tmp_path / "made").problems
+        build_position_dataset([write(tmp_path, HEADER + text)], tmp_path / "made")
+    assert not verify_positions(tmp_path / "made").problems
 
 
 @pytest.mark.slow
 def test_the_real_positions_belong_to_the_three_parts_of_rated_games(shared_data: Path, tmp_path: Path) -> None:
     """569,981, 285,895 and 288,217 of them, and 7.2 % of those of the last part recur in the first (Junkin's
     specification, errata)."""
-    build([shared_data / "positions" / "lichess-best-moves.parquet"], tmp_path / "made")
+    build_position_dataset([shared_data / "positions" / "lichess-best-moves.parquet"], tmp_path / "made")
     made = Positions(tmp_path / "made")
     mine = {}
     for part in ("lm", "probe-train", "probe-test"):
@@ -474,4 +484,4 @@ def test_a_line_that_does_not_end_is_refused_before_it_fills_the_memory(tmp_path
         for _ in range(17):
             file.write(b"a" * (1 << 20))
     with pytest.raises(BadInputError, match="a line of more than 16 MiB"):
-        build([path], tmp_path / "made")
+        build_position_dataset([path], tmp_path / "made")

@@ -10,16 +10,16 @@ import pytest
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.boards import moves, san
-from chessreg.games.datasets.movetext import numbered
-from chessreg.games.datasets.reader import Reader, boards_of, reader
+from chessreg.games.datasets.movetext import number_sans
+from chessreg.games.datasets.reader import GameReader, get_reader, replay_texts
 
-render = numbered
+render = number_sans
 MOVE_HASH = 12486363250364357059
 
 
 @pytest.fixture(params=["rust", "python"])
-def player(request: pytest.FixtureRequest) -> Reader:
-    return reader(request.param)
+def player(request: pytest.FixtureRequest) -> GameReader:
+    return get_reader(request.param)
 
 
 def ints(board: chess.Board) -> list[int]:
@@ -42,10 +42,10 @@ def taste(board: chess.Board, move: chess.Move) -> int:
 
 
 def sans_of(board: chess.Board) -> list[str]:
-    return moves.sans(moves.pack(board.move_stack))
+    return moves.packed_to_sans(moves.pack_moves(board.move_stack))
 
 
-def test_random_games_come_back_with_python_chess_moves_texts_and_boards(player: Reader) -> None:
+def test_random_games_come_back_with_python_chess_moves_texts_and_boards(player: GameReader) -> None:
     games = [random_game(seed, 240) for seed in range(40 if player.name == "rust" else 6)]
     sans = [sans_of(game) for game in games]
     played = player.play([" ".join(words) for words in sans])
@@ -57,8 +57,8 @@ def test_random_games_come_back_with_python_chess_moves_texts_and_boards(player:
     assert boards.dtype == np.int8
     for number, game in enumerate(games):
         start, end = 2 * played.offsets[number : number + 2]
-        assert moves.unpack(packed[start:end]) == game.move_stack
-        expected = [ints(board) for board in moves.replay(packed[start:end])]
+        assert moves.unpack_moves(packed[start:end]) == game.move_stack
+        expected = [ints(board) for board in moves.replay_boards(packed[start:end])]
         assert boards[offsets[number] : offsets[number + 1]].tolist() == expected
     promotions = sum(bool(move.promotion) for game in games for move in game.move_stack)
     assert promotions > 20  # else the games do not test what they are for
@@ -77,7 +77,7 @@ def test_random_games_come_back_with_python_chess_moves_texts_and_boards(player:
         "a4 h5 a5 h4 Ra4 Rh5 Rh4 Rhh4",
     ],
 )
-def test_lines_that_are_spelled_with_care(player: Reader, line: str) -> None:
+def test_lines_that_are_spelled_with_care(player: GameReader, line: str) -> None:
     words: list[str] = []
     board = chess.Board()
     for word in line.split():
@@ -98,7 +98,7 @@ def written(board: chess.Board, move: chess.Move) -> str:
     for row, position in enumerate([board, after]):
         for square, piece in position.piece_map().items():
             boards[row, square] = codes[piece.piece_type, piece.color]
-    m = san._Moves(
+    m = san._MoveSlice(
         boards,
         np.array([0]),
         np.array([move.from_square]),
@@ -107,7 +107,7 @@ def written(board: chess.Board, move: chess.Move) -> str:
         np.array([board.king(chess.WHITE)]),
         np.array([board.king(chess.BLACK)]),
     )
-    table = san._letters(m, np.array([1]), np.array([after.is_checkmate()]), np.array([True]))
+    table = san._write_letters(m, np.array([1]), np.array([after.is_checkmate()]), np.array([True]))
     return table[table != 0].tobytes().decode()
 
 
@@ -162,7 +162,7 @@ def test_the_san_writer_agrees_with_python_chess_in_hard_positions(fen: str, uci
         ("f3 e5 g4 Qh4# a3", 4),  # nothing is legal after mate
     ],
 )
-def test_a_game_stops_before_its_first_bad_move(player: Reader, movetext: str, plies: int) -> None:
+def test_a_game_stops_before_its_first_bad_move(player: GameReader, movetext: str, plies: int) -> None:
     given = ["e4 e5", movetext, "", "d4"]
     played = player.play(given)
     assert played.errors == {1: plies}
@@ -186,12 +186,12 @@ def test_a_game_stops_before_its_first_bad_move(player: Reader, movetext: str, p
         ("  ", ";"),
     ],
 )
-def test_numbers_and_careless_marks_make_no_difference(player: Reader, movetext: str, text: str) -> None:
+def test_numbers_and_careless_marks_make_no_difference(player: GameReader, movetext: str, text: str) -> None:
     assert player.play([movetext]).texts == [text]
 
 
 @pytest.mark.parametrize("given", [[], [""], ["", ""], ["", "e4"], ["e4", ""]])
-def test_empty_games_keep_their_place(player: Reader, given: list[str]) -> None:
+def test_empty_games_keep_their_place(player: GameReader, given: list[str]) -> None:
     played = player.play(given)
     assert played.texts == [";1.e4" if text else ";" for text in given]
     boards, offsets, _ = player.boards(given)
@@ -199,41 +199,41 @@ def test_empty_games_keep_their_place(player: Reader, given: list[str]) -> None:
     assert len(boards) == sum(2 if text else 1 for text in given)
 
 
-def test_texts_cut_inside_a_move_are_read_up_to_there(player: Reader) -> None:
+def test_texts_cut_inside_a_move_are_read_up_to_there(player: GameReader) -> None:
     texts = [";1.e4 e5 2.N", ";1.e4 e5 2.", ";1.", ";", ";1.d4 d5"]
     with pytest.raises(BadInputError, match="text 0"):
-        boards_of(texts, name=player.name)
-    boards, offsets = boards_of(texts, cut=True, name=player.name)
+        replay_texts(texts, name=player.name)
+    boards, offsets = replay_texts(texts, cut=True, name=player.name)
     assert np.diff(offsets).tolist() == [3, 3, 1, 1, 3]
     assert boards[offsets[2]].tolist() == ints(chess.Board())
 
 
 def test_two_games_in_one_text_are_refused() -> None:
     with pytest.raises(BadInputError, match="more than one game"):
-        boards_of([";1.e4 e5", ";1.e4 ;1.d4"])
+        replay_texts([";1.e4 e5", ";1.e4 ;1.d4"])
 
 
 def test_readers_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert reader().name == "rust"
+    assert get_reader().name == "rust"
     with pytest.raises(NotFoundError, match="perl"):
-        reader("perl")
+        get_reader("perl")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert reader().name == "python"
+    assert get_reader().name == "python"
     with pytest.raises(NotFoundError) as caught:
-        reader("rust")
+        get_reader("rust")
     assert "pip install" in caught.value.hint
 
 
 def test_moves_are_packed_as_documented_and_hashed_for_ever() -> None:
     line = [chess.Move.from_uci(u) for u in ("e2e4", "e7e5", "e1g1", "a7a8q")]
-    packed = moves.pack(line)
+    packed = moves.pack_moves(line)
     assert np.frombuffer(packed, "<u2").tolist() == [12 | 28 << 6, 52 | 36 << 6, 4 | 6 << 6, 48 | 56 << 6 | 5 << 12]
-    assert moves.unpack(packed) == line
-    assert moves.move_hash(packed) == MOVE_HASH
-    assert moves.move_hashes([packed, b""]).tolist() == [MOVE_HASH, moves.move_hash(b"")]
+    assert moves.unpack_moves(packed) == line
+    assert moves.hash_moves(packed) == MOVE_HASH
+    assert moves.hash_move_lists([packed, b""]).tolist() == [MOVE_HASH, moves.hash_moves(b"")]
 
 
-def test_targets_of_legal_moves_are_those_of_python_chess(player: Reader) -> None:
+def test_targets_of_legal_moves_are_those_of_python_chess(player: GameReader) -> None:
     games = [random_game(seed, 240) for seed in range(12 if player.name == "rust" else 3)]
     movetexts = [" ".join(sans_of(game)) for game in games]
     movetexts[1:1] = ["", "f3 e5 g4 Qh4#"]
@@ -243,14 +243,14 @@ def test_targets_of_legal_moves_are_those_of_python_chess(player: Reader) -> Non
     found = player.targets(movetexts)
     expected = []
     for game in games:
-        for board in moves.replay(moves.pack(game.move_stack)):
+        for board in moves.replay_boards(moves.pack_moves(game.move_stack)):
             expected.append(sum({1 << move.to_square for move in board.legal_moves}))
     assert found.dtype == np.uint64
     assert found.tolist() == expected
     assert player.targets([]).tolist() == []
 
 
-def test_legal_moves_of_positions_are_those_of_python_chess(player: Reader) -> None:
+def test_legal_moves_of_positions_are_those_of_python_chess(player: GameReader) -> None:
     """Ascending, castling as the king's move; what is no position has none and says why."""
     fens = ["hello", "8/8/8/8/8/8/8/K7 w - - 0 1"]
     for seed in range(3):
@@ -268,7 +268,7 @@ def test_legal_moves_of_positions_are_those_of_python_chess(player: Reader) -> N
     for place, fen in enumerate(fens):
         legal = [] if place in found.bad else list(chess.Board(fen).legal_moves)
         mine = found.codes[found.offsets[place] : found.offsets[place + 1]]
-        assert mine.tolist() == sorted(np.frombuffer(moves.pack(legal), "<u2").tolist()), fen
+        assert mine.tolist() == sorted(np.frombuffer(moves.pack_moves(legal), "<u2").tolist()), fen
     first = np.array([found.codes[min(at, len(found.codes) - 1)] for at in found.offsets[:-1]], np.uint16)
     assert found.has(first).tolist() == (found.counts > 0).tolist()
     assert not found.has(np.zeros(len(fens), np.uint16)).any()

@@ -8,8 +8,8 @@ import chess
 import pytest
 
 from chessreg.errors import BadInputError
-from chessreg.games.boards.openings import Book, openings, parse_opening
-from chessreg.games.boards.typed import shortest_game
+from chessreg.games.boards.openings import Book, make_openings, parse_opening
+from chessreg.games.boards.typed import find_shortest_game
 from chessreg.noise import generator
 
 
@@ -35,7 +35,7 @@ def after(*sans: str) -> chess.Board:
 )
 def test_the_game_found_leads_to_the_position(sans: tuple[str, ...]) -> None:
     target = after(*sans)
-    moves = shortest_game(chess.Board(f"{target.board_fen()} {' '.join(target.fen().split()[1:4])} 0 1"))
+    moves = find_shortest_game(chess.Board(f"{target.board_fen()} {' '.join(target.fen().split()[1:4])} 0 1"))
     board = chess.Board()
     for move in moves:
         assert move in board.legal_moves
@@ -47,7 +47,7 @@ def test_the_game_found_leads_to_the_position(sans: tuple[str, ...]) -> None:
 def test_castling_rights_count() -> None:
     lost = after("e4", "a6", "Ke2", "b6", "Ke1", "c6")
     kept = chess.Board(f"{lost.board_fen()} w KQkq - 0 4")
-    visits = [chess.E1 in {move.to_square for move in shortest_game(board)} for board in (lost, kept)]
+    visits = [chess.E1 in {move.to_square for move in find_shortest_game(board)} for board in (lost, kept)]
     assert visits == [True, False]
 
 
@@ -58,14 +58,14 @@ def test_a_right_that_is_lost_at_home_took_a_way_and_its_way_back(fen: str, plie
     board = chess.Board(f"rnbqkbnr/pppppppp/8/8/{fen} 0 1")
     if plies is None:
         with pytest.raises(BadInputError, match="no game of 6 plies"):
-            shortest_game(board, max_plies=6)
+            find_shortest_game(board, max_plies=6)
         return
-    assert len(shortest_game(board)) == plies
+    assert len(find_shortest_game(board)) == plies
 
 
 def test_a_position_too_far_from_the_start_is_refused() -> None:
     with pytest.raises(BadInputError, match="no game of 4 plies") as error:
-        shortest_game(chess.Board("4k3/8/8/8/8/8/8/4K3 w - - 0 1"), max_plies=4)
+        find_shortest_game(chess.Board("4k3/8/8/8/8/8/8/4K3 w - - 0 1"), max_plies=4)
     assert "PGN" in error.value.hint
 
 
@@ -76,7 +76,7 @@ def test_random_openings_of_six_plies_are_found_again() -> None:
             moves = sorted(board.legal_moves, key=chess.Move.uci)
             board.push(moves[int(draw.integers(len(moves)))])
         found = chess.Board()
-        for move in shortest_game(board):
+        for move in find_shortest_game(board):
             found.push(move)
         assert found.epd() == board.epd()
 
@@ -88,7 +88,7 @@ def test_an_epd_book_is_played_from_its_positions(tmp_path: Path) -> None:
         'rnbqkbnr/pp1ppppp/8/2p5/4P3/8/PPPP1PPP/RNBQKBNR w KQkq - id "Sicilian"; c0 "x";\n\n'
     )
     assert [line.name for line in Book.read(path).lines] == ["", "Sicilian"]
-    found = openings(parse_opening(f"book:{path}"), 0, range(2))
+    found = make_openings(parse_opening(f"book:{path}"), 0, range(2))
     assert {opening.board().epd() for opening in found} == {
         "r1bqkbnr/1ppp1ppp/p1n5/1B2p3/4P3/5N2/PPPP1PPP/RNBQK2R w KQkq -",
         "rnbqkbnr/pp1ppppp/8/2p5/4P3/8/PPPP1PPP/RNBQKBNR w KQkq -",
@@ -104,12 +104,12 @@ def test_a_line_that_is_no_position_to_play_from_says_so(tmp_path: Path, line: s
     path = tmp_path / "book.epd"
     path.write_text(line + "\n")
     with pytest.raises(BadInputError, match=r"book\.epd: line 1"):
-        openings(parse_opening(f"book:{path}"), 0, [0])
+        make_openings(parse_opening(f"book:{path}"), 0, [0])
 
 
 def test_the_real_books_are_read(shared_data: Path) -> None:
     for name, least in (("karvonen-openings.csv", 9_000), ("noob_3moves.epd.zip", 150_000), ("2moves_v2.pgn.zip", 500)):
         path = shared_data / "openings" / name
         assert len(Book.read(path).lines) >= least
-        for opening in openings(parse_opening(f"book:{path}"), 0, range(5)):
+        for opening in make_openings(parse_opening(f"book:{path}"), 0, range(5)):
             assert not opening.board().is_game_over()

@@ -8,20 +8,20 @@ import pytest
 from chessreg.errors import BadInputError
 from chessreg.games.datasets.skill import (
     SkillRule,
-    bin_of,
-    quantile_edges,
-    rating_scales,
-    seconds,
-    skill_classes,
-    source,
-    time_class,
+    assign_bins,
+    classify_skill,
+    classify_time_control,
+    compute_quantile_edges,
+    estimate_seconds,
+    find_rating_scales,
+    get_rating_source,
 )
 
 pa = pytest.importorskip("pyarrow")
 
 
 class Table:
-    """What `skill_classes` asks of a dataset: columns of the games at row positions."""
+    """What `classify_skill` asks of a dataset: columns of the games at row positions."""
 
     def __init__(self, white, site=None, event=None, clock=None, black=None):
         n = len(white)
@@ -38,7 +38,7 @@ class Table:
 
 
 def classes(table, rule=SkillRule(), scale=None, fitted=None):  # noqa: B008
-    return skill_classes(table, np.arange(len(table.table)), rule, scale, fitted)
+    return classify_skill(table, np.arange(len(table.table)), rule, scale, fitted)
 
 
 def test_quantile_bins_are_those_of_pandas_qcut():
@@ -46,16 +46,16 @@ def test_quantile_bins_are_those_of_pandas_qcut():
     drawn = np.random.default_rng(0).integers(800, 2400, 500).astype(float)
     for values in (drawn, np.repeat([1000.0, 1500.0, 1600.0, 2000.0], [200, 30, 30, 20])):
         binned, edges = pandas.qcut(values, 6, labels=False, retbins=True, duplicates="drop")
-        assert quantile_edges(values, 6).tolist() == edges.tolist()
-        assert bin_of(values, quantile_edges(values, 6)).tolist() == binned.tolist()
+        assert compute_quantile_edges(values, 6).tolist() == edges.tolist()
+        assert assign_bins(values, compute_quantile_edges(values, 6)).tolist() == binned.tolist()
 
 
 def test_quantile_bins_by_hand():
     values = np.arange(1.0, 13.0)
-    edges = quantile_edges(values, 6)
+    edges = compute_quantile_edges(values, 6)
     np.testing.assert_allclose(edges, [1, 1 + 11 / 6, 1 + 22 / 6, 6.5, 1 + 44 / 6, 1 + 55 / 6, 12])
-    assert bin_of(values, edges).tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
-    assert bin_of(np.array([0.9, 1.0, 12.1]), edges).tolist() == [-1, 0, -1]
+    assert assign_bins(values, edges).tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    assert assign_bins(np.array([0.9, 1.0, 12.1]), edges).tolist() == [-1, 0, -1]
 
 
 def test_the_lowest_and_the_highest_sixth_are_kept_and_the_rest_is_counted():
@@ -146,7 +146,7 @@ def test_ratings_of_different_scales_are_refused_unless_asked_for():
         classes(table)
     assert classes(table, SkillRule(mixed_scales=True)).report.scales == ["lichess", "stockfish"]
     assert classes(table, SkillRule(strata="generated/no clock")).report.scales == ["stockfish"]
-    assert rating_scales(table.table, "fide").tolist() == ["fide"] * 120
+    assert find_rating_scales(table.table, "fide").tolist() == ["fide"] * 120
 
 
 def test_the_first_games_in_total_or_of_each_class():
@@ -174,32 +174,32 @@ def test_rules_that_make_no_classes_are_refused(rule, complaint):
 
 
 def test_sources_and_time_controls_as_the_tags_give_them():
-    assert source("lichess.org", None) == "lichess.org"
-    assert source("?", "chessreg generated") == "generated"
+    assert get_rating_source("lichess.org", None) == "lichess.org"
+    assert get_rating_source("?", "chessreg generated") == "generated"
     limits = ("29+0", "30+0", "179+0", "180+0", "479+0", "480+0", "1499+0", "1500+0", "180+30")
-    assert [time_class(t, None) for t in limits] == [
+    assert [classify_time_control(t, None) for t in limits] == [
         "ultrabullet", "bullet", "bullet", "blitz", "blitz", "rapid", "rapid", "classical", "rapid",
     ]  # fmt: skip
-    assert time_class(None, "Rated Standard game") == "standard"
-    assert time_class(None, "Rated UltraBullet tournament https://lichess.org/tournament/x") == "ultrabullet"
-    assert seconds("10 min") is None
+    assert classify_time_control(None, "Rated Standard game") == "standard"
+    assert classify_time_control(None, "Rated UltraBullet tournament https://lichess.org/tournament/x") == "ultrabullet"
+    assert estimate_seconds("10 min") is None
 
 
 def test_the_shared_games_give_about_as_many_of_each_class(shared_data, tmp_path):
-    from chessreg.games.datasets.build import build
+    from chessreg.games.datasets.build import build_dataset
     from chessreg.games.datasets.dataset import Games
 
-    build([shared_data / "games" / "lichess-probe-test.pgn.zst"], tmp_path / "d")
+    build_dataset([shared_data / "games" / "lichess-probe-test.pgn.zst"], tmp_path / "d")
     games = Games(tmp_path / "d")
     places = np.arange(len(games))
-    within = skill_classes(games, places, SkillRule(), "lichess")
+    within = classify_skill(games, places, SkillRule(), "lichess")
     low, high = within.report.games
     assert 3300 < high <= low < 4300
     shares = {k: a / (a + b) for k, (a, b) in within.report.by_stratum.items() if a + b > 600}
     assert all(abs(share - 0.5) < 0.04 for share in shares.values()), shares
     long = places[games.table(["plies"]).column("plies").to_numpy() >= 65]  # of these source and skill are confounded
-    pooled = skill_classes(games, long, SkillRule(strata="pooled"), "lichess")
+    pooled = classify_skill(games, long, SkillRule(strata="pooled"), "lichess")
     spread = [a / (a + b) for a, b in pooled.report.by_stratum.values() if a + b > 600]
     assert max(spread) - min(spread) > 0.3
-    balanced = skill_classes(games, long, SkillRule(strata="balanced"), "lichess")
+    balanced = classify_skill(games, long, SkillRule(strata="balanced"), "lichess")
     assert all(a == b for a, b in balanced.report.by_stratum.values())

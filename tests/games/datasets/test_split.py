@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from chessreg.errors import BadInputError
-from chessreg.games.datasets.dataset import Part, hash01, parse_parts
+from chessreg.games.datasets.dataset import DatasetPart, hash01, parse_parts
 
 GOLDEN = [0.08640648681481, 0.6173716605916715, 0.3603357024504923, 0.2603622265224984]
 
@@ -48,8 +48,8 @@ def test_negative_and_large_seeds_work() -> None:
 
 
 def test_parts_are_cut_in_the_order_given() -> None:
-    assert parse_parts("train=0.5,test=0.5", 7) == {"train": Part(7, 0.0, 0.5), "test": Part(7, 0.5, 1.0)}
-    assert parse_parts("a=0.1, b = 0.2", 0)["b"] == Part(0, 0.1, pytest.approx(0.3))
+    assert parse_parts("train=0.5,test=0.5", 7) == {"train": DatasetPart(7, 0.0, 0.5), "test": DatasetPart(7, 0.5, 1.0)}
+    assert parse_parts("a=0.1, b = 0.2", 0)["b"] == DatasetPart(0, 0.1, pytest.approx(0.3))
 
 
 BAD = ["", "train", "train=", "=0.5", "a=0.5,a=0.5", "a=0.7,b=0.7", "a=0", "a=-1", "a=2", "a=x", "a=nan"]

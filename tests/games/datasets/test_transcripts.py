@@ -17,9 +17,9 @@ import zstandard
 
 from chessreg.errors import BadInputError
 from chessreg.games.datasets import sources, transcripts
-from chessreg.games.datasets.build import build
+from chessreg.games.datasets.build import build_dataset
 from chessreg.games.datasets.dataset import Games
-from chessreg.games.datasets.transcripts import TranscriptSource, open_source
+from chessreg.games.datasets.transcripts import TranscriptSource, open_game_source
 from chessreg.noise import generator
 
 ELOS = ("WhiteElo", "BlackElo")
@@ -71,7 +71,7 @@ def cut(length: int = 120) -> list[dict[str, object]]:
 def made(content: str | bytes, folder: Path, name: str = "games.csv") -> Games:
     path = folder / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    build([path], folder / "made")
+    build_dataset([path], folder / "made")
     return Games(folder / "made")
 
 
@@ -115,7 +115,7 @@ def test_packed_files_give_the_same_rows(packing: str, tmp_path: Path) -> None:
     else:
         path.write_bytes(PACKINGS[packing](content))
     done: list[int] = []
-    report = build([path], tmp_path / "made", on_progress=lambda seen, total, games: done.append(seen))
+    report = build_dataset([path], tmp_path / "made", on_progress=lambda seen, total, games: done.append(seen))
     assert texts(Games(tmp_path / "made")) == [f";{text}" for text in map(game, range(20))]
     assert done[-1] == path.stat().st_size == report.sources[0].bytes
     import hashlib
@@ -206,19 +206,19 @@ def test_blocks_of_the_file_end_between_records_wherever_they_are_cut(
     rows = [{**row, "Event": 'a "quoted"\nline, and a comma'} for row in complete(25)]
     path = tmp_path / "games.csv"
     path.write_text(table(rows))
-    whole = build([path], tmp_path / "one")
-    decoded = sources.Source._decoded
+    whole = build_dataset([path], tmp_path / "one")
+    decoded = sources.GameSource._decoded
 
-    def in_bites(self: sources.Source) -> Iterator[bytes]:
+    def in_bites(self: sources.GameSource) -> Iterator[bytes]:
         for chunk in decoded(self):
             yield from (chunk[start : start + 97] for start in range(0, len(chunk), 97))
 
-    monkeypatch.setattr(transcripts, "BLOCK", 700)
-    monkeypatch.setattr(sources.Source, "_decoded", in_bites)
+    monkeypatch.setattr(transcripts, "BLOCK_BYTES", 700)
+    monkeypatch.setattr(sources.GameSource, "_decoded", in_bites)
     parts = list(TranscriptSource(path).blocks())
     assert len(parts) > 10
     assert b"".join(parts) == path.read_bytes().split(b"\n", 1)[1]
-    again = build([path], tmp_path / "two")
+    again = build_dataset([path], tmp_path / "two")
     assert again.games_sha256 == whole.games_sha256
     assert Games(tmp_path / "two").table(["event"])["event"].to_pylist()[0] == "a 'quoted' line, and a comma"
 
@@ -227,17 +227,17 @@ def test_the_layout_is_told_by_content(tmp_path: Path) -> None:
     for name, content, kind in (
         ("a.csv", table(complete(2)), TranscriptSource),
         ("b.txt", "\ufeff" + table(complete(2)), TranscriptSource),
-        ("c.csv", '[Event "?"]\n\n1. e4 e5 1-0\n', sources.Source),
+        ("c.csv", '[Event "?"]\n\n1. e4 e5 1-0\n', sources.GameSource),
     ):
         (tmp_path / name).write_text(content)
-        assert type(open_source(tmp_path / name)) is kind
+        assert type(open_game_source(tmp_path / name)) is kind
 
 
 def test_what_is_no_such_file_is_refused_with_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(name: str, content: bytes, message: str) -> None:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(BadInputError, match=message):
-            build([tmp_path / name], tmp_path / "made")
+            build_dataset([tmp_path / name], tmp_path / "made")
         assert not (tmp_path / "made").exists()
 
     def archive(*names: str) -> bytes:
@@ -254,8 +254,8 @@ def test_what_is_no_such_file_is_refused_with_the_way_out(tmp_path: Path, monkey
     refused("text.zip", b"no zip at all", "not a zip file")
     refused("nothing.csv", b"WhiteElo,transcript\n", "holds no game")
     with monkeypatch.context() as patched:
-        patched.setattr(transcripts, "_LONGEST_RECORD", 1000)
-        patched.setattr(transcripts, "BLOCK", 500)
+        patched.setattr(transcripts, "_MAX_RECORD_BYTES", 1000)
+        patched.setattr(transcripts, "BLOCK_BYTES", 500)
         refused("row.csv", b"Result,transcript\n1-0,1.e4 e5\n1-0," + b"x" * (3 << 20), "has a row of more than 64 MiB")
         refused("open.csv", b'Result,transcript\n1-0,1.e4 e5\n1-0,"' + b"x" * (3 << 20), "a quote that is never closed")
     whole = bytearray(archive("a.csv"))
@@ -267,8 +267,8 @@ def test_a_break_inside_a_stream_keeps_what_came_before_when_asked(tmp_path: Pat
     packed = gzip.compress(table(complete(30)).encode())
     (tmp_path / "games.csv.gz").write_bytes(packed[: len(packed) * 2 // 3])
     with pytest.raises(BadInputError, match="cannot be read to its end"):
-        build([tmp_path / "games.csv.gz"], tmp_path / "made")
-    report = build([tmp_path / "games.csv.gz"], tmp_path / "made", salvage=True)
+        build_dataset([tmp_path / "games.csv.gz"], tmp_path / "made")
+    report = build_dataset([tmp_path / "games.csv.gz"], tmp_path / "made", salvage=True)
     assert 5 < report.games < 30
     assert report.rejected == {"the stream ends inside the game": 1}
 
@@ -279,4 +279,4 @@ def test_a_csv_of_neither_games_nor_positions_says_what_its_first_row_lacks(tmp_
     first = text.partition("\n")[0]
     why = f"a.csv: row 1 names no column fen or transcript, and is no FEN: {first} .a column fen is of positions"
     with pytest.raises(BadInputError, match=why):
-        open_source(tmp_path / "a.csv")
+        open_game_source(tmp_path / "a.csv")

@@ -16,8 +16,8 @@ from chessreg.games.engines.opponents import (
     EngineSpec,
     Limit,
     choose_move,
-    engine_identity,
     find_stockfish,
+    identify_engine,
     parse_engine,
 )
 
@@ -147,7 +147,7 @@ def test_a_missing_stockfish_is_named_with_the_command_that_installs_it(monkeypa
 
 
 def test_the_identity_is_the_binary_itself(stockfish: Path) -> None:
-    identity = engine_identity(stockfish)
+    identity = identify_engine(stockfish)
     assert identity.name == "Stockfish"
     assert identity.version[0].isdigit()
     assert identity.sha256 == hashlib.sha256(stockfish.read_bytes()).hexdigest()
@@ -161,9 +161,9 @@ def test_a_program_that_speaks_no_uci_is_refused(tmp_path: Path) -> None:
     program.write_text("#!/bin/sh\nexit 3\n")
     program.chmod(0o755)
     with pytest.raises(BadInputError, match=r"not a UCI engine.*exit status 3"):
-        engine_identity(program)
+        identify_engine(program)
     with pytest.raises(NotFoundError, match="no engine at"):
-        engine_identity(tmp_path / "absent")
+        identify_engine(tmp_path / "absent")
 
 
 def test_limits_are_positive() -> None:

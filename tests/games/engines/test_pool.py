@@ -19,7 +19,7 @@ import pytest
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.games.engines import uci
 from chessreg.games.engines.opponents import Limit, parse_engine
-from chessreg.games.engines.pool import EnginePool, free_cores, position_command, white_centipawns
+from chessreg.games.engines.pool import EnginePool, count_free_cores, format_position_command, to_white_centipawns
 from chessreg.games.engines.uci import EngineAnswerError, EngineDiedError, SearchResult, UciProcess
 
 MATE_IN_ONE = "6k1/5ppp/8/8/8/8/8/K2R4 w - - 0 1"
@@ -83,8 +83,8 @@ def test_the_engine_knows_the_moves_that_led_to_the_position() -> None:
     board = chess.Board("4k3/8/8/8/8/8/8/R3K3 w - - 0 1")
     board.push_uci("a1a8")
     board.push_uci("e8d7")
-    assert position_command(board) == "position fen 4k3/8/8/8/8/8/8/R3K3 w - - 0 1 moves a1a8 e8d7"
-    assert position_command(chess.Board()) == "position startpos"
+    assert format_position_command(board) == "position fen 4k3/8/8/8/8/8/8/R3K3 w - - 0 1 moves a1a8 e8d7"
+    assert format_position_command(chess.Board()) == "position startpos"
 
 
 def test_an_evaluation_is_at_full_strength_whatever_the_opponent(stockfish: Path) -> None:
@@ -103,7 +103,7 @@ def test_an_evaluation_is_at_full_strength_whatever_the_opponent(stockfish: Path
     [(31, None, chess.WHITE, 31), (31, None, chess.BLACK, -31), (None, 3, chess.BLACK, -9997), (None, -2, True, -9998)],
 )
 def test_scores_are_turned_to_whites_view(score: int | None, mate: int | None, turn: bool, expected: int) -> None:
-    assert white_centipawns(SearchResult("e2e4", score, mate, 1, 0.0), turn) == expected
+    assert to_white_centipawns(SearchResult("e2e4", score, mate, 1, 0.0), turn) == expected
 
 
 def test_random_opponents_answer_by_key_without_any_process() -> None:
@@ -267,7 +267,7 @@ def test_variations_that_cannot_be_read_are_the_engines_fault(
 
 
 def test_an_engine_that_writes_without_end_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uci, "MOST_OUTPUT_BYTES", 1 << 16)
+    monkeypatch.setattr(uci, "MAX_OUTPUT_BYTES", 1 << 16)
     chatty = tmp_path / "chatty"
     chatty.write_text(
         "#!/bin/sh\nread x; echo uciok\n"
@@ -358,7 +358,7 @@ def test_no_engine_outlives_a_parent_that_is_killed_in_mid_search(stockfish: Pat
 
 
 def test_under_a_time_limit_there_are_no_more_processes_than_free_cores(stockfish: Path) -> None:
-    cores = free_cores()
+    cores = count_free_cores()
     assert EnginePool(parse_engine("stockfish:0@time=0.1"), 64).processes == cores
     assert EnginePool(parse_engine("stockfish:0@time=0.1"), 64, reserved_cores=cores).processes == 1
     assert EnginePool(parse_engine("stockfish:0@nodes=100"), 64).processes == 64

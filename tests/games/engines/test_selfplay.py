@@ -18,16 +18,16 @@ import zstandard
 
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.games.boards.adjudication import Termination
-from chessreg.games.boards.openings import OpeningSpec, openings
-from chessreg.games.engines.opponents import level_rating
-from chessreg.games.engines.selfplay import LEVELS, GeneratedGame, SelfPlay, generate, pairing
+from chessreg.games.boards.openings import OpeningSpec, make_openings
+from chessreg.games.engines.opponents import get_level_rating
+from chessreg.games.engines.selfplay import LEVELS, GeneratedGame, SelfPlay, draw_levels, generate_games
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")
 def games(stockfish: Path) -> list[GeneratedGame]:
-    return list(generate(16, SelfPlay(tuple(range(0, 20, 3)), 20, 120), seed=3, processes=2, first=5))
+    return list(generate_games(16, SelfPlay(tuple(range(0, 20, 3)), 20, 120), seed=3, processes=2, first=5))
 
 
 def test_games_come_in_the_order_of_their_numbers(games: list[GeneratedGame]) -> None:
@@ -36,9 +36,9 @@ def test_games_come_in_the_order_of_their_numbers(games: list[GeneratedGame]) ->
 
 def test_openings_and_levels_are_functions_of_seed_and_number(games: list[GeneratedGame]) -> None:
     for game in games:
-        (opening,) = openings(OpeningSpec("random", "4"), 3, [game.number])
+        (opening,) = make_openings(OpeningSpec("random", "4"), 3, [game.number])
         assert game.moves[:4] == opening.moves
-        assert (game.white.level, game.black.level) == pairing(3, game.number, range(0, 20, 3))
+        assert (game.white.level, game.black.level) == draw_levels(3, game.number, range(0, 20, 3))
     assert len({(game.white.level, game.black.level) for game in games}) > 8
 
 
@@ -66,21 +66,21 @@ def test_the_pgn_names_levels_ratings_and_their_scale(games: list[GeneratedGame]
         assert [move.uci() for move in read.mainline_moves()] == list(game.moves)
         tags = read.headers
         assert tags["White"] == f"Stockfish {game.white.level} (nodes=20)"
-        assert int(tags["WhiteElo"]) == round(level_rating(game.white.level or 0) or 0)
+        assert int(tags["WhiteElo"]) == round(get_level_rating(game.white.level or 0) or 0)
         assert (tags["RatingScale"], tags["TimeControl"], tags["Event"]) == ("stockfish", "-", "chessreg generated")
         assert tags["Result"] == game.result
         assert "Date" not in game.tags()
 
 
 def test_level_twenty_has_no_published_rating_and_so_no_elo_tag(stockfish: Path) -> None:
-    (game,) = generate(1, SelfPlay((20,), nodes=20, max_plies=12), seed=1)
+    (game,) = generate_games(1, SelfPlay((20,), nodes=20, max_plies=12), seed=1)
     assert "WhiteElo" not in game.tags()
 
 
 def test_without_resignation_games_are_played_to_their_end(stockfish: Path) -> None:
     for share in (0.0, 1.0):
         settings = SelfPlay((0, 19), nodes=5, max_plies=240, resign_share=share)
-        ends = {game.termination for game in generate(4, settings, seed=1)}
+        ends = {game.termination for game in generate_games(4, settings, seed=1)}
         assert (Termination.RESIGNATION in ends) is bool(share)
 
 
@@ -92,7 +92,7 @@ def test_settings_out_of_range_are_refused_before_anything_starts(wrong: dict) -
     with pytest.raises(BadInputError):
         SelfPlay(**wrong)
     with pytest.raises(BadInputError):
-        generate(0, seed=1)
+        generate_games(0, seed=1)
 
 
 def descendants(pid: int) -> list[psutil.Process]:
@@ -109,7 +109,7 @@ def ended(processes: list[psutil.Process], seconds: float = 300.0) -> bool:
 
 
 def test_a_caller_that_stops_early_leaves_no_process(stockfish: Path) -> None:
-    stream = generate(1000, SelfPlay(nodes=50), seed=1, processes=2)
+    stream = generate_games(1000, SelfPlay(nodes=50), seed=1, processes=2)
     next(stream)
     children = [
         child for child in descendants(os.getpid()) if "stockfish" in child.name() or "selfplay" in str(child.cmdline())
@@ -121,8 +121,8 @@ def test_a_caller_that_stops_early_leaves_no_process(stockfish: Path) -> None:
 
 def test_workers_and_engines_end_when_the_parent_is_killed(stockfish: Path) -> None:
     code = (
-        "from chessreg.games.engines.selfplay import SelfPlay, generate\n"
-        "for game in generate(100000, SelfPlay(nodes=50), seed=1, processes=2): print(game.number, flush=True)"
+        "from chessreg.games.engines.selfplay import SelfPlay, generate_games\n"
+        "for game in generate_games(100000, SelfPlay(nodes=50), seed=1, processes=2): print(game.number, flush=True)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
@@ -138,7 +138,7 @@ def test_workers_and_engines_end_when_the_parent_is_killed(stockfish: Path) -> N
 
 
 def test_an_engine_that_dies_ends_the_generation_with_its_cause(stockfish: Path) -> None:
-    stream = generate(100000, SelfPlay(nodes=50), seed=1, processes=1)
+    stream = generate_games(100000, SelfPlay(nodes=50), seed=1, processes=1)
     next(stream)
     (engine, *_) = [child for child in descendants(os.getpid()) if "stockfish" in child.name()]
     engine.kill()
@@ -161,10 +161,10 @@ def test_the_bundled_sample_is_what_its_readme_says() -> None:
         assert read is not None
         assert read.errors == []
         moves = [move.uci() for move in read.mainline_moves()]
-        (opening,) = openings(OpeningSpec("random", "4"), 1, [number])
+        (opening,) = make_openings(OpeningSpec("random", "4"), 1, [number])
         assert tuple(moves[:4]) == opening.moves
-        levels = pairing(1, number, LEVELS)
+        levels = draw_levels(1, number, LEVELS)
         assert [read.headers["White"], read.headers["Black"]] == [f"Stockfish {level} (nodes=200)" for level in levels]
         assert [int(read.headers[f"{side}Elo"]) for side in ("White", "Black")] == [
-            round(level_rating(level) or 0) for level in levels
+            round(get_level_rating(level) or 0) for level in levels
         ]

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from chessreg.errors import BadInputError
-from chessreg.games.engines.sprt import COLORS, DIFFERENCES, Sprt, log_likelihood_ratio, parse_stop
+from chessreg.games.engines.sprt import (
+    COLOR_PAIR_VALUES,
+    DIFFERENCE_VALUES,
+    Sprt,
+    compute_log_likelihood_ratio,
+    parse_stop,
+)
 
 
 def best_of_three(counts, mean):
@@ -30,29 +36,31 @@ def best_of_three(counts, mean):
 def test_the_ratio_is_that_of_the_best_distributions_with_either_mean(counts, bounds):
     low, high = bounds
     expected = best_of_three(counts, high) - best_of_three(counts, low)
-    assert log_likelihood_ratio(counts, (-1, 0, 1), low, high) == pytest.approx(expected, abs=1e-6)
+    assert compute_log_likelihood_ratio(counts, (-1, 0, 1), low, high) == pytest.approx(expected, abs=1e-6)
 
 
 def test_with_many_pairs_it_is_that_of_a_normal_mean():
     counts = [1200, 2600, 4900, 2800, 1300]
-    values, n = np.array(DIFFERENCES), sum(counts)
+    values, n = np.array(DIFFERENCE_VALUES), sum(counts)
     mean = values @ counts / n
     variance = (values - mean) ** 2 @ counts / n
     normal = n * 0.02 * (2 * mean - 0.0) / (2 * variance)
-    assert log_likelihood_ratio(counts, DIFFERENCES, -0.01, 0.01) == pytest.approx(normal, rel=0.01)
+    assert compute_log_likelihood_ratio(counts, DIFFERENCE_VALUES, -0.01, 0.01) == pytest.approx(normal, rel=0.01)
 
 
-@pytest.mark.parametrize("values", [COLORS, DIFFERENCES])
+@pytest.mark.parametrize("values", [COLOR_PAIR_VALUES, DIFFERENCE_VALUES])
 def test_pairs_that_are_all_alike_have_a_finite_ratio(values):
     for place in range(5):
         counts = [0] * 5
         counts[place] = 400
         found = Sprt(-0.05, 0.05).decision(counts, values)
         assert found == ("low", "low", "", "high", "high")[place]
-    assert log_likelihood_ratio([0] * 5, values, -0.05, 0.05) == pytest.approx(0.0, abs=1e-6)
+    assert compute_log_likelihood_ratio([0] * 5, values, -0.05, 0.05) == pytest.approx(0.0, abs=1e-6)
 
 
-@pytest.mark.parametrize(("values", "shares"), [(COLORS, (2, 1, 2, 1, 2)), (DIFFERENCES, (1, 1, 9, 1, 1))])
+@pytest.mark.parametrize(
+    ("values", "shares"), [(COLOR_PAIR_VALUES, (2, 1, 2, 1, 2)), (DIFFERENCE_VALUES, (1, 1, 9, 1, 1))]
+)
 @pytest.mark.parametrize("mean", [-0.2, 0.2])
 def test_it_errs_no_more_often_than_it_says(values, shares, mean):
     """Pairs drawn with a mean at one of the bounds: the other is accepted in about 5 % of 400 matches."""

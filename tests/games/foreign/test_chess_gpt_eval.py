@@ -12,7 +12,7 @@ import pytest
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.foreign import ForeignGame, Rejected, chess_gpt_eval, find_format, read_games
-from chessreg.games.foreign.game import UNKNOWN, limit_of
+from chessreg.games.foreign.game import UNKNOWN, parse_engine_limit
 from chessreg.noise import generator
 
 MATE = "1. e4 e5\n2. Bc4 Nc6\n3. Qh5 Nf6\n4. Qxf7#"
@@ -23,7 +23,7 @@ SCORES = {"1-0": ("1", "0"), "0-1": ("0", "1"), "1/2-1/2": ("1/2", "1/2"), "*": 
 def row(transcript: str, result: str = "1-0", **given: str) -> dict[str, str]:
     """A row that is right about itself, apart from what is given."""
     text = chess_gpt_eval.split_transcript(transcript)[1]
-    words, _ = chess_gpt_eval.half_moves(text)
+    words, _ = chess_gpt_eval.split_half_moves(text)
     board = chess.Board()
     for word in words:
         try:
@@ -32,7 +32,7 @@ def row(transcript: str, result: str = "1-0", **given: str) -> dict[str, str]:
             break
     one, two = given.get("player_one", "model.pt"), given.get("player_two", "Stockfish 3")
     known = {
-        **dict.fromkeys(chess_gpt_eval.BASE, "0"),
+        **dict.fromkeys(chess_gpt_eval.REQUIRED_COLUMNS, "0"),
         **{f"{side}_{what}": "False" for side in SIDES for what in ("resignation", "failed_to_find_legal_move")},
         "game_id": "1-1", "transcript": transcript, "result": result, "player_one": one, "player_two": two,
         "player_one_score": SCORES[result][0], "player_two_score": SCORES[result][1],
@@ -42,7 +42,7 @@ def row(transcript: str, result: str = "1-0", **given: str) -> dict[str, str]:
 
 
 def read(transcript: str, result: str = "1-0", **given: str) -> ForeignGame:
-    found = chess_gpt_eval.read_row(0, row(transcript, result, **given))
+    found = chess_gpt_eval.read_eval_row(0, row(transcript, result, **given))
     assert isinstance(found, ForeignGame), found
     return found
 
@@ -83,9 +83,9 @@ def test_a_number_before_each_half_move_is_noted_and_a_wrong_one_too() -> None:
 
 
 def test_an_illegal_half_move_keeps_the_row_out_by_name() -> None:
-    found = chess_gpt_eval.read_row(7, row(MATE.replace("Qh5", "Qh7")))
+    found = chess_gpt_eval.read_eval_row(7, row(MATE.replace("Qh5", "Qh7")))
     assert found == Rejected(7, "half-move 5, 'Qh7', is not legal")
-    null = chess_gpt_eval.read_row(0, row("1. e4 --"))
+    null = chess_gpt_eval.read_eval_row(0, row("1. e4 --"))
     assert isinstance(null, Rejected)
 
 
@@ -149,7 +149,7 @@ def test_a_game_at_the_move_limit_is_not_adjudicated() -> None:
 
 
 def test_times_are_limits() -> None:
-    assert [limit_of(t) for t in ("0.1", "1e-08", "40000 nodes", "", "quick")] == [
+    assert [parse_engine_limit(t) for t in ("0.1", "1e-08", "40000 nodes", "", "quick")] == [
         "time=0.1", "time=1e-08", "nodes=40000", None, "quick",
     ]  # fmt: skip
     assert read(MATE).black.text == f"stockfish:3@{UNKNOWN}"
@@ -209,4 +209,4 @@ def test_every_published_game_replays(shared_data: Path, file: str, games: int, 
 
 def test_another_file_is_refused_by_the_column_that_it_lacks() -> None:
     with pytest.raises(BadInputError, match="it has no column game_id"):
-        chess_gpt_eval.read('[Event "x"]\n\n1. e4 e5 1-0\n')
+        chess_gpt_eval.read_chess_gpt_eval('[Event "x"]\n\n1. e4 e5 1-0\n')

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.games.foreign.lichess import checksum_url, fetch, month_url
+from chessreg.games.foreign.lichess import checksum_url, fetch_month, month_url
 
 NAME = "lichess_db_standard_rated_2013-01.pgn.zst"
 CONTENT = bytes(range(256)) * 4000  # 1 MB: several chunks
@@ -83,12 +83,12 @@ def test_the_official_addresses() -> None:
 @pytest.mark.parametrize("month", ["2013-1", "2012-12", "2013-13", "../etc", "2013-01\n", ""])
 def test_what_is_no_month_is_refused(month: str, tmp_path: Path) -> None:
     with pytest.raises(BadInputError):
-        fetch(month, tmp_path)
+        fetch_month(month, tmp_path)
 
 
 def test_a_month_arrives_verified_with_progress(server: Server, tmp_path: Path) -> None:
     seen: list[tuple[int, int | None]] = []
-    path = fetch("2013-01", tmp_path / "new", server.url, lambda done, total: seen.append((done, total)))
+    path = fetch_month("2013-01", tmp_path / "new", server.url, lambda done, total: seen.append((done, total)))
     assert path == tmp_path / "new" / NAME
     assert path.read_bytes() == CONTENT
     assert (seen[0], seen[-1]) == ((0, len(CONTENT)), (len(CONTENT), len(CONTENT)))
@@ -97,63 +97,63 @@ def test_a_month_arrives_verified_with_progress(server: Server, tmp_path: Path) 
 
 
 def test_a_month_that_is_there_is_verified_and_not_fetched_again(server: Server, tmp_path: Path) -> None:
-    fetch("2013-01", tmp_path, server.url)
+    fetch_month("2013-01", tmp_path, server.url)
     server.asked.clear()
-    fetch("2013-01", tmp_path, server.url)
+    fetch_month("2013-01", tmp_path, server.url)
     assert [path for path, _ in server.asked] == ["/standard/sha256sums.txt"]
     (tmp_path / NAME).write_bytes(b"something else")
     with pytest.raises(BadInputError, match="not the published file"):
-        fetch("2013-01", tmp_path, server.url)
+        fetch_month("2013-01", tmp_path, server.url)
 
 
 def test_a_broken_download_goes_on_from_where_it_was(server: Server, tmp_path: Path) -> None:
     server.break_at = 300_000
     with pytest.raises(ChessregError, match="broke at 300000 of 1024000 bytes") as caught:
-        fetch("2013-01", tmp_path, server.url)
+        fetch_month("2013-01", tmp_path, server.url)
     assert "goes on from here" in caught.value.hint
     part = tmp_path / f"{NAME}.part"
     assert part.stat().st_size == 300_000
     assert not (tmp_path / NAME).exists()
     server.break_at = None
     server.asked.clear()
-    assert fetch("2013-01", tmp_path, server.url).read_bytes() == CONTENT
+    assert fetch_month("2013-01", tmp_path, server.url).read_bytes() == CONTENT
     assert (f"/standard/{NAME}", "bytes=300000-") in server.asked
     assert not part.exists()
 
 
 def test_a_complete_part_is_only_verified(server: Server, tmp_path: Path) -> None:
     (tmp_path / f"{NAME}.part").write_bytes(CONTENT)
-    assert fetch("2013-01", tmp_path, server.url).read_bytes() == CONTENT
+    assert fetch_month("2013-01", tmp_path, server.url).read_bytes() == CONTENT
 
 
 def test_a_server_without_ranges_sends_the_file_again(server: Server, tmp_path: Path) -> None:
     server.ranges = False
     (tmp_path / f"{NAME}.part").write_bytes(b"x" * 1000)
-    assert fetch("2013-01", tmp_path, server.url).read_bytes() == CONTENT
+    assert fetch_month("2013-01", tmp_path, server.url).read_bytes() == CONTENT
 
 
 def test_a_wrong_checksum_leaves_nothing_behind(server: Server, tmp_path: Path) -> None:
     (tmp_path / f"{NAME}.part").write_bytes(b"x" * 1000)  # not a beginning of the file
     with pytest.raises(BadInputError, match="arrived damaged"):
-        fetch("2013-01", tmp_path, server.url)
+        fetch_month("2013-01", tmp_path, server.url)
     assert list(tmp_path.iterdir()) == []
-    assert fetch("2013-01", tmp_path, server.url).read_bytes() == CONTENT
+    assert fetch_month("2013-01", tmp_path, server.url).read_bytes() == CONTENT
 
 
 def test_an_unlisted_month_and_a_missing_file_are_not_found(server: Server, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="does not list lichess_db_standard_rated_2031-05"):
-        fetch("2031-05", tmp_path, server.url)
+        fetch_month("2031-05", tmp_path, server.url)
     server.sums += f"{'0' * 64}  lichess_db_standard_rated_2031-05.pgn.zst\n"
     with pytest.raises(NotFoundError, match=r"there is no .*2031-05\.pgn\.zst"):
-        fetch("2031-05", tmp_path, server.url)
+        fetch_month("2031-05", tmp_path, server.url)
 
 
 def test_a_failing_server_and_no_network_say_so(server: Server, tmp_path: Path) -> None:
     server.status = 503
     with pytest.raises(ChessregError, match="answered 503"):
-        fetch("2013-01", tmp_path, server.url)
+        fetch_month("2013-01", tmp_path, server.url)
     with pytest.raises(ChessregError, match=r"cannot read http://127\.0\.0\.1:9/standard/sha256sums\.txt"):
-        fetch("2013-01", tmp_path, "http://127.0.0.1:9")
+        fetch_month("2013-01", tmp_path, "http://127.0.0.1:9")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -165,12 +165,12 @@ def test_a_full_disk_says_so_and_keeps_what_arrived(
             raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(ChessregError, match="the disk is full") as caught:
-        fetch("2013-01", tmp_path, server.url, full)
+        fetch_month("2013-01", tmp_path, server.url, full)
     assert "free some space" in caught.value.hint
-    assert fetch("2013-01", tmp_path, server.url).read_bytes() == CONTENT
+    assert fetch_month("2013-01", tmp_path, server.url).read_bytes() == CONTENT
 
 
 def test_a_folder_that_cannot_be_made_is_named(server: Server, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInputError, match="cannot write"):
-        fetch("2013-01", tmp_path / "file" / "folder", server.url)
+        fetch_month("2013-01", tmp_path / "file" / "folder", server.url)

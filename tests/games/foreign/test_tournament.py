@@ -20,7 +20,7 @@ def game(moves: str = MATE, result: str = "0-1", **tags: str) -> str:
 
 
 def read(*games: str) -> ForeignFile:
-    return tournament.read("".join(games))
+    return tournament.read_tournament("".join(games))
 
 
 def test_players_ratings_and_tags_are_read() -> None:
@@ -178,17 +178,17 @@ def test_a_wrong_result_is_noted() -> None:
     "start", ["", "\n\n", "; made by x\n", "% made by x\n", "{ made\nby x [} ", "; a\n{b}\n% c\n\n", "  "]
 )
 def test_a_file_may_begin_with_remarks(start: str) -> None:
-    assert tournament.fits(start + game())
-    assert tournament.fits(start + "1. e4 e5 1-0")
+    assert tournament.is_tournament(start + game())
+    assert tournament.is_tournament(start + "1. e4 e5 1-0")
     assert [found.termination for found in read(start + game()).games] == ["checkmate"]
 
 
 def test_formats_do_not_mistake_each_other() -> None:
-    assert tournament.fits(game())
-    assert not tournament.fits("; nothing else\n")
-    assert not tournament.fits('{ never closed [Event "x"]')
-    assert not tournament.fits("cell,metric\n")
-    assert not grid.fits(game())
+    assert tournament.is_tournament(game())
+    assert not tournament.is_tournament("; nothing else\n")
+    assert not tournament.is_tournament('{ never closed [Event "x"]')
+    assert not tournament.is_tournament("cell,metric\n")
+    assert not grid.is_grid_search(game())
 
 
 @pytest.mark.parametrize(
